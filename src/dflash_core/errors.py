@@ -1,0 +1,42 @@
+"""Every refusal the project makes, as one line: what was found, what was expected, what to do."""
+
+from __future__ import annotations
+
+
+class DFlashError(Exception):
+    """Base of all refusals. `str(error)` is a single line that can be shown to a user as it is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class FormatError(DFlashError):
+    """A file is not what its name promises: wrong magic, truncated, forged counts, missing keys or tensors."""
+
+
+class UnsupportedError(DFlashError):
+    """A well-formed file or platform that this program cannot run: architecture, quantisation type, device."""
+
+
+class MismatchError(DFlashError):
+    """A drafter that was made for another target."""
+
+
+class TemplateError(DFlashError):
+    """The chat template of a file does not compile, or raises while rendering."""
+
+
+class KnobError(DFlashError):
+    """A parameter that does not exist, does not parse, or lies outside its range."""
+
+
+class ContextError(DFlashError):
+    """A prompt that does not fit the context."""
+
+
+class OutOfMemoryError(DFlashError):
+    """The ledger does not fit the machine; the message names the largest owners and what would fit."""
+
+
+class DeviceError(DFlashError):
+    """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit."""

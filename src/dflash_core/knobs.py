@@ -1,0 +1,214 @@
+"""The one table of parameters: sliders, `/set`, `--set`, the config file and the docs are all made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dflash_core.errors import KnobError
+
+Mode = Literal["ar", "chain", "tree", "auto"]
+Value = int | float | bool | str
+Group = Literal["speculation", "sampling", "answer"]
+Applies = Literal["next step", "next turn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One parameter: how it is shown, what it may be, and when a change takes effect.
+
+    `minimum` and `maximum` bound what is legal; `slider` bounds what a slider offers, where that is less.
+    """
+
+    name: str
+    label: str
+    help: str
+    group: Group
+    applies: Applies
+    kind: Literal["int", "float", "switch", "choice"]
+    default: Value
+    minimum: float = 0.0
+    maximum: float = 0.0
+    step: float = 1.0
+    slider: tuple[float, float] | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """The legal values in words, for messages and help."""
+        if self.kind == "switch":
+            return "on or off"
+        if self.kind == "choice":
+            return ", ".join(self.choices)
+        return f"{self.minimum:g} to {self.maximum:g}"
+
+    def parse(self, text: str) -> Value:
+        """Read a value as a user types it. Raises KnobError."""
+        word = text.strip()
+        if self.kind == "switch":
+            if word.lower() in ("on", "true", "yes", "1"):
+                return True
+            if word.lower() in ("off", "false", "no", "0"):
+                return False
+            raise KnobError(f"{self.name}={text}: expected {self.allowed}")
+        if self.kind == "choice":
+            return self.check(word)
+        try:
+            return self.check(int(word) if self.kind == "int" else float(word))
+        except ValueError:
+            kind = "a whole number" if self.kind == "int" else "a number"
+            raise KnobError(f"{self.name}={text}: expected {kind} from {self.allowed}") from None
+
+    def check(self, value: Value) -> Value:
+        """Return `value` in the parameter's own type, or raise KnobError with the allowed range."""
+        if self.kind == "switch":
+            if isinstance(value, bool):
+                return value
+        elif self.kind == "choice":
+            if value in self.choices:
+                return value
+        elif not isinstance(value, (bool, str)):
+            number = float(value)
+            whole = self.kind == "float" or number.is_integer()
+            if whole and self.minimum <= number <= self.maximum:
+                return int(value) if self.kind == "int" else number
+        raise KnobError(f"{self.name}={value}: expected {self.allowed}")
+
+    def show(self, value: Value) -> str:
+        """The value as tables and the status strip print it."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _knob(
+    default: Value,
+    label: str,
+    help: str,
+    group: Group,
+    *,
+    applies: Applies = "next step",
+    bounds: tuple[float, float] = (0.0, 0.0),
+    step: float = 1.0,
+    slider: tuple[float, float] | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    kind = "switch" if isinstance(default, bool) else "choice" if choices else type(default).__name__
+    parts: dict[str, Any] = {"label": label, "help": help, "group": group, "applies": applies, "kind": kind}
+    parts |= {"default": default, "minimum": bounds[0], "maximum": bounds[1], "step": step}
+    parts |= {"slider": slider, "choices": choices}
+    return field(default=default, metadata=parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What a turn runs with. Frozen: every turn keeps its own. Raises KnobError for a value out of range."""
+
+    mode: Mode = _knob(
+        "auto", "mode", "plain decoding, a chain of drafts, a tree of drafts, or the program's choice",
+        "speculation", choices=("ar", "chain", "tree", "auto"),
+    )  # fmt: skip
+    budget: int = _knob(
+        22, "tree budget", "draft tokens that one target pass verifies, the root not counted",
+        "speculation", bounds=(1, 256), slider=(1, 64),
+    )  # fmt: skip
+    p_min: float = _knob(
+        0.0, "p_min", "leave out a draft token whose own probability is under this; the first is exempt",
+        "speculation", bounds=(0, 1), step=0.05,
+    )  # fmt: skip
+    tree_temperature: float = _knob(
+        1.0, "tree temperature", "softens the drafter's probabilities before the tree is built",
+        "speculation", bounds=(0.05, 5), step=0.05, slider=(0.05, 2),
+    )  # fmt: skip
+    tree_width: int = _knob(
+        8, "tree width", "candidates per draft position", "speculation", bounds=(1, 64), slider=(1, 16)
+    )  # fmt: skip
+    chain_seed: bool = _knob(
+        True, "chain seed", "put the drafter's best chain into the tree before anything else", "speculation"
+    )  # fmt: skip
+    draft_window: int = _knob(
+        0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
+        "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
+    )  # fmt: skip
+    thinking: bool = _knob(
+        False, "thinking", "let the model reason before it answers; drafters are usually worse at it",
+        "answer", applies="next turn",
+    )  # fmt: skip
+    temperature: float = _knob(
+        0.0, "temperature", "0 takes the likeliest token, higher draws more freely",
+        "sampling", bounds=(0, 5), step=0.05, slider=(0, 2),
+    )  # fmt: skip
+    top_k: int = _knob(
+        0, "top_k", "draw among this many likeliest tokens; 0 is all", "sampling",
+        bounds=(0, 1_000_000), slider=(0, 100),
+    )  # fmt: skip
+    top_p: float = _knob(
+        1.0, "top_p", "draw among the likeliest tokens that hold this much probability", "sampling",
+        bounds=(0, 1), step=0.05,
+    )  # fmt: skip
+    min_p: float = _knob(
+        0.0, "min_p", "leave out tokens under this share of the likeliest token's probability", "sampling",
+        bounds=(0, 1), step=0.01, slider=(0, 0.5),
+    )  # fmt: skip
+    repetition_penalty: float = _knob(
+        1.0, "repetition penalty", "divides the logits of tokens already generated", "sampling",
+        bounds=(0.1, 5), step=0.05, slider=(0.5, 2),
+    )  # fmt: skip
+    frequency_penalty: float = _knob(
+        0.0, "frequency penalty", "subtracted once per earlier occurrence", "sampling", bounds=(-5, 5),
+        step=0.05, slider=(-2, 2),
+    )  # fmt: skip
+    presence_penalty: float = _knob(
+        0.0, "presence penalty", "subtracted once if the token occurred at all", "sampling", bounds=(-5, 5),
+        step=0.05, slider=(-2, 2),
+    )  # fmt: skip
+    seed: int = _knob(
+        0, "seed", "same seed, same draws, whatever the mode", "sampling", applies="next turn",
+        bounds=(0, 2**63 - 1), slider=(0, 100),
+    )  # fmt: skip
+    max_tokens: int = _knob(
+        512, "max tokens", "the answer ends here at the latest", "answer", applies="next turn",
+        bounds=(1, 1_048_576), step=16, slider=(16, 4096),
+    )  # fmt: skip
+    ignore_eos: bool = _knob(
+        False, "ignore stop tokens", "go on after the model ends its answer; for measuring", "answer",
+        applies="next turn",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for spec in SPECS:
+            object.__setattr__(self, spec.name, spec.check(getattr(self, spec.name)))
+
+    def replace(self, **changes: Value) -> Knobs:
+        """A copy with some values changed. Raises KnobError."""
+        unknown = [name for name in changes if name not in SPEC]
+        if unknown:
+            raise KnobError(_unknown(unknown[0]))
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Value]:
+        """Plain values, in the table's order."""
+        return {spec.name: getattr(self, spec.name) for spec in SPECS}
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [spec.name for spec in SPECS], n=1)
+    hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(spec.name for spec in SPECS)
+    return f"unknown parameter {name!r}; {hint}"
+
+
+def parse_settings(settings: Mapping[str, str]) -> dict[str, Value]:
+    """`--set name=value` pairs as typed values, for `Knobs.replace`. Raises KnobError."""
+    values: dict[str, Value] = {}
+    for name, text in settings.items():
+        if name not in SPEC:
+            raise KnobError(_unknown(name))
+        values[name] = SPEC[name].parse(text)
+    return values
+
+
+SPECS: tuple[Spec, ...] = tuple(Spec(name=f.name, **f.metadata) for f in dataclasses.fields(Knobs))
+SPEC: Mapping[str, Spec] = {spec.name: spec for spec in SPECS}
