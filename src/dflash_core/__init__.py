@@ -1,0 +1,34 @@
+"""The decoder: GGUF targets, DFlash drafters and DDTree verification, without any user interface.
+
+Importing this package is cheap: torch is imported when a model is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dflash_core.errors import DFlashError
+from dflash_core.knobs import Knobs
+
+if TYPE_CHECKING:
+    from dflash_core.engine import Engine, load_pair
+    from dflash_core.loading import Draft, Target, load_draft, load_target
+
+__all__ = ["DFlashError", "Draft", "Engine", "Knobs", "Target", "load_draft", "load_pair", "load_target"]
+
+_LAZY = {
+    "Draft": "loading",
+    "Engine": "engine",
+    "Target": "loading",
+    "load_draft": "loading",
+    "load_pair": "engine",
+    "load_target": "loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

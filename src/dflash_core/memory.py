@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from dflash_core.errors import OutOfMemoryError
 
@@ -48,3 +52,43 @@ def check(ledger: Ledger, remedies: str) -> None:
     raise OutOfMemoryError(
         f"needs {gib(ledger.predicted)} on {ledger.device} ({parts}) but {gib(ledger.free)} is free; {remedies}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes of this machine: in all, free to take, and held by this process."""
+
+    total: int
+    free: int
+    process: int
+
+
+def host_memory() -> HostMemory:
+    """Read the machine's memory; a container's limit counts where it is lower. Figures it cannot read are guesses:
+    half of the total for the free part (macOS), the peak for the process."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fields = _kib_fields(Path("/proc/meminfo"))
+    free = fields.get("MemAvailable", total // 2)
+    limit, used = _first_number("/sys/fs/cgroup/memory.max"), _first_number("/sys/fs/cgroup/memory.current")
+    if limit and limit < total:
+        total, free = limit, min(free, max(0, limit - used))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return HostMemory(total, free, _kib_fields(Path("/proc/self/status")).get("VmRSS", peak))
+
+
+def _kib_fields(path: Path) -> dict[str, int]:
+    """`Name:  123 kB` lines of a /proc file in bytes; nothing where there is no such file."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    parts = (line.split() for line in lines if line.endswith(" kB"))
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in parts}
+
+
+def _first_number(path: str) -> int:
+    try:
+        text = Path(path).read_text().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0

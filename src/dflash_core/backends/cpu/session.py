@@ -1,0 +1,127 @@
+"""The reference backend: one sequence in torch float32 on the CPU. Slow, plain, and the truth for every other one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dflash_core.backends.base import Checkpoint, Logits
+from dflash_core.models.dflash import DFlash
+from dflash_core.models.layers import KVCache
+from dflash_core.models.qwen35 import DeltaState, LayerState, Qwen35, Rows
+
+# Features wait until this many rows are there or a draft needs them, so that plain decoding rarely pays for them.
+ABSORB_ROWS = 256
+
+
+@dataclass(slots=True)
+class CpuCheckpoint:
+    """The recurrent states at `length`; keys and values need no copy, they are only cut."""
+
+    length: int
+    states: list[DeltaState]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(state.s.nbytes + state.conv.nbytes for state in self.states)
+
+
+class CpuSession:
+    """Implements `backends.base.Backend` for a target and, if given, a drafter with the embedded mask token."""
+
+    def __init__(self, target: Qwen35, draft: DFlash | None = None, mask_token: int = 0) -> None:
+        self.target, self.drafter, self.mask_token = target, draft, mask_token
+        self.taps = draft.config.target_layers if draft else ()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.length = 0
+        self.states: list[LayerState] = self.target.new_states()
+        self.draft_states: list[KVCache] = self.drafter.new_states() if self.drafter else []
+        self._absorbed = 0
+        self._waiting: list[Tensor] = []  # features of committed positions that the drafter has not seen
+        self._features: Tensor | None = None
+
+    @property
+    def draft_block(self) -> int:
+        return self.drafter.config.block_size if self.drafter else 0
+
+    @torch.inference_mode()
+    def run(self, tokens: Sequence[int], parents: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """One target pass over a tree: final hidden rows (n, hidden) and the tapped layer outputs."""
+        rows = Rows.of(tokens, parents, self.length, self.target.config.conv_kernel)
+        h, taps = self.target.forward(rows, self.states, self.taps)
+        self._features = torch.cat(taps, dim=-1) if taps else None
+        return h, taps
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int]) -> Logits:
+        h, _ = self.run(tokens, range(-1, len(tokens) - 1))
+        self.commit(range(len(tokens)))
+        return self._numpy(self.target.logits(h[-1:])[0])
+
+    @torch.inference_mode()
+    def draft(self, root: int, window: int) -> Logits:
+        assert self.drafter is not None, "draft without a drafter"
+        self._absorb()
+        block = [root] + [self.mask_token] * (self.draft_block - 1)
+        out = self.drafter.forward(self.target.token_embd.rows(block), self.length, self.draft_states, window)
+        return self._numpy(self.target.output(out[1:]))
+
+    @torch.inference_mode()
+    def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        h, _ = self.run(tokens, parents)
+        return self._numpy(self.target.logits(h))
+
+    @torch.inference_mode()
+    def commit(self, path: Sequence[int]) -> None:
+        index = torch.tensor(path, dtype=torch.long)
+        for state in self.states:
+            if isinstance(state, KVCache):
+                state.keep(self.length, index)
+            else:
+                state.keep(index)
+        if self._features is not None:
+            self._waiting.append(self._features[index])
+            self._features = None
+        self.length += len(path)
+        if self.length - self._absorbed >= ABSORB_ROWS:
+            self._absorb()
+
+    @torch.inference_mode()
+    def _absorb(self) -> None:
+        """Hand the features of newly committed positions to the drafter; rejected rows never get there."""
+        if self.drafter is not None and self._waiting:
+            self.drafter.absorb(torch.cat(self._waiting), self._absorbed, self.draft_states)
+            self._waiting.clear()
+            self._absorbed = self.length
+
+    def checkpoint(self) -> CpuCheckpoint:
+        self._absorb()
+        return CpuCheckpoint(self.length, [copy.copy(s) for s in self.states if isinstance(s, DeltaState)])
+
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
+            self._reset()
+            return
+        assert isinstance(checkpoint, CpuCheckpoint), "a checkpoint of another backend"
+        self._absorb()
+        kept = iter(checkpoint.states)
+        self.states = [copy.copy(next(kept)) if isinstance(s, DeltaState) else s for s in self.states]
+        self.length = self._absorbed = checkpoint.length
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes held now: recurrent states, target KV, drafter KV."""
+        recurrent = sum(s.s.nbytes + s.conv.nbytes for s in self.states if isinstance(s, DeltaState))
+        kv = sum(s.nbytes for s in self.states if isinstance(s, KVCache))
+        return {"states": recurrent, "kv": kv, "draft kv": sum(cache.nbytes for cache in self.draft_states)}
+
+    @staticmethod
+    def _numpy(logits: Tensor) -> Logits:
+        array: Logits = logits.float().numpy()
+        return array

@@ -1,0 +1,316 @@
+"""Chat turns over a decoder: the prompt of each turn, its pieces as they come, and nothing lost when it breaks off."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from dflash_core.errors import ContextError, DFlashError, TemplateError
+from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
+from dflash_core.knobs import Knobs
+from dflash_core.text.detokenizer import Detokenizer
+from dflash_core.text.prompt import render_ids
+from dflash_core.text.template import ChatTemplate
+from dflash_core.text.thinking import ThinkingSplit
+from dflash_core.text.tokenizer import Tokenizer
+
+OnPrefill = Callable[[int, int], None]
+
+
+class GenerationEngine(Protocol):
+    """What a conversation asks of a decoder.
+
+    `generate` yields one PrefillEvent, then StepEvents; the last event has `stop` set, and a stop token is the last id
+    of its `tokens`. `keep` are prompt lengths after which the recurrent state, which cannot be rewound, is to be kept
+    for a later prompt with the same beginning. `cancel` may be called from any thread.
+    """
+
+    @property
+    def context_length(self) -> int: ...
+
+    def generate(
+        self, ids: Sequence[int], knobs: Knobs, *, keep: Sequence[int] = (), on_prefill: OnPrefill | None = None
+    ) -> Iterator[Event]: ...
+
+    def cancel(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `report` tells how an answer came about, where it was generated here."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+    thinking: str = ""
+    report: TurnReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it."""
+
+    ids: tuple[int, ...]
+    text: str
+    opens_thinking: bool
+    stable: int
+
+
+def build_prompt(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], thinking: bool) -> Prompt:
+    """The prompt that asks for the answer to the last of `messages`. Raises TemplateError."""
+    turns = [_to_template(message) for message in messages]
+    now = render_ids(tokenizer, template, turns, thinking=thinking)
+    stable = len(now.ids)
+    # What the next prompt begins with cannot be read off this one: templates end it with an opening that the history
+    # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
+    # the history alone: there, no first character of an answer can have merged with what comes before it.
+    answered = [*messages, Message("assistant", "a", "a"), Message("user", "a")]
+    for later, generate in ((turns, False), ([_to_template(message) for message in answered], True)):
+        try:
+            other = render_ids(tokenizer, template, later, thinking=thinking, generate=generate)
+        except TemplateError:  # a template with rules of its own; then nothing is known of the next prompt
+            return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
+        stable = min(stable, _common_prefix(now.ids, other.ids))
+    return Prompt(now.ids, now.text, now.opens_thinking, stable)
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def _to_template(message: Message) -> dict[str, str]:
+    fields = {"role": message.role, "content": message.content}
+    if message.role == "assistant":
+        fields["reasoning_content"] = message.thinking
+    return fields
+
+
+class Turn:
+    """One answer in the making: iterate over it once, in any one thread, and it runs the engine.
+
+    `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
+    error of the engine, which is passed on - what there is of the answer has been appended to the conversation, and
+    `report` is set unless the engine did not get as far as a first token. After an error, which is then in `error`,
+    the report's `stop` reads "cancelled".
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        prompt: Prompt,
+        knobs: Knobs,
+        *,
+        replaces: Message | None = None,
+        on_prefill: OnPrefill | None = None,
+    ) -> None:
+        self.prompt = prompt
+        self.knobs = knobs
+        self.replaces = replaces
+        self.text = ""
+        self.thinking = ""
+        self.report: TurnReport | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self._conversation = conversation
+        self._on_prefill = on_prefill
+        self._stop_asked = False
+        self._running = False
+        self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that holds it
+        self._events: list[Event] = []
+        self._decode_s = 0.0
+        self._detokenizer = Detokenizer(conversation.tokenizer)
+        self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
+        self._pieces = self._run()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces
+
+    def stop(self) -> None:
+        """End the answer as soon as possible; what there is of it stays. Callable from any thread, at any time.
+
+        From a signal handler too.
+        """
+        with self._stop_lock:  # a turn that ends meanwhile would let the next one be cancelled instead
+            self._stop_asked = True
+            if self._running:
+                self._conversation.engine.cancel()
+
+    def close(self) -> None:
+        """End the turn where it is, from the thread that iterates over it; does nothing if it has ended.
+
+        Raises DFlashError while another thread runs the turn.
+        """
+        try:
+            self._pieces.close()
+        except ValueError:  # "generator already executing"
+            raise DFlashError("an answer is still being written; stop it first") from None
+        if not self.done:  # it had not begun, so the generator's own ending did not run
+            self._end()
+
+    def _run(self) -> Generator[Piece, None, None]:
+        engine = self._conversation.engine
+        events: Iterator[Event] = iter(())
+        try:
+            with self._stop_lock:
+                self._running = not self._stop_asked
+            if self._running:
+                keep = (self.prompt.stable,) if self.prompt.stable else ()
+                events = engine.generate(self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled)
+            while (event := self._next(events)) is not None:
+                self._cancel_again()
+                yield self._piece(event)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            if isinstance(events, Generator):
+                events.close()
+            self._end()
+
+    def _next(self, events: Iterator[Event]) -> Event | None:
+        start = time.perf_counter()
+        event = next(events, None)
+        if isinstance(event, StepEvent):
+            self._decode_s += time.perf_counter() - start
+        return event
+
+    def _cancel_again(self) -> None:
+        """Repeat a stop that was asked for just before the engine began to listen."""
+        if self._stop_asked:
+            self._conversation.engine.cancel()
+
+    def _prefilled(self, done: int, total: int) -> None:
+        self._cancel_again()
+        if self._on_prefill is not None:
+            self._on_prefill(done, total)
+
+    def _piece(self, event: Event) -> Piece:
+        self._events.append(event)
+        thinking, text = self._split.push(self._detokenizer.push(event.tokens))
+        self.thinking += thinking
+        self.text += text
+        if event.stop is not None:
+            more_thinking, more_text = self._flush()
+            thinking, text = thinking + more_thinking, text + more_text
+        return Piece(event, text, thinking)
+
+    def _flush(self) -> tuple[str, str]:
+        """What the detokeniser and the split still hold back, also added to the turn; nothing the second time."""
+        thinking, text = self._split.push(self._detokenizer.finish())
+        more_thinking, more_text = self._split.finish()
+        thinking, text = thinking + more_thinking, text + more_text
+        self.thinking += thinking
+        self.text += text
+        return thinking, text
+
+    def _end(self) -> None:
+        self._flush()
+        if self._events and isinstance(prefill := self._events[0], PrefillEvent):
+            last = self._events[-1]
+            self.report = TurnReport(
+                text=self.text,
+                thinking=self.thinking,
+                tokens=tuple(id for event in self._events for id in event.tokens),
+                mode=last.mode,
+                reason=last.reason,
+                stop=last.stop or "cancelled",
+                knobs=self.knobs,
+                stats=turn_stats(prefill, [e for e in self._events if isinstance(e, StepEvent)], self._decode_s),
+            )
+        self._events.clear()  # the candidate trees of a long answer are not small
+        with self._stop_lock:
+            self._running = False
+        self.done = True
+        self._conversation._ended(self)
+
+
+class Conversation:
+    """Messages, and the turns that add to them. One turn at a time; `messages` may be read from any thread."""
+
+    def __init__(
+        self, engine: GenerationEngine, tokenizer: Tokenizer, template: ChatTemplate, system: str = ""
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.template = template
+        self.messages: tuple[Message, ...] = ()
+        self._turn: Turn | None = None
+        self.system = system
+
+    @property
+    def template_notice(self) -> str | None:
+        """What the user should be told once about the template, if anything."""
+        return self.template.notice
+
+    @property
+    def system(self) -> str:
+        """The system prompt; setting it rewrites the first message, and "" removes that."""
+        return self.messages[0].content if self.messages and self.messages[0].role == "system" else ""
+
+    @system.setter
+    def system(self, text: str) -> None:
+        rest = tuple(message for message in self.messages if message.role != "system")
+        self.messages = (Message("system", text), *rest) if text else rest
+
+    def reset(self) -> None:
+        """Forget everything but the system prompt."""
+        self.set_messages(self.messages[:1] if self.system else ())
+
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        """Go on from another history. A turn that is still running ends without being added to it."""
+        self._turn = None
+        self.messages = tuple(messages)
+
+    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
+        """A turn that answers `prompt`; an earlier turn that was left unfinished ends first, with what it has.
+
+        Raises TemplateError, ContextError, or DFlashError while another turn runs; `prompt` is then not added.
+        """
+        self._close_turn()
+        return self._begin((*self.messages, Message("user", prompt)), knobs, on_prefill=on_prefill)
+
+    def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
+        """A turn that answers the last user message anew; the answer that it takes out is its `replaces`.
+
+        Raises TemplateError, ContextError, or DFlashError where there is nothing to answer or another turn runs; the
+        messages are then as they were.
+        """
+        self._close_turn()
+        last = max((n for n, message in enumerate(self.messages) if message.role == "user"), default=None)
+        if last is None:
+            raise DFlashError("nothing to retry: no question has been asked yet")
+        replaces = self.messages[-1] if last + 1 < len(self.messages) else None
+        return self._begin(self.messages[: last + 1], knobs, replaces=replaces, on_prefill=on_prefill)
+
+    def _begin(
+        self,
+        messages: tuple[Message, ...],
+        knobs: Knobs,
+        *,
+        replaces: Message | None = None,
+        on_prefill: OnPrefill | None = None,
+    ) -> Turn:
+        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking)
+        room = self.engine.context_length
+        if len(prompt.ids) >= room:
+            raise ContextError(
+                f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {room:,}, "
+                "one of them for the answer; shorten the message or start a new conversation"
+            )
+        self.messages = messages
+        self._turn = Turn(self, prompt, knobs, replaces=replaces, on_prefill=on_prefill)
+        return self._turn
+
+    def _close_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+
+    def _ended(self, turn: Turn) -> None:
+        """Called by a turn when it ends. Even an empty answer is added: templates want the roles to alternate."""
+        if turn is self._turn:
+            self._turn = None
+            self.messages += (Message("assistant", turn.text, turn.thinking, turn.report),)

@@ -1,0 +1,147 @@
+"""One step of the decoder: draft, tree, verify, accept, commit. Five calls, each named after the part it is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_core import tree as ddtree
+from dflash_core.backends.base import Backend, Logits
+from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree, Stop
+from dflash_core.knobs import Knobs
+from dflash_core.sampling import Sampler
+from dflash_core.tree import Candidates, Tree, Walk
+
+NO_DRAFTS = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What really runs, and why it is not something else."""
+
+    mode: EffectiveMode
+    reason: str
+
+
+def plan(knobs: Knobs, draft_block: int) -> Plan:
+    """Settle the mode for a drafter of `draft_block` (0: none is loaded)."""
+    if draft_block == 0:
+        return Plan("ar", "asked for" if knobs.mode == "ar" else "no drafter is loaded")
+    if knobs.mode == "auto":
+        return Plan("tree", "auto: a drafter is loaded, and a tree holds every chain of its budget")
+    return Plan(knobs.mode, "asked for")
+
+
+class Decoder:
+    """Decodes one answer behind the prompt that `backend` has just read.
+
+    Between steps the state stands before the root, the newest token of the answer: drawn, but not yet run.
+    """
+
+    def __init__(self, backend: Backend, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> None:
+        self.backend, self.knobs = backend, knobs
+        self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
+        self.context_length = context_length
+        self.plan = plan(knobs, backend.draft_block)
+        self.sampler = Sampler(knobs)
+        self.answer: list[int] = []
+        self.prompt_length = backend.length
+
+    def first(self, logits: Logits) -> tuple[int, Stop | None]:
+        """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
+        token = self.sampler.draw(logits, self.backend.length, self.answer)
+        (token,), stop = self._until_stop([token])
+        self.answer.append(token)
+        return token, stop
+
+    def step(self) -> StepEvent:
+        """Decode one step behind the root, and leave the state at the last token of what it committed."""
+        clock = _Clock()
+        drafts = self.draft()
+        clock.lap("draft")
+        tree = self.tree(drafts)
+        clock.lap("tree")
+        logits = self.backend.verify(tree.tokens, tree.parents)
+        clock.lap("verify")
+        walk = self.accept(tree, logits)
+        tokens, stop = self._until_stop([tree.tokens[node] for node in walk.path[1:]] + [walk.next_token])
+        clock.lap("accept")
+        # The last token is the next root, not yet run; a stop inside the path cuts the path there too.
+        path = walk.path[: len(tokens)]
+        self.backend.commit(path)
+        clock.lap("commit")
+        self.answer += tokens
+        return StepEvent(
+            tokens=tuple(tokens),
+            tree=_describe(tree, walk),
+            drafted_depth=max(tree.depths),
+            accepted_depth=len(walk.path) - 1,
+            length=self.backend.length,
+            stages=clock.times(),
+            mode=self.plan.mode,
+            reason=self.plan.reason,
+            stop=stop,
+        )
+
+    def draft(self) -> Candidates:
+        """The drafter's best tokens per depth behind the root, or none in plain decoding."""
+        if self.plan.mode == "ar":
+            return NO_DRAFTS
+        logits = self.backend.draft(self.answer[-1], self.knobs.draft_window)
+        width = 1 if self.plan.mode == "chain" else self.knobs.tree_width
+        return ddtree.candidates(logits, width, self.knobs.tree_temperature)
+
+    def tree(self, drafts: Candidates) -> Tree:
+        """The candidates' best-first tree within the budget."""
+        knobs = self.knobs
+        return ddtree.build(self.answer[-1], drafts, knobs.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+
+    def accept(self, tree: Tree, logits: Logits) -> Walk:
+        """Walk the tree by the target's own draws from `logits` (nodes, vocab)."""
+        root_position = self.backend.length
+
+        def draw(node: int, path: list[int]) -> int:
+            position = root_position + tree.depths[node] + 1
+            history = self.answer + path if self.sampler.penalises else ()
+            return self.sampler.draw(logits[node], position, history)
+
+        return ddtree.walk(tree, draw)
+
+    def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
+        """Cut tokens that follow the answer's end: a stop token, the token limit, the end of the context."""
+        kept: list[int] = []
+        for token in tokens:
+            kept.append(token)
+            count = len(self.answer) + len(kept)
+            if token in self.stop_ids:
+                return kept, "stop token"
+            if count >= self.knobs.max_tokens:
+                return kept, "max tokens"
+            # The newest token will sit at this position once it runs; the one after it must still fit.
+            if self.prompt_length + count >= self.context_length:
+                return kept, "context full"
+        return kept, None
+
+
+def _describe(tree: Tree, walk: Walk) -> StepTree:
+    probs = tuple(map(math.exp, tree.log_probs))
+    path_probs = tuple(map(math.exp, tree.path_log_probs))
+    return StepTree(tree.tokens, tree.parents, tree.depths, probs, path_probs, walk.path)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.at = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = (now - self.at) * 1e3
+        self.at = now
+
+    def times(self) -> StageTimes:
+        return StageTimes(**self.laps)

@@ -1,0 +1,304 @@
+"""GGUF v2 and v3, memory-mapped. Every count, length and offset is checked against the file before it is used.
+
+The header is read once, front to back: magic, version, counts, metadata, tensor table; the data section starts at the
+next multiple of `general.alignment`. A file that opens has all its tensors inside it and of supported types.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.quants import SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED, Bytes
+from dflash_core.formats.weights import MappedWeights, map_file, shown
+from dflash_core.formats.weights import TensorInfo as TensorInfo
+
+MetaValue = str | int | float | bool | list[Any]
+
+# Bounds on time and memory where a forged count or length would fit a file of many gigabytes.
+MAX_ITEMS = 1 << 22  # of all arrays together; a real vocabulary with its merges and types has some 750,000
+MAX_HEADER = 1 << 28  # bytes; a real header has some 10 MB
+MAX_DEPTH = 4  # arrays of arrays; no known key nests at all
+MAX_DIMENSIONS = 4
+MAX_DIMENSION = 1 << 48
+STRING, ARRAY, BOOL = 8, 9, 7
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GGUFFile(MappedWeights):
+    """An open GGUF file, all shards of it. `metadata` is the first shard's."""
+
+    version: int
+    metadata: Mapping[str, MetaValue]
+
+
+def open_gguf(path: str | Path) -> GGUFFile:
+    """Open a GGUF file; for a split file any shard opens all. Raises FormatError or UnsupportedError."""
+    path = Path(path)
+    first = _read_shard(path, 0)
+    count = first.metadata.get("split.count", 1)
+    if not isinstance(count, int) or count <= 1:
+        return GGUFFile(path, first.tensors, (first.data,), first.version, first.metadata)
+    return _open_split(path, first, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    version: int
+    metadata: dict[str, MetaValue]
+    tensors: dict[str, TensorInfo]
+    data: Bytes
+
+
+def _open_split(path: Path, opened: _Shard, count: int) -> GGUFFile:
+    match = SPLIT_NAME.fullmatch(path.name)
+    if match is None or int(match[3]) != count:
+        raise FormatError(
+            f"{path.name} is one of {count} shards, but its name does not end in"
+            f" -00001-of-{count:05d}.gguf; give the shards their original names, all in one folder"
+        )
+    paths = [path.with_name(f"{match[1]}-{index + 1:05d}-of-{count:05d}.gguf") for index in range(count)]
+    for shard_path in paths:
+        if not shard_path.exists():
+            raise FormatError(
+                f"{path.name} is split into {count} shards and {shard_path.name} is not beside it; download that too"
+            )
+    # The first shard holds the vocabulary, the long part of a header: not twice.
+    shards = [opened if paths[0] == path else _read_shard(paths[0], 0)]
+    shards += [_read_shard(shard_path, index) for index, shard_path in enumerate(paths) if index > 0]
+    tensors: dict[str, TensorInfo] = {}
+    for index, (shard, shard_path) in enumerate(zip(shards, paths)):
+        number = shard.metadata.get("split.no")
+        if number != index or shard.metadata.get("split.count") != count:
+            raise FormatError(
+                f"{shard_path.name}: says it is shard {number} of {shard.metadata.get('split.count')} (from 0),"
+                f" expected {index} of {count}; the shards are mixed up, download them again"
+            )
+        twice = tensors.keys() & shard.tensors.keys()
+        if twice:
+            raise FormatError(
+                f"{shard_path.name}: tensor {shown(min(twice))} is also in an earlier shard; download again"
+            )
+        tensors |= shard.tensors
+    total = shards[0].metadata.get("split.tensors.count", len(tensors))
+    if total != len(tensors):
+        raise FormatError(f"{path.name}: the {count} shards hold {len(tensors)} tensors, expected {total}")
+    return GGUFFile(path, tensors, tuple(s.data for s in shards), shards[0].version, shards[0].metadata)
+
+
+def _read_shard(path: Path, index: int) -> _Shard:
+    data = map_file(path)
+    if data[:4] != b"GGUF":
+        raise FormatError(_not_gguf(path, data[:64]))
+    cursor = _Cursor(path.name, data)
+    cursor.offset = 4
+    cursor.inside = "the version"
+    version = cursor.scalar("I")
+    if version & 0xFFFF == 0 and version:
+        raise UnsupportedError(f"{path.name} is a big-endian GGUF file, expected little-endian; convert it again")
+    if version not in (2, 3):
+        raise UnsupportedError(f"{path.name} is GGUF version {version}, expected 2 or 3; convert it again")
+    cursor.inside = "the tensor and metadata counts"
+    n_tensors, n_metadata = cursor.scalar("Q"), cursor.scalar("Q")
+    cursor.claim(n_metadata, 13, "metadata entries")
+    cursor.claim(n_tensors, 32, "tensors")
+    metadata = _read_metadata(cursor, n_metadata)
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+        raise FormatError(f"{path.name}: general.alignment is {alignment!r}, expected a power of two")
+    tensors = _read_tensors(cursor, n_tensors, alignment, index)
+    return _Shard(version, metadata, tensors, np.frombuffer(data, np.uint8))
+
+
+class _Cursor:
+    """A position in the header. `inside` names what is being read, for the message if the file ends there."""
+
+    def __init__(self, name: str, data: mmap.mmap) -> None:
+        self.name = name
+        self.data = data
+        self.size = min(len(data), MAX_HEADER)
+        self.items = 0
+        self.offset = 0
+        self.inside = "the header"
+
+    def need(self, n_bytes: int) -> int:
+        """The current offset, after which `n_bytes` are there. Moves past them."""
+        start = self.offset
+        if n_bytes > self.size - start:
+            raise FormatError(
+                f"{self.name}: the header breaks off inside {self.inside}, which needs {n_bytes:,} bytes at offset"
+                f" {start:,} of {self.size:,}; the file is truncated or damaged, download it again"
+            )
+        self.offset = start + n_bytes
+        return start
+
+    def scalar(self, code: str) -> Any:
+        layout = "<" + code
+        return struct.unpack_from(layout, self.data, self.need(struct.calcsize(layout)))[0]
+
+    def string(self) -> str:
+        length = self.scalar("Q")
+        start = self.need(length)
+        return self.decode(self.data[start : start + length])
+
+    def decode(self, raw: bytes) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise FormatError(
+                f"{self.name}: {self.inside} is not UTF-8 text: {raw[:24]!r}; the file is damaged"
+            ) from None
+
+    def claim(self, count: int, least: int, what: str) -> None:
+        """Refuse a count that the rest of the file cannot hold, or that no real file has."""
+        possible = min((self.size - self.offset) // least, MAX_ITEMS - self.items)
+        if count > possible:
+            raise FormatError(
+                f"{self.name}: {self.inside} claims {count:,} {what}, but at most {possible:,} are possible here;"
+                " the file is truncated or damaged, download it again"
+            )
+        self.items += count
+
+    def strings(self, count: int) -> list[str]:
+        """An array of strings; this loop is the time of opening a file with a large vocabulary."""
+        self.claim(count, 8, "strings")
+        data, size, offset = self.data, self.size, self.offset
+        length_at = struct.Struct("<Q").unpack_from
+        raw: list[bytes] = []
+        for _ in range(count):
+            start = offset + 8
+            offset = start + length_at(data, start - 8)[0] if start <= size else start
+            if offset > size:
+                break
+            raw.append(data[start:offset])
+        if len(raw) < count:
+            self.inside = f"string {len(raw):,} of {self.inside}"
+            self.need(offset - self.offset)  # says what is missing
+        self.offset = offset
+        try:
+            return [item.decode() for item in raw]
+        except UnicodeDecodeError:
+            return [self.decode(item) for item in raw]  # raises, with a message
+
+    def array(self, depth: int = 1) -> list[Any]:
+        kind, count = self.scalar("I"), self.scalar("Q")
+        if kind == STRING:
+            return self.strings(count)
+        if kind == ARRAY:
+            if depth == MAX_DEPTH:
+                raise FormatError(f"{self.name}: {self.inside} nests arrays more than {MAX_DEPTH} deep; it is damaged")
+            self.claim(count, 12, "arrays")
+            return [self.array(depth + 1) for _ in range(count)]
+        if kind not in SCALARS:
+            raise FormatError(f"{self.name}: {self.inside} is an array of unknown type {kind}; the file is damaged")
+        dtype = np.dtype("u1" if kind == BOOL else "<" + SCALARS[kind])
+        self.claim(count, dtype.itemsize, "numbers")
+        start = self.need(count * dtype.itemsize)
+        numbers = np.frombuffer(self.data, dtype, count, start)
+        return list((numbers != 0).tolist() if kind == BOOL else numbers.tolist())
+
+    def value(self) -> MetaValue:
+        kind = self.scalar("I")
+        if kind == STRING:
+            return self.string()
+        if kind == ARRAY:
+            return self.array()
+        if kind not in SCALARS:
+            raise FormatError(f"{self.name}: {self.inside} has unknown type {kind}; the file is damaged")
+        number: int | float | bool = self.scalar(SCALARS[kind])
+        return number
+
+
+def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetaValue]:
+    metadata: dict[str, MetaValue] = {}
+    for index in range(count):
+        cursor.inside = f"the name of metadata entry {index:,}"
+        key = cursor.string()
+        if not key or key in metadata:
+            found = f"has {key!r} twice" if key else "has an empty name"
+            raise FormatError(f"{cursor.name}: metadata entry {index:,} {found}; the file is damaged")
+        cursor.inside = f"metadata {shown(key)}"
+        metadata[key] = cursor.value()
+    return metadata
+
+
+def _read_tensors(cursor: _Cursor, count: int, alignment: int, shard: int) -> dict[str, TensorInfo]:
+    relative: dict[str, TensorInfo] = {}
+    for index in range(count):
+        cursor.inside = f"the name of tensor {index:,}"
+        name = cursor.string()
+        if not name or name in relative:
+            found = f"has {name!r} twice" if name else "has an empty name"
+            raise FormatError(f"{cursor.name}: tensor {index:,} {found}; the file is damaged")
+        relative[name] = _read_tensor(cursor, name, alignment, shard)
+    start = -(-cursor.offset // alignment) * alignment
+    size = len(cursor.data)
+    short = {info.name: start + info.offset + info.n_bytes - size for info in relative.values()}
+    if short and (missing := max(short.values())) > 0:
+        first = min((name for name in short if short[name] > 0), key=lambda name: relative[name].offset)
+        raise FormatError(
+            f"{cursor.name} is truncated: tensor {shown(first)} ends {short[first]:,} bytes past the end, and"
+            f" {missing:,} bytes of {size + missing:,} are missing in all; download or copy it again"
+        )
+    return {
+        name: TensorInfo(name, info.shape, info.type, info.n_bytes, info.n_elements, shard, start + info.offset)
+        for name, info in relative.items()
+    }
+
+
+def _read_tensor(cursor: _Cursor, name: str, alignment: int, shard: int) -> TensorInfo:
+    """One row of the tensor table; the offset is still relative to the data section."""
+    cursor.inside = f"the description of tensor {shown(name)}"
+    where = f"{cursor.name}: tensor {shown(name)}"
+    n_dimensions = cursor.scalar("I")
+    if not 1 <= n_dimensions <= MAX_DIMENSIONS:
+        raise FormatError(f"{where} has {n_dimensions:,} dimensions, expected 1 to {MAX_DIMENSIONS}")
+    dimensions = [cursor.scalar("Q") for _ in range(n_dimensions)]
+    if not all(1 <= size < MAX_DIMENSION for size in dimensions):
+        raise FormatError(f"{where} has dimensions {dimensions}, expected positive sizes; the file is damaged")
+    type_id, offset = cursor.scalar("I"), cursor.scalar("Q")
+    kind = SUPPORTED.get(type_id)
+    if kind is None:
+        found = UNSUPPORTED.get(type_id, f"unknown type {type_id}")
+        raise UnsupportedError(f"{where} is stored as {found}, expected one of {SUPPORTED_NAMES}; use another file")
+    if dimensions[0] % kind.block:
+        raise FormatError(
+            f"{where} has rows of {dimensions[0]:,} elements, expected a multiple of {kind.block} for {kind.name}"
+        )
+    if offset % alignment:
+        raise FormatError(f"{where} starts at offset {offset:,}, expected a multiple of the alignment {alignment}")
+    n_elements = 1
+    for size in dimensions:
+        n_elements *= size
+    n_bytes = n_elements // kind.block * kind.size
+    return TensorInfo(name, tuple(reversed(dimensions)), kind.name, n_bytes, n_elements, shard, offset)
+
+
+# What people put where a GGUF file should be, by first bytes.
+LOOKALIKES = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself; run git lfs pull or download the file"),
+    (b"PK\x03\x04", "a zip archive, perhaps a PyTorch checkpoint; convert it to GGUF first"),
+    (b"FUGG", "a big-endian GGUF file; convert it again for little-endian"),
+    (b"tjgg", "a GGML file older than GGUF; convert the model again"),
+    (b"lmgg", "a GGML file older than GGUF; convert the model again"),
+)
+
+
+def _not_gguf(path: Path, head: bytes) -> str:
+    hint = next((hint for magic, hint in LOOKALIKES if head.startswith(magic)), "")
+    if not hint and head.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        hint = "a web page; the download saved a login or error page instead of the file"
+    if not hint and head[8:9] == b"{" and head[5:8] == b"\0\0\0":
+        hint = "a safetensors file; a target must be GGUF, a drafter in this format needs its config.json beside it"
+    found = f"{path.name} is not a GGUF file: it starts with {head[:8]!r}, expected b'GGUF'"
+    return f"{found}; it looks like {hint}" if hint else f"{found}; check the path or download it again"

@@ -1,0 +1,116 @@
+"""Typed, range-checked access to what files say about themselves: GGUF metadata and config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dflash_core.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Key-value pairs of a file. Where a getter takes several names, the first that is present counts.
+
+    A name is looked up under `prefix` first and then as it is. JSON's null counts as absent.
+    """
+
+    source: str
+    values: Mapping[str, Any]
+    prefix: str = ""
+
+    def find(self, *names: str) -> str | None:
+        """The full key of the first name that the file has."""
+        for name in names:
+            for key in (self.prefix + name, name):
+                if self.values.get(key) is not None:
+                    return key
+        return None
+
+    def get(self, *names: str) -> Any:
+        """The raw value, or None."""
+        key = self.find(*names)
+        return None if key is None else self.values[key]
+
+    def integer(self, *names: str, low: int = 1, high: int = 1 << 24, default: int | None = None) -> int:
+        """A whole number from `low` to `high`."""
+        return int(self._checked(names, self._whole(low, high), f"a whole number from {low:,} to {high:,}", default))
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        """A positive number, as the shortest decimal of its float32.
+
+        GGUF stores float32, JSON decimals: so 1e-6 is the same number whichever file it comes from.
+        """
+        return float(str(np.float32(self._checked(names, _positive, "a positive number", default))))
+
+    def text(self, *names: str, default: str | None = None) -> str:
+        """Text for people and messages: of one line, and nothing in it that a terminal would obey."""
+        value = str(self._checked(names, lambda value: isinstance(value, str), "text", default))
+        return "".join(letter for letter in value[:200] if letter.isprintable())
+
+    def integers(self, *names: str, low: int, high: int) -> tuple[int, ...]:
+        """A list of one to 1024 whole numbers."""
+        whole = self._whole(low, high)
+        expected = f"a list of whole numbers from {low:,} to {high:,}"
+        return tuple(self._checked(names, lambda v: _is_list(v) and all(map(whole, v)), expected, None))
+
+    def flags(self, *names: str, count: int) -> tuple[bool, ...]:
+        """One flag per layer; a single flag stands for all of them."""
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, bool) or (
+                _is_list(value) and len(value) == count and all(isinstance(item, bool) for item in value)
+            )
+
+        value = self._checked(names, fits, f"true or false, or a list of {count} of them", None)
+        return (value,) * count if isinstance(value, bool) else tuple(value)
+
+    def uniform(self, *names: str, low: int = 1, high: int = 1 << 24) -> int:
+        """A whole number, or a per-layer list of it. Layers that do not use it may hold 0."""
+        whole = self._whole(low, high)
+
+        def fits(value: Any) -> bool:
+            if not _is_list(value):
+                return bool(whole(value))
+            used = [item for item in value if item != 0]
+            return bool(used) and all(whole(item) and item == used[0] for item in used)
+
+        value = self._checked(names, fits, "one whole number, the same for all layers", None)
+        return max(value) if isinstance(value, list) else int(value)
+
+    def check_divides(self, small_name: str, small: int, name: str, value: int) -> None:
+        """Refuse a value that is not a multiple of another."""
+        if value % small:
+            raise FormatError(
+                f"{self.source}: {name} is {value}, expected a multiple of {small_name} ({small}); convert it again"
+            )
+
+    def _checked(self, names: tuple[str, ...], fits: Any, expected: str, default: Any) -> Any:
+        key = self.find(*names)
+        if key is None:
+            if default is None:
+                raise FormatError(
+                    f"{self.source} has no {self.prefix}{names[0]}, expected {expected}; convert it again"
+                )
+            return default
+        value = self.values[key]
+        if not fits(value):
+            shown = repr(value)
+            shown = shown if len(shown) <= 60 else shown[:60] + "..."
+            raise FormatError(f"{self.source}: {key} is {shown}, expected {expected}; convert the model again")
+        return value
+
+    @staticmethod
+    def _whole(low: int, high: int) -> Any:
+        return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-30 < value < 1e30
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= 1024

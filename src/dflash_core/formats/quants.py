@@ -1,0 +1,82 @@
+"""Tensor types: how many bytes a block takes, and blocks to float32."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """A ggml type: `block` elements are stored together in `size` bytes."""
+
+    name: str
+    block: int
+    size: int
+
+
+SUPPORTED: dict[int, BlockType] = {
+    0: BlockType("F32", 1, 4),
+    1: BlockType("F16", 1, 2),
+    30: BlockType("BF16", 1, 2),
+    8: BlockType("Q8_0", 32, 34),
+    2: BlockType("Q4_0", 32, 18),
+    3: BlockType("Q4_1", 32, 20),
+    6: BlockType("Q5_0", 32, 22),
+    7: BlockType("Q5_1", 32, 24),
+    10: BlockType("Q2_K", 256, 84),
+    11: BlockType("Q3_K", 256, 110),
+    12: BlockType("Q4_K", 256, 144),
+    13: BlockType("Q5_K", 256, 176),
+    14: BlockType("Q6_K", 256, 210),
+    20: BlockType("IQ4_NL", 32, 18),
+    23: BlockType("IQ4_XS", 256, 136),
+    21: BlockType("IQ3_S", 256, 110),
+    18: BlockType("IQ3_XXS", 256, 98),
+    16: BlockType("IQ2_XXS", 256, 66),
+    17: BlockType("IQ2_XS", 256, 74),
+    22: BlockType("IQ2_S", 256, 82),
+}
+
+# Known by name only, so that a refusal can say more than a number.
+UNSUPPORTED: dict[int, str] = {
+    9: "Q8_1", 15: "Q8_K", 19: "IQ1_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
+    31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip
+
+BY_NAME: dict[str, BlockType] = {kind.name: kind for kind in SUPPORTED.values()}
+SUPPORTED_NAMES = " ".join(BY_NAME)
+
+
+def to_float32(rows: Bytes, name: str) -> Float32:
+    """Rows of raw bytes as a new float32 array of the same leading shape. The last axis is a whole number of blocks."""
+    if name == "F32":
+        return rows.view("<f4").astype(np.float32)
+    if name == "F16":
+        return rows.view("<f2").astype(np.float32)
+    if name == "BF16":  # the upper half of a float32
+        return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    if not rows.size:  # gguf's dequantisers reshape to -1, which no rows do not determine
+        return np.empty((*rows.shape[:-1], rows.shape[-1] // BY_NAME[name].size * BY_NAME[name].block), np.float32)
+    dequantize, kind = _gguf_quants(name)
+    # A block of garbage may hold infinite scales: that is the file's business, not a reason to print warnings.
+    with np.errstate(all="ignore"):
+        values: Float32 = dequantize(rows, kind)
+    return values
+
+
+@functools.cache
+def _gguf_quants(name: str) -> tuple[Callable[[Bytes, Any], Float32], Any]:
+    """The gguf package's dequantiser. Imported on first use: half a second that a header does not need."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    return dequantize, GGMLQuantizationType[name]

@@ -1,0 +1,150 @@
+"""safetensors, memory-mapped: a JSON header of names, types, shapes and byte ranges, then the bytes.
+
+The header is read by our own parser: it is short, and a forged length, range or shape must become a plain refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.quants import BY_NAME
+from dflash_core.formats.weights import MappedWeights, TensorInfo, listed, map_file, shown
+
+MAX_HEADER = 1 << 24  # a drafter's is some 10 KB
+MAX_JSON = 1 << 24
+TYPES = ("F32", "F16", "BF16")
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SafetensorsFile(MappedWeights):
+    """One safetensors file, or the shards that an index names."""
+
+
+def open_safetensors(path: str | Path) -> SafetensorsFile:
+    """Open a .safetensors file, or a folder with one such file or the index of several. Raises DFlashError."""
+    path = Path(path)
+    if not path.is_dir():
+        return _open_shards(path, [path])
+    if (path / INDEX).exists():
+        return _open_indexed(path)
+    files = sorted(path.glob("*.safetensors"))
+    if len(files) != 1:
+        raise FormatError(f"{path} has {len(files)} .safetensors files and no {INDEX}; download the whole folder")
+    return _open_shards(path, files)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises FormatError."""
+    data = map_file(path)
+    if len(data) > MAX_JSON:
+        raise FormatError(f"{path.name} has {len(data):,} bytes, expected at most {MAX_JSON:,} of JSON")
+    return parse_object(path.name, data[:])
+
+
+def parse_object(source: str, text: bytes) -> dict[str, Any]:
+    """A JSON object without repeated names. Raises FormatError."""
+    try:
+        value = json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise FormatError(f"{source} is nested too deeply to be JSON of a model; the file is damaged") from None
+    except ValueError as error:  # bad JSON, bad UTF-8, absurd numbers, repeated names
+        raise FormatError(f"{source} is not valid JSON: {str(error)[:120]}; download it again") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{source} is JSON of type {type(value).__name__}, expected an object")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        raise ValueError("an object has one name twice")
+    return unique
+
+
+def _open_indexed(folder: Path) -> SafetensorsFile:
+    placed = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(placed, dict) or not placed:
+        raise FormatError(f"{INDEX} has no weight_map; download the folder again")
+    for file in placed.values():
+        # A name with a folder in it could point anywhere on the disk.
+        if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file:
+            raise FormatError(f"{INDEX} names {str(file)[:80]!r}, expected a .safetensors file beside it")
+    files = sorted(set(placed.values()))
+    absent = [file for file in files if not (folder / file).exists()]
+    if absent:
+        raise FormatError(f"{folder}: {listed(absent)} of {len(files)} shards is not there; download it too")
+    weights = _open_shards(folder, [folder / file for file in files])
+    misplaced = [
+        name for name, file in placed.items()
+        if name not in weights.tensors or files[weights.tensors[name].shard] != file
+    ]  # fmt: skip
+    if misplaced:
+        raise FormatError(f"{INDEX}: {listed(misplaced)} is not in the shard it names; download the folder again")
+    return weights
+
+
+def _open_shards(path: Path, files: list[Path]) -> SafetensorsFile:
+    tensors: dict[str, TensorInfo] = {}
+    shards = []
+    for index, file in enumerate(files):
+        data = map_file(file)
+        for info in _read_header(file.name, data[:8], data, index):
+            if info.name in tensors:
+                raise FormatError(f"{file.name}: tensor {shown(info.name)} is also in an earlier shard; download again")
+            tensors[info.name] = info
+        shards.append(np.frombuffer(data, np.uint8))
+    return SafetensorsFile(path, tensors, tuple(shards))
+
+
+def _read_header(source: str, prefix: bytes, data: Any, shard: int) -> list[TensorInfo]:
+    length = int.from_bytes(prefix, "little")
+    start = 8 + length
+    if len(prefix) < 8 or length < 2 or start > len(data) or length > MAX_HEADER:
+        raise FormatError(
+            f"{source} is not a whole safetensors file: it starts with {prefix!r}, a header length of {length:,},"
+            f" expected 2 to {max(2, min(len(data) - 8, MAX_HEADER)):,}; download it again"
+        )
+    header = parse_object(f"the header of {source}", data[8:start])
+    header.pop("__metadata__", None)
+    infos = [_tensor(source, name, entry, start, shard) for name, entry in header.items()]
+    for info in infos:
+        short = info.offset + info.n_bytes - len(data)
+        if short > 0:
+            raise FormatError(
+                f"{source} is truncated: tensor {shown(info.name)} ends {short:,} bytes past the end of the file's"
+                f" {len(data):,}; download or copy it again"
+            )
+    return infos
+
+
+def _tensor(source: str, name: str, entry: Any, start: int, shard: int) -> TensorInfo:
+    where = f"{source}: tensor {shown(name)}"
+    entry = entry if isinstance(entry, dict) else {}
+    dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(span) or len(span) != 2:
+        raise FormatError(f"{where} lacks a proper dtype, shape or data_offsets; the file is damaged")
+    if dtype not in TYPES:
+        raise UnsupportedError(f"{where} is stored as {dtype[:40]}, expected one of {' '.join(TYPES)}")
+    if not 1 <= len(shape) <= 4 or 0 in shape:
+        raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to 4 positive sizes; the file is damaged")
+    n_elements = math.prod(shape)
+    n_bytes = n_elements * BY_NAME[dtype].size
+    if span[1] - span[0] != n_bytes:
+        raise FormatError(
+            f"{where} spans bytes {span[0]:,} to {span[1]:,}, expected {n_bytes:,} bytes for {shape} of {dtype};"
+            " the file is damaged"
+        )
+    return TensorInfo(name, tuple(shape), dtype, n_bytes, n_elements, shard, start + span[0])
+
+
+def _sizes(value: Any) -> bool:
+    """A list of whole numbers from 0 to 2^48."""
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 48 for item in value)

@@ -1,0 +1,77 @@
+"""A weight matrix that is either held as floats or dequantised from the file each time it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dflash_core.formats.weights import WeightFile
+
+# Dequantise at most this many weights at a time, so that a packed 248,320-row head needs no 5 GB of scratch.
+PACKED_CHUNK = 1 << 24
+
+
+class Matrix(Protocol):
+    """A matrix of `shape` (out, in)."""
+
+    shape: tuple[int, int]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`x` (n, in) -> (n, out)."""
+
+    def rows(self, ids: Sequence[int]) -> Tensor:
+        """Some of its rows, (len(ids), in): what an embedding is."""
+
+
+class DenseMatrix:
+    """Floats in memory."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self.shape = (weight.shape[0], weight.shape[1])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+    def rows(self, ids: Sequence[int]) -> Tensor:
+        return self.weight[torch.tensor(ids, dtype=torch.long)]
+
+
+class PackedMatrix:
+    """Stays in the memory-mapped file at its own bits per weight: slow, but a model larger than memory runs."""
+
+    def __init__(self, file: WeightFile, name: str, dtype: torch.dtype) -> None:
+        out, width = file.tensors[name].shape
+        self.file, self.name, self.dtype, self.shape = file, name, dtype, (out, width)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out, width = self.shape
+        step = max(1, PACKED_CHUNK // width)
+        parts = [F.linear(x, self._floats(slice(at, min(at + step, out)))) for at in range(0, out, step)]
+        return torch.cat(parts, dim=-1)
+
+    def rows(self, ids: Sequence[int]) -> Tensor:
+        return torch.cat([self._floats(slice(row, row + 1)) for row in ids])
+
+    def _floats(self, rows: slice) -> Tensor:
+        return torch.from_numpy(self.file.float32(self.name, rows)).to(self.dtype)
+
+
+class Weights:
+    """Reads tensors by name from a file, as vectors or matrices of one dtype, dense or packed."""
+
+    def __init__(self, file: WeightFile, *, dtype: torch.dtype = torch.float32, packed: bool = False) -> None:
+        self.file, self.dtype, self.packed = file, dtype, packed
+
+    def vector(self, name: str) -> Tensor:
+        """A small tensor, always as floats."""
+        return torch.from_numpy(self.file.float32(name).copy()).to(self.dtype)
+
+    def matrix(self, name: str) -> Matrix:
+        if self.packed:
+            return PackedMatrix(self.file, name, self.dtype)
+        return DenseMatrix(torch.from_numpy(self.file.float32(name)).to(self.dtype))

@@ -1,0 +1,99 @@
+"""CUDA C++ source to machine code, at run time and with no card needed. The only thing asked of a machine is the two
+wheels that hold the compiler and its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash_core.errors import DeviceError, UnsupportedError
+
+# The architectures that every kernel must compile for. Hopper's matrix instructions exist under the name sm_90a only.
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120")
+OLDEST = (7, 5)
+
+
+def architecture(major: int, minor: int) -> str:
+    """The name to compile for on a card of this compute capability. Raises UnsupportedError for a card too old."""
+    if (major, minor) < OLDEST:
+        raise UnsupportedError(
+            f"compute capability {major}.{minor}, expected {OLDEST[0]}.{OLDEST[1]} (Turing) or later; use --device cpu"
+        )
+    return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
+
+
+def version() -> tuple[int, int]:
+    """The compiler's own version. Raises DeviceError where it is not installed."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return major, minor
+
+
+def compile_cubin(
+    source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
+) -> bytes:
+    """Compile to machine code for `arch`, such as "sm_90a".
+
+    Raises DeviceError where compiler or headers are missing, UnsupportedError with the log's first line where the
+    source does not compile.
+    """
+    nvrtc = _nvrtc()
+    # With "compute_90" in place of "sm_90" the compiler succeeds and returns nothing.
+    options = [f"--gpu-architecture={arch}", "--std=c++17"]
+    options += [f"--include-path={folder}" for folder in (*include, _headers())]
+    options += [f"--define-macro={key}={value}" for key, value in (defines or {}).items()]
+    encoded = [option.encode() for option in options]
+    program = _ok(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
+    try:
+        failed = int(nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]) != 0
+        if failed:
+            log = bytearray(_ok(nvrtc.nvrtcGetProgramLogSize(program)))
+            _ok(nvrtc.nvrtcGetProgramLog(program, log))
+            raise UnsupportedError(f"{name} does not compile for {arch}: {_first_error(log)}")
+        code = bytearray(_ok(nvrtc.nvrtcGetCUBINSize(program)))
+        _ok(nvrtc.nvrtcGetCUBIN(program, code))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    if not code:
+        raise UnsupportedError(f"{name} compiled to nothing for {arch}; expected an architecture such as sm_90a")
+    return bytes(code)
+
+
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()  # loads the library
+    except Exception as error:  # the bindings raise types of their own where the library is missing
+        raise DeviceError(
+            f"no CUDA compiler ({_line(error)}); reinstall with cuda-python and nvidia-cuda-nvrtc 13.0"
+        ) from None
+    return nvrtc
+
+
+def _headers() -> Path:
+    try:
+        from cuda import pathfinder
+
+        folder = pathfinder.find_nvidia_header_directory("cudart")
+    except Exception as error:
+        raise DeviceError(f"no CUDA headers ({_line(error)}); reinstall with nvidia-cuda-runtime 13.0") from None
+    if folder is None:
+        raise DeviceError("no CUDA headers; reinstall with nvidia-cuda-runtime 13.0, the compiler's own minor version")
+    return Path(folder)
+
+
+def _ok(result: tuple[Any, ...]) -> Any:
+    """The value of a binding's call, whose first item is its status."""
+    if int(result[0]) != 0:
+        raise DeviceError(f"the CUDA compiler failed: {result[0].name}")
+    return result[1] if len(result) > 1 else None
+
+
+def _first_error(log: bytes | bytearray) -> str:
+    lines = bytes(log).rstrip(b"\0").decode(errors="replace").splitlines()
+    return next((line for line in lines if "error" in line), lines[0] if lines else "no log").strip()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,27 @@
+"""Ids to text while they arrive: never half a character, never half a special token."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from dflash_core.text.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """Turns ids into text piece by piece; all pieces together are what `Tokenizer.decode` gives for all the ids.
+
+    Bytes that may still become a character are held back. Those that cannot become U+FFFD as soon as that is certain.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that `ids` made certain."""
+        return self._decoder.decode(self._tokenizer.visible_bytes(ids))
+
+    def finish(self) -> str:
+        """What was held back, when no more ids come."""
+        return self._decoder.decode(b"", final=True)

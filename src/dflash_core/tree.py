@@ -1,0 +1,159 @@
+"""DDTree: build a best-first tree from per-depth draft distributions, describe it for verification, walk it.
+
+numpy only. A chain is a tree of width one and plain decoding is a tree of no nodes, so there is one code path.
+The construction is that of DDTree (Ringel and Romano, 2026) with the spine put in first; sizes, order and the
+p_min rule are this project's design, section 3.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.ranking import largest
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The drafter's choices per depth: `tokens[d, r]` with log-probability `log_probs[d, r]`, best first.
+
+    Both have shape (depths, width); log-probabilities are normalised over the whole vocabulary.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    log_probs: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes in topological order, node 0 the root (depth 0, parent -1). All lists have one entry per node."""
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    path_log_probs: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The accepted nodes, the root first, and the token drawn after the last of them."""
+
+    path: tuple[int, ...]
+    next_token: int
+
+
+def candidates(logits: npt.NDArray[np.float32], width: int, temperature: float = 1.0) -> Candidates:
+    """The `width` best tokens of each row of draft `logits` (depths, vocab), ties to the lower id."""
+    scaled = logits.astype(np.float64) / temperature
+    scaled -= scaled.max(axis=-1, keepdims=True)
+    log_norm = np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
+    width = min(width, logits.shape[-1])
+    tokens = np.stack([largest(row, width) for row in scaled]) if len(scaled) else np.zeros((0, width), np.int64)
+    return Candidates(tokens.astype(np.int64), np.take_along_axis(scaled, tokens, axis=-1) - log_norm)
+
+
+class _Builder:
+    def __init__(self, root: int) -> None:
+        self.tokens, self.parents, self.depths = [root], [-1], [0]
+        self.log_probs, self.path_log_probs = [0.0], [0.0]
+
+    def add(self, token: int, parent: int, log_prob: float) -> int:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.log_probs.append(log_prob)
+        self.path_log_probs.append(self.path_log_probs[parent] + log_prob)
+        return len(self.tokens) - 1
+
+    def tree(self) -> Tree:
+        columns = (self.tokens, self.parents, self.depths, self.log_probs, self.path_log_probs)
+        return Tree(*(tuple(column) for column in columns))  # type: ignore[arg-type]
+
+
+def build(root: int, drafts: Candidates, budget: int, *, p_min: float = 0.0, chain_seed: bool = True) -> Tree:
+    """The best-first tree of at most `budget` nodes below `root`.
+
+    Trees of growing budget are prefixes of each other. A candidate whose own probability is under `p_min` is left
+    out with its descendants; the first spine node (best token of depth 1) is exempt.
+    """
+    depths, width = drafts.tokens.shape
+    floor = math.log(p_min) if p_min > 0 else -math.inf
+    built = _Builder(root)
+    heap: list[tuple[float, int, int, int, int]] = []  # (-path log-prob, token, depth, rank, parent)
+
+    def offer(depth: int, rank: int, parent: int) -> None:
+        if depth >= depths or rank >= width:
+            return
+        log_prob = float(drafts.log_probs[depth, rank])
+        exempt = depth == 0 and rank == 0
+        # Ranks are sorted, so once one is under the floor all its later siblings are too.
+        if log_prob >= floor or exempt:
+            token = int(drafts.tokens[depth, rank])
+            heapq.heappush(heap, (-(built.path_log_probs[parent] + log_prob), token, depth, rank, parent))
+
+    if chain_seed:
+        parent = 0
+        for depth in range(min(depths, budget)):
+            log_prob = float(drafts.log_probs[depth, 0])
+            if depth > 0 and log_prob < floor:
+                break
+            offer(depth, 1, parent)
+            parent = built.add(int(drafts.tokens[depth, 0]), parent, log_prob)
+    else:
+        offer(0, 0, 0)
+    while heap and len(built.tokens) <= budget:
+        _, token, depth, rank, parent = heapq.heappop(heap)
+        node = built.add(token, parent, float(drafts.log_probs[depth, rank]))
+        offer(depth, rank + 1, parent)
+        offer(depth + 1, 0, node)
+    return built.tree()
+
+
+def walk(tree: Tree, draw: Callable[[int, list[int]], int]) -> Walk:
+    """Follow the target from the root: move to the child with the drawn token while there is one.
+
+    `draw(node, path)` returns the target's own token after `node`; `path` holds the tokens of the accepted nodes
+    below the root so far. The draft distribution plays no part, so the output is the target's at any temperature.
+    """
+    children = {(parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens))}
+    nodes, path = [0], list[int]()
+    while True:
+        token = draw(nodes[-1], path)
+        child = children.get((nodes[-1], token))
+        if child is None:
+            return Walk(tuple(nodes), token)
+        nodes.append(child)
+        path.append(token)
+
+
+def ancestors(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """(n, n) mask: entry (i, j) is true where j is i or an ancestor of i. `parents[i] < i`, -1 for a root."""
+    mask = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            mask[node] |= mask[parent]
+    return mask
+
+
+def conv_taps(parents: Sequence[int], kernel: int) -> npt.NDArray[np.int64]:
+    """(n, kernel) indices of the inputs under each node's causal convolution, oldest first.
+
+    They index the kernel-1 columns of the stored convolution state followed by the n nodes: a walk up the parents
+    that goes past the root continues into the state, newest column first.
+    """
+    taps = np.empty((len(parents), kernel), np.int64)
+    for node in range(len(parents)):
+        at = node
+        for tap in range(kernel - 1, -1, -1):
+            taps[node, tap] = at + kernel - 1
+            at = parents[at] if at >= 0 else at - 1
+    return taps

@@ -1,0 +1,111 @@
+"""The state after a commit is what decoding the accepted path one token at a time would have left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.golden import golden, goldens
+
+from dflash_core import load_draft, load_target
+from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.models.qwen35 import DeltaState, LayerState
+
+PROMPT = 20
+
+
+def random_tree(rng: np.random.Generator, nodes: int) -> list[int]:
+    """Parents of a bushy random tree in topological order."""
+    return [-1, *(int(rng.integers(max(0, node - 6), node)) for node in range(1, nodes))]
+
+
+def path_to(parents: list[int], node: int) -> list[int]:
+    path = [node]
+    while parents[path[-1]] >= 0:
+        path.append(parents[path[-1]])
+    return path[::-1]
+
+
+def tensors(state: LayerState, length: int) -> list[torch.Tensor]:
+    if isinstance(state, DeltaState):
+        return [state.s, state.conv]
+    return [state.k[:, :length], state.v[:, :length]]
+
+
+def worst_error(dtype: torch.dtype, seed: int) -> float:
+    target = load_target(golden("tiny-F16.gguf"), dtype=dtype)
+    drafter = load_draft(golden("tiny-dflash"), target, dtype=dtype)
+    rng = np.random.default_rng(seed)
+    worst = 0.0
+    for nodes in (1, 2, 16, 23, 41, 65, 129):
+        parents = random_tree(rng, nodes)
+        tokens = [int(token) for token in rng.integers(0, 768, PROMPT + nodes)]
+        prompt, drafts = tokens[:PROMPT], tokens[PROMPT:]
+        path = path_to(parents, int(rng.integers(0, nodes)))
+        tree, plain = (CpuSession(target.model, drafter.model, drafter.mask_token) for _ in range(2))
+        tree.prefill(prompt)
+        tree.verify(drafts, parents)
+        tree.commit(path)
+        for token in [*prompt, *(drafts[node] for node in path)]:
+            plain.prefill([token])
+        # The drafter's context must be the accepted path's features too, rejected rows never in it.
+        tree.draft(5, 0), plain.draft(5, 0)
+        for ours, theirs in zip([*tree.states, *tree.draft_states], [*plain.states, *plain.draft_states]):
+            for a, b in zip(tensors(ours, tree.length), tensors(theirs, plain.length)):
+                worst = max(worst, float((a - b).norm() / b.norm()))
+    return worst
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_state_after_commit_float32(seed: int) -> None:
+    assert worst_error(torch.float32, seed) <= 2e-5
+
+
+def test_state_after_commit_float64() -> None:
+    assert worst_error(torch.float64, 0) <= 1e-11
+
+
+def test_every_path_of_small_trees() -> None:
+    target = load_target(golden("tiny-F16.gguf"), dtype=torch.float64)
+    rng = np.random.default_rng(4)
+    for parents in ([-1, 0, 0, 1, 1, 2], [-1, 0, 1, 2, 0, 4, 1, 6]):
+        tokens = [int(token) for token in rng.integers(0, 768, len(parents))]
+        for node in range(len(parents)):
+            path = path_to(parents, node)
+            tree, plain = CpuSession(target.model), CpuSession(target.model)
+            for session in (tree, plain):
+                session.prefill([1, 2])  # shorter than the convolution: zero padding is still in the state
+            tree.verify(tokens, parents)
+            tree.commit(path)
+            plain.prefill([tokens[at] for at in path])
+            assert np.allclose(tree.prefill([9]), plain.prefill([9]), atol=1e-6)
+
+
+def test_verify_logits_equal_sequential_decoding() -> None:
+    target = load_target(goldens("tiny-F16.gguf")[0])
+    rng = np.random.default_rng(8)
+    parents = random_tree(rng, 40)
+    tokens = [int(token) for token in rng.integers(0, 768, 40)]
+    prompt = [int(token) for token in rng.integers(0, 768, PROMPT)]
+    session = CpuSession(target.model)
+    session.prefill(prompt)
+    ours = session.verify(tokens, parents)
+    for node in range(40):
+        plain = CpuSession(target.model)
+        expected = plain.prefill(prompt + [tokens[at] for at in path_to(parents, node)])
+        assert np.abs(ours[node] - expected).max() < 2e-4
+
+
+def test_checkpoint_returns_to_the_state() -> None:
+    target = load_target(golden("tiny-F16.gguf"))
+    session = CpuSession(target.model, load_draft(golden("tiny-dflash"), target).model, 765)
+    session.prefill(range(30))
+    point = session.checkpoint()
+    draft = session.draft(3, 0)
+    expected = session.prefill([7, 8, 9])
+    session.restore(point)
+    assert session.length == 30
+    assert np.array_equal(session.draft(3, 0), draft)
+    assert np.array_equal(session.prefill([7, 8, 9]), expected)
+    session.restore(None)
+    assert session.length == 0

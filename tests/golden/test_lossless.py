@@ -1,0 +1,182 @@
+"""Tree and chain output equals plain output, token for token, whatever the drafts, budgets and p_min are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.golden import golden, goldens, reference, target
+from support.planted import PlantedBackend, decode
+
+from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.models.qwen35 import DeltaState
+
+TOKENS = 24
+LONG = 96
+BUDGETS = [*range(1, 65), 100, 128, 256]
+FEW_BUDGETS = [1, 2, 7, 15, 16, 22, 63, 256]
+P_MINS = [0.0, 0.05, 0.3, 0.9]
+NEAR_TIE = 1e-4
+BOTH = ["tiny-F16.gguf", "tiny-Q4_K_M.gguf"]
+REST = [path.name for path in goldens("tiny-[!dl]*.gguf") if path.name not in BOTH]
+SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
+
+
+@cache
+def prompt(name: str) -> list[int]:
+    return [int(token) for token in reference(goldens(name)[0])["ids"]]
+
+
+@cache
+def plain(name: str, sampled: bool) -> list[int]:
+    """The plain answer, a little longer than any test needs so that drafts reach past the end."""
+    knobs = Knobs(mode="ar", max_tokens=LONG + 16, **(SAMPLED if sampled else {}))
+    return decode(PlantedBackend(target(name), prompt(name), [], 0), prompt(name), knobs)[0]
+
+
+def check(name: str, knobs: Knobs, seed: int, sampled: bool = False, tokens: int = TOKENS) -> list[StepEvent]:
+    """Decode with planted drafts and compare. No golden model has a near-tie on these paths, so none is excused."""
+    expected = plain(name, sampled)
+    backend = PlantedBackend(target(name), prompt(name), expected, seed)
+    answer, steps = decode(backend, prompt(name), knobs.replace(max_tokens=tokens))
+    assert answer == expected[:tokens], f"{knobs} seed {seed}"
+    assert sum(len(step.tokens) for step in steps) == tokens - 1
+    return steps
+
+
+def test_plain_decoding_matches_the_reference() -> None:
+    for path in goldens("tiny-[!dlm]*.gguf"):
+        expected = reference(path)
+        ours = plain(path.name, False)
+        for token, theirs, gap in zip(ours, expected["greedy"], expected["gap"], strict=False):
+            if token != theirs:
+                assert gap < NEAR_TIE
+                break
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("p_min", P_MINS)
+def test_every_budget_is_lossless(name: str, p_min: float) -> None:
+    for budget in BUDGETS:
+        check(name, Knobs(mode="tree", budget=budget, p_min=p_min), seed=budget)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_no_accepted_path_is_left_out(name: str) -> None:
+    """Every accepted length occurs, on the spine and off it: over a longer answer, since 15 drafts must be left."""
+    spine, off_spine = Counter[int](), Counter[int]()
+    for seed in range(12):
+        for step in check(name, Knobs(mode="tree", budget=64), seed, tokens=LONG):
+            path = step.tree.accepted
+            (spine if path == tuple(range(len(path))) else off_spine)[step.accepted_depth] += 1
+    assert set(spine) == set(range(16)), "an accepted length never occurred"
+    assert set(off_spine) == set(range(1, 16)), "an off-spine path of some length never occurred"
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_every_chain_length_is_lossless(name: str) -> None:
+    depths = Counter[int]()
+    for length in range(1, 16):
+        for seed in range(12 if length == 15 else 2):
+            steps = check(name, Knobs(mode="chain", budget=length), seed=seed)
+            assert all(step.drafted_depth <= length and max(Counter(step.tree.parents).values()) == 1 for step in steps)
+            depths.update(step.accepted_depth for step in steps)
+    assert set(range(16)) == set(depths)
+
+
+@pytest.mark.parametrize("name", REST)
+def test_other_models_are_lossless(name: str) -> None:
+    for budget in FEW_BUDGETS:
+        for p_min in (0.0, 0.3):
+            check(name, Knobs(mode="tree", budget=budget, p_min=p_min), seed=budget)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_sampled_tree_equals_sampled_plain(name: str) -> None:
+    for budget in FEW_BUDGETS:
+        for mode in ("tree", "chain"):
+            check(name, Knobs(mode=mode, budget=budget, **SAMPLED), seed=budget, sampled=True)
+
+
+@pytest.mark.parametrize("knob", [{"chain_seed": False}, {"tree_width": 1}, {"tree_width": 3}, {"tree_temperature": 3}])
+def test_tree_shapes_are_lossless(knob: dict[str, float]) -> None:
+    for budget in FEW_BUDGETS:
+        check(BOTH[0], Knobs(mode="tree", budget=budget, **knob), seed=budget)
+
+
+def test_penalties_follow_the_path() -> None:
+    """With penalties, greedy too, the draw depends on the path's own tokens: tree and plain must still agree."""
+    penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2}
+    ids = prompt(BOTH[0])
+    for sampling in ({}, SAMPLED):
+        knobs = Knobs(mode="ar", max_tokens=TOKENS + 16, **penalties, **sampling)
+        expected = decode(PlantedBackend(target(), ids, [], 0), ids, knobs)[0]
+        assert expected != plain(BOTH[0], bool(sampling))
+        for budget in FEW_BUDGETS:
+            backend = PlantedBackend(target(), ids, expected, budget)
+            tree = knobs.replace(mode="tree", budget=budget, max_tokens=TOKENS)
+            assert decode(backend, ids, tree)[0] == expected[:TOKENS]
+
+
+class SpoiledBackend(PlantedBackend):
+    """Commits the spine instead of the accepted path: the mistake that lossless tests must be able to see."""
+
+    def commit(self, path: object) -> None:
+        self.inner.commit(range(len(path)))  # type: ignore[arg-type]
+
+
+class StaleConvBackend(PlantedBackend):
+    """Leaves one layer's convolution state where it was."""
+
+    def commit(self, path: object) -> None:
+        state = next(state for state in self.inner.states if isinstance(state, DeltaState))
+        conv = state.conv
+        self.inner.commit(path)  # type: ignore[arg-type]
+        state.conv = conv
+
+
+@pytest.mark.parametrize("broken", [SpoiledBackend, StaleConvBackend])
+def test_a_spoiled_commit_is_seen(broken: type[PlantedBackend]) -> None:
+    ids, expected = prompt(BOTH[0]), plain(BOTH[0], False)
+    wrong = 0
+    for budget in FEW_BUDGETS:
+        if budget == 1:
+            continue  # a chain of one has no off-spine path
+        backend = broken(target(), ids, expected, budget)
+        wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=TOKENS))[0] != expected[:TOKENS]
+    assert wrong >= 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", [path.name for path in goldens("tiny-[!dl]*.gguf")])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_full_grid(path: str, sampled: bool) -> None:
+    for budget in BUDGETS:
+        for p_min in P_MINS:
+            for mode in ("tree", "chain"):
+                sampling = SAMPLED if sampled else {}
+                check(path, Knobs(mode=mode, budget=budget, p_min=p_min, **sampling), seed=budget + 1, sampled=sampled)
+
+
+def test_real_drafter_is_lossless() -> None:
+    """The random golden drafter through the real session: nothing accepted, nothing changed."""
+    from support.golden import draft
+
+    ids, expected = prompt(BOTH[0]), plain(BOTH[0], False)
+    from dflash_core import Engine
+
+    engine = Engine(target(), draft())
+    events = list(engine.generate(ids, Knobs(mode="tree", max_tokens=TOKENS, ignore_eos=True)))
+    assert [token for event in events for token in event.tokens] == expected[:TOKENS]
+    assert isinstance(engine.session, CpuSession)
+    assert np.isfinite(engine.session.draft(5, 0)).all()
+
+
+def test_data_is_at_hand() -> None:
+    assert all(golden(name).exists() for name in BOTH)
+    assert Path(goldens("tiny-F16.gguf")[0]).exists()

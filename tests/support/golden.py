@@ -1,0 +1,41 @@
+"""Where the golden files are: a small set is committed, the whole set counts wherever it lies beside the checkout."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash_core import Draft, Target, load_draft, load_target
+
+COMMITTED = Path(__file__).parents[1] / "golden" / "data"
+BESIDE = Path(__file__).parents[3] / "shared" / "data" / "golden"
+
+
+def golden(name: str) -> Path:
+    """A golden file of the committed set."""
+    return COMMITTED / name
+
+
+def goldens(pattern: str) -> list[Path]:
+    """Every golden file at hand that matches, each name once."""
+    found = {path.name: path for folder in (BESIDE, COMMITTED) for path in sorted(folder.glob(pattern))}
+    return [found[name] for name in sorted(found)]
+
+
+def reference(path: Path) -> Any:
+    """The reference outputs that belong to a golden target; the MTP file shares those of its trunk."""
+    name = path.name.replace("-mtp", "")
+    return np.load(path.with_name(name).with_suffix(".npz"))
+
+
+@cache
+def target(name: str = "tiny-F16.gguf") -> Target:
+    return load_target(goldens(name)[0])
+
+
+@cache
+def draft(name: str = "tiny-dflash") -> Draft:
+    return load_draft(goldens(name)[0], target())

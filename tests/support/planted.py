@@ -1,0 +1,98 @@
+"""Planted drafts: a backend whose drafter knows the target's own continuation and hides it at chosen ranks.
+
+Random golden drafters are never accepted, so without this no test would ever see a long or an off-spine path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dflash_core import Target
+from dflash_core.backends.base import Checkpoint, Logits
+from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.decoder import Decoder
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Knobs
+
+
+class PlantedBackend:
+    """A CPU session for the target alone, with drafts made from `answer`, the expected continuation of the prompt.
+
+    Each draft is right down to a random depth 0..block-1, often to the last. On that stretch the tokens sit at rank 0, or all but one
+    do, or many sit lower; wrong tokens take the other ranks. How peaked a row is varies, so p_min has work too.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        seed: int,
+        *,
+        block: int = 16,
+    ) -> None:
+        self.inner = CpuSession(target.model)
+        self.vocab = target.config.vocab_size
+        self.start, self.answer, self.block = len(prompt), list(answer), block
+        self.rng = np.random.default_rng(seed)
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    @property
+    def draft_block(self) -> int:
+        return self.block
+
+    def prefill(self, tokens: Sequence[int]) -> Logits:
+        return self.inner.prefill(tokens)
+
+    def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        return self.inner.verify(tokens, parents)
+
+    def commit(self, path: Sequence[int]) -> None:
+        self.inner.commit(path)
+
+    def checkpoint(self) -> Checkpoint:
+        return self.inner.checkpoint()
+
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        self.inner.restore(checkpoint)
+
+    def draft(self, root: int, window: int) -> Logits:
+        rng, depths = self.rng, self.block - 1
+        logits = rng.standard_normal((depths, self.vocab)).astype(np.float32)
+        # `at` is the index in the answer of the token drafted at depth 1: the root is the one before it.
+        at = self.length + 1 - self.start
+        right = depths if rng.random() < 0.25 else int(rng.integers(0, depths + 1))
+        ranks = np.zeros(depths, int)
+        style = rng.integers(3)
+        if style == 1:
+            ranks[rng.integers(0, max(1, right))] = rng.integers(1, 3)
+        elif style == 2:
+            ranks = rng.choice((0, 0, 0, 1, 1, 2, 3), depths)
+        for depth, token in enumerate(self.answer[at : at + right]):
+            rank = int(ranks[depth])
+            others = [int(other) for other in rng.choice(self.vocab, 12, replace=False) if other != token][:8]
+            order = [*others[:rank], token, *others[rank:]]
+            drop = np.arange(len(order), dtype=np.float32) * (4.0 if style == 1 else rng.uniform(0.3, 4.0))
+            if style == 1:
+                # One near-even choice on a sure path is what sends a tree far down beside its spine.
+                drop[: rank + 1] = 0.1 * np.arange(rank + 1)
+            logits[depth, order] = 8 - drop
+        return logits
+
+
+def decode(backend: PlantedBackend, prompt: Sequence[int], knobs: Knobs) -> tuple[list[int], list[StepEvent]]:
+    """Decode one answer on a planted backend: its ids and its steps."""
+    decoder = Decoder(backend, knobs, frozenset(), context_length=1 << 20)
+    logits = backend.prefill(prompt)
+    decoder.prompt_length = backend.length
+    _, stop = decoder.first(logits)
+    steps = []
+    while stop is None:
+        steps.append(decoder.step())
+        stop = steps[-1].stop
+    return decoder.answer, steps

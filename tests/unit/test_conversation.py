@@ -1,0 +1,489 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_data import IM_END, qwen, tiny
+
+from dflash_core.conversation import Conversation, Message, Turn, build_prompt
+from dflash_core.errors import ContextError, DFlashError, TemplateError
+from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
+from dflash_core.knobs import Knobs
+from dflash_core.text.template import ChatTemplate
+
+TINY = tiny()
+KNOBS = Knobs(thinking=False)
+THINKING = Knobs(thinking=True)
+CHATML = ChatTemplate(None)
+TREE = StepTree((0,), (-1,), (0,), (1.0,), (1.0,), (0,))
+
+
+class FakeEngine:
+    """Answers with prepared texts, a few ids per step; an exception among them is raised when its time comes."""
+
+    def __init__(self, *answers: str | list[str | Exception], width: int = 3, context_length: int = 4096) -> None:
+        self.answers = list(answers)
+        self.width = width
+        self.context_length = context_length
+        self.calls: list[tuple[list[int], Knobs, list[int]]] = []
+        self.cancelled = threading.Event()
+        self.on_step: Callable[[int], None] = lambda step: None
+        self.closed = 0
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        knobs: Knobs,
+        *,
+        keep: Sequence[int] = (),
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Event]:
+        self.cancelled.clear()
+        self.calls.append((list(ids), knobs, list(keep)))
+        answer = self.answers.pop(0)
+        try:
+            yield from self._events([answer] if isinstance(answer, str) else answer, len(ids), on_prefill)
+        finally:
+            self.closed += 1
+
+    def _events(
+        self, parts: Sequence[str | Exception], prompt: int, on_prefill: Callable[[int, int], None] | None
+    ) -> Iterator[Event]:
+        if on_prefill is not None:
+            on_prefill(prompt, prompt)
+        steps: list[tuple[int, ...] | Exception] = []
+        for part in parts:
+            if isinstance(part, Exception):
+                steps.append(part)
+                continue
+            ids = TINY.encode(part)
+            first = [] if steps else [(ids.pop(0),)] if ids else []
+            steps += first + [tuple(ids[n : n + self.width]) for n in range(0, len(ids), self.width)]
+        if not (steps and isinstance(steps[-1], Exception)):
+            steps.append((IM_END,))
+        for number, step in enumerate(steps):
+            if isinstance(step, Exception):
+                raise step
+            self.on_step(number)
+            stop: Stop | None = "stop token" if step[-1] == IM_END else None
+            stop = "cancelled" if self.cancelled.is_set() else stop
+            if number == 0:
+                yield PrefillEvent(step, prompt, 2, 5.0, "tree", "as asked", stop)
+            else:
+                yield StepEvent(step, TREE, 4, len(step) - 1, 9, StageTimes(), "tree", "as asked", stop)
+            if stop is not None:
+                return
+
+
+def start(
+    *answers: str | list[str | Exception], template: ChatTemplate | None = None, system: str = ""
+) -> Conversation:
+    return Conversation(FakeEngine(*answers), TINY, template or qwen(), system)
+
+
+def engine_of(conversation: Conversation) -> FakeEngine:
+    assert isinstance(conversation.engine, FakeEngine)
+    return conversation.engine
+
+
+def contents(conversation: Conversation) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in conversation.messages]
+
+
+def test_a_turn_streams_its_text_and_joins_the_conversation() -> None:
+    conversation = start("Hello, world! 🙂")
+    turn = conversation.ask("Hi", KNOBS)
+    assert contents(conversation) == [("user", "Hi")]
+    pieces = list(turn)
+    assert "".join(piece.text for piece in pieces) == turn.text == "Hello, world! 🙂"
+    assert len(pieces) > 3
+    assert isinstance(pieces[0].event, PrefillEvent)
+    assert contents(conversation) == [("user", "Hi"), ("assistant", "Hello, world! 🙂")]
+    assert conversation.messages[1].report is turn.report
+    assert list(turn) == []
+
+
+def test_the_report_sums_the_turn_up() -> None:
+    turn = start("one two three four").ask("Hi", KNOBS)
+    steps = [piece.event for piece in turn][1:]
+    report = turn.report
+    assert report is not None
+    assert report.text == "one two three four"
+    assert report.tokens == (*TINY.encode("one two three four"), IM_END)
+    assert (report.mode, report.reason, report.stop, report.knobs) == ("tree", "as asked", "stop token", KNOBS)
+    assert report.stats.steps == len(steps)
+    assert report.stats.tokens == len(report.tokens)
+    assert report.stats.acceptance_length == pytest.approx((len(report.tokens) - 1) / len(steps))
+    assert (report.stats.prompt_tokens, report.stats.reused_tokens) == (len(turn.prompt.ids), 2)
+    assert report.stats.ttft_ms == 5.0
+    assert report.stats.decode_s > 0
+    assert report.stats.tokens_per_second > 0
+
+
+def test_an_answer_of_one_token() -> None:
+    turn = start("").ask("Hi", KNOBS)
+    pieces = list(turn)
+    assert (len(pieces), turn.text) == (1, "")
+    assert turn.report is not None
+    assert (turn.report.tokens, turn.report.stop, turn.report.stats.steps) == ((IM_END,), "stop token", 0)
+
+
+def test_reasoning_is_told_from_the_answer() -> None:
+    conversation = start("because\n</think>\n\nYes.")
+    turn = conversation.ask("Why?", THINKING)
+    pieces = list(turn)
+    assert (turn.thinking, turn.text) == ("because", "Yes.")
+    assert ("".join(p.thinking for p in pieces), "".join(p.text for p in pieces)) == ("because", "Yes.")
+    assert conversation.messages[-1].thinking == "because"
+    assert turn.report is not None
+    assert (turn.report.thinking, turn.report.text) == ("because", "Yes.")
+
+
+def test_the_next_prompt_holds_the_answer_without_its_reasoning() -> None:
+    conversation = start("because\n</think>\n\nYes.", "No.", system="Be brief.")
+    list(conversation.ask("Why?", THINKING))
+    turn = conversation.ask("Sure?", KNOBS)
+    assert turn.prompt.text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
+        "<|im_start|>assistant\nYes.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+    list(turn)
+    ids, knobs, keep = engine_of(conversation).calls[1]
+    assert (tuple(ids), knobs, keep) == (turn.prompt.ids, KNOBS, [turn.prompt.stable])
+
+
+WORDS = st.lists(st.sampled_from(["a", " ", "\n", "<think>", "</think>", "<|im_end|>", "é", "12", "<"])).map("".join)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from([qwen(), CHATML]), st.lists(st.tuples(WORDS, WORDS, WORDS, st.booleans()), min_size=2, max_size=4)
+)
+def test_what_is_kept_begins_the_next_prompt(template: ChatTemplate, turns: list[tuple[str, str, str, bool]]) -> None:
+    messages: list[Message] = []
+    before = None
+    for question, thinking, answer, think in turns:
+        messages.append(Message("user", question))
+        prompt = build_prompt(TINY, template, messages, think)
+        if before is not None:
+            assert before.stable > 0
+            assert prompt.ids[: before.stable] == before.ids[: before.stable]
+        before = prompt
+        messages.append(Message("assistant", answer, thinking))
+
+
+def test_all_but_the_opening_of_the_answer_is_kept() -> None:
+    prompt = build_prompt(TINY, qwen(), [Message("system", "S"), Message("user", "Hi")], True)
+    assert TINY.decode(prompt.ids[: prompt.stable]) == "system\nS\nuser\nHi\n"
+    assert prompt.opens_thinking
+
+
+def test_a_template_that_moves_the_system_prompt_keeps_less() -> None:
+    moving = ChatTemplate(
+        "{% for m in messages if m.role != 'system' %}<|im_start|>"
+        "{% if loop.last %}{{ messages[0].content }}{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    prompt = build_prompt(TINY, moving, [Message("system", "S"), Message("user", "Hi")], False)
+    assert prompt.stable == 1
+
+
+def test_a_template_that_will_not_render_a_next_turn_keeps_nothing() -> None:
+    single = ChatTemplate("{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}Hi")
+    conversation = start("Ho", template=single)
+    turn = conversation.ask("Hi", KNOBS)
+    assert turn.prompt.stable == 0
+    list(turn)
+    assert engine_of(conversation).calls[0][2] == []
+
+
+def test_stop_keeps_what_there_is() -> None:
+    conversation = start("one two three four five six", "again")
+    turn = conversation.ask("Count", KNOBS)
+    for number, _ in enumerate(turn):
+        if number == 1:
+            turn.stop()
+    assert turn.text
+    assert "one two three four five six".startswith(turn.text)
+    assert turn.report is not None
+    assert turn.report.stop == "cancelled"
+    assert contents(conversation) == [("user", "Count"), ("assistant", turn.text)]
+    turn.stop()  # too late to do anything
+    engine_of(conversation).cancelled.clear()
+    assert "".join(piece.text for piece in conversation.ask("And?", KNOBS)) == "again"
+
+
+def test_stop_from_another_thread() -> None:
+    conversation = start("one two three four five six")
+    turn = conversation.ask("Count", KNOBS)
+
+    def stop_now(step: int) -> None:
+        if step == 2:
+            thread = threading.Thread(target=turn.stop)
+            thread.start()
+            thread.join()
+
+    engine_of(conversation).on_step = stop_now
+    assert len(list(turn)) == 3
+    assert turn.report is not None
+    assert turn.report.stop == "cancelled"
+
+
+def test_stop_from_a_signal_handler_that_interrupts_a_stop() -> None:
+    class InterruptedEngine(FakeEngine):
+        def cancel(self) -> None:
+            if not self.cancelled.is_set():
+                super().cancel()
+                turn.stop()  # what a handler would do, on the same thread
+
+    turn = Conversation(InterruptedEngine("one two three"), TINY, qwen()).ask("Count", KNOBS)
+    for _ in turn:
+        turn.stop()
+    assert turn.report is not None
+    assert turn.report.stop == "cancelled"
+
+
+def test_stop_before_the_start_does_not_run_the_engine() -> None:
+    conversation = start("unused")
+    turn = conversation.ask("Hi", KNOBS)
+    turn.stop()
+    assert list(turn) == []
+    assert engine_of(conversation).calls == []
+    assert turn.report is None
+    assert turn.done
+    assert contents(conversation) == [("user", "Hi"), ("assistant", "")]
+
+
+def test_an_error_of_the_engine_keeps_what_there_is() -> None:
+    conversation = start(["one two", RuntimeError("the GPU went away")], "better")
+    turn = conversation.ask("Count", KNOBS)
+    pieces: list[Piece] = []
+    with pytest.raises(RuntimeError, match="went away"):
+        pieces.extend(turn)
+    assert turn.text == "one two"
+    assert isinstance(turn.error, RuntimeError)
+    assert turn.report is not None
+    assert turn.report.stop == "cancelled"
+    assert contents(conversation) == [("user", "Count"), ("assistant", "one two")]
+    assert "".join(piece.text for piece in conversation.ask("Again", KNOBS)) == "better"
+
+
+def test_an_error_before_the_first_token_loses_nothing_typed() -> None:
+    conversation = start([DFlashError("no memory")], "better")
+    turn = conversation.ask("Count", KNOBS)
+    with pytest.raises(DFlashError, match="no memory"):
+        list(turn)
+    assert turn.report is None
+    assert contents(conversation) == [("user", "Count"), ("assistant", "")]
+    assert "".join(piece.text for piece in conversation.retry(KNOBS)) == "better"
+    assert contents(conversation) == [("user", "Count"), ("assistant", "better")]
+
+
+def test_an_engine_that_ends_without_a_stop_was_cancelled() -> None:
+    conversation = start("one two three")
+    engine = engine_of(conversation)
+    run = engine._events
+
+    engine._events = lambda *args: (event for event in list(run(*args))[:2])  # type: ignore[method-assign]
+    turn = conversation.ask("Count", THINKING)
+    list(turn)
+    assert turn.report is not None
+    assert turn.report.stop == "cancelled"
+    assert turn.report.thinking == turn.thinking == conversation.messages[-1].thinking != ""
+
+
+def test_text_that_was_held_back_is_kept_too() -> None:
+    conversation = start(["a </thi", RuntimeError()])
+    turn = conversation.ask("Hi", THINKING)
+    with pytest.raises(RuntimeError):
+        list(turn)
+    assert turn.thinking == "a </thi"
+
+
+def test_ctrl_c_inside_a_step_keeps_what_there_is() -> None:
+    conversation = start("one two three")
+
+    def interrupt(step: int) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    engine_of(conversation).on_step = interrupt
+    turn = conversation.ask("Count", KNOBS)
+    with pytest.raises(KeyboardInterrupt):
+        list(turn)
+    assert turn.text
+    assert contents(conversation)[-1] == ("assistant", turn.text)
+
+
+def test_a_turn_left_half_way_ends_with_the_next_question() -> None:
+    conversation = start("one two three four", "yes")
+    turn = conversation.ask("Count", KNOBS)
+    for _ in turn:
+        break
+    assert not turn.done
+    second = conversation.ask("And?", KNOBS)
+    assert turn.done
+    assert engine_of(conversation).closed == 1
+    assert [role for role, _ in contents(conversation)] == ["user", "assistant", "user"]
+    assert turn.text + "<|im_end|>\n<|im_start|>user\nAnd?" in second.prompt.text
+    assert "".join(piece.text for piece in second) == "yes"
+
+
+def test_a_turn_that_never_began_ends_with_the_next_question() -> None:
+    conversation = start("yes")
+    turn = conversation.ask("Lost?", KNOBS)
+    list(conversation.ask("And?", KNOBS))
+    assert turn.done
+    assert contents(conversation) == [("user", "Lost?"), ("assistant", ""), ("user", "And?"), ("assistant", "yes")]
+    assert list(turn) == []
+
+
+def test_a_question_while_another_thread_runs_a_turn_is_refused() -> None:
+    conversation = start("one two three")
+    turn = conversation.ask("Count", KNOBS)
+    refused: list[DFlashError] = []
+
+    def ask_now(step: int) -> None:
+        if step == 1:
+            with pytest.raises(DFlashError, match="stop it first") as caught:
+                conversation.ask("And?", KNOBS)
+            refused.append(caught.value)
+
+    engine_of(conversation).on_step = ask_now
+    list(turn)
+    assert len(refused) == 1
+    assert contents(conversation) == [("user", "Count"), ("assistant", "one two three")]
+
+
+def test_retry_answers_the_same_question_again() -> None:
+    conversation = start("first", "second", system="S")
+    first = conversation.ask("Hi", KNOBS)
+    list(first)
+    turn = conversation.retry(KNOBS.replace(temperature=1.0))
+    assert turn.replaces is not None
+    assert (turn.replaces.content, turn.replaces.report) == ("first", first.report)
+    assert turn.prompt == first.prompt
+    list(turn)
+    assert contents(conversation) == [("system", "S"), ("user", "Hi"), ("assistant", "second")]
+
+
+def test_retry_that_does_not_fit_changes_nothing() -> None:
+    conversation = start("first")
+    list(conversation.ask("Hi", KNOBS))
+    before = conversation.messages
+    engine_of(conversation).context_length = 4
+    with pytest.raises(ContextError):
+        conversation.retry(KNOBS)
+    assert conversation.messages == before
+
+
+def test_retry_of_nothing_is_refused() -> None:
+    with pytest.raises(DFlashError, match="nothing to retry"):
+        start(system="S").retry(KNOBS)
+
+
+def test_a_prompt_over_the_context_is_refused_and_not_added() -> None:
+    conversation = start("yes")
+    engine_of(conversation).context_length = 40
+    with pytest.raises(ContextError, match=r"has \d+ tokens .* holds 40"):
+        conversation.ask("word " * 40, KNOBS)
+    assert conversation.messages == ()
+    exact = len(build_prompt(TINY, qwen(), [Message("user", "Hi")], False).ids)
+    engine_of(conversation).context_length = exact
+    with pytest.raises(ContextError):
+        conversation.ask("Hi", KNOBS)
+    engine_of(conversation).context_length = exact + 1
+    assert "".join(piece.text for piece in conversation.ask("Hi", KNOBS)) == "yes"
+
+
+def test_a_template_that_raises_does_not_add_the_question() -> None:
+    conversation = start(template=ChatTemplate("{{ raise_exception('never') }}"))
+    with pytest.raises(TemplateError, match="never"):
+        conversation.ask("Hi", KNOBS)
+    assert conversation.messages == ()
+    assert engine_of(conversation).calls == []
+
+
+def test_reset_and_set_messages() -> None:
+    conversation = start("one", "two", system="S")
+    list(conversation.ask("Hi", KNOBS))
+    saved = conversation.messages
+    conversation.reset()
+    assert contents(conversation) == [("system", "S")]
+    conversation.system = ""
+    assert conversation.messages == ()
+    conversation.set_messages(saved)
+    assert conversation.system == "S"
+    conversation.system = "T"
+    list(conversation.ask("And?", KNOBS))
+    assert [text for _, text in contents(conversation)] == ["T", "Hi", "one", "And?", "two"]
+
+
+def test_a_turn_that_outlives_its_conversation_is_not_added_to_the_next() -> None:
+    conversation = start("one two three")
+    turn = conversation.ask("Hi", KNOBS)
+    for number, _ in enumerate(turn):
+        if number == 1:
+            conversation.reset()
+    assert conversation.messages == ()
+    assert turn.text == "one two three"
+    assert turn.report is not None
+
+
+def test_prefill_progress_is_passed_on() -> None:
+    seen: list[tuple[int, int]] = []
+    turn = start("yes").ask("Hi", KNOBS, on_prefill=lambda done, total: seen.append((done, total)))
+    list(turn)
+    assert seen == [(len(turn.prompt.ids),) * 2]
+
+
+def test_a_stop_during_prefill_reaches_an_engine_that_had_not_begun_to_listen() -> None:
+    conversation = start("one two three")
+    turns: list[Turn] = []
+    turns.append(conversation.ask("Hi", KNOBS, on_prefill=lambda done, total: turns[0].stop()))
+    assert len(list(turns[0])) == 1
+    assert turns[0].report is not None
+    assert turns[0].report.stop == "cancelled"
+
+
+def test_a_stop_that_the_engine_missed_is_repeated_with_the_next_step() -> None:
+    class DeafEngine(FakeEngine):
+        asked = 0
+
+        def cancel(self) -> None:
+            self.asked += 1
+            if self.asked > 1:
+                super().cancel()
+
+    turn = Conversation(DeafEngine("one two three four five"), TINY, qwen()).ask("Count", KNOBS)
+    for number, _ in enumerate(turn):
+        if number == 0:
+            turn.stop()
+    assert turn.report is not None
+    assert turn.report.stop == "cancelled"
+
+
+def test_template_notice() -> None:
+    assert start().template_notice is None
+    notice = start(template=CHATML).template_notice
+    assert notice is not None
+    assert "ChatML" in notice
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=30), st.text(max_size=30), st.integers(1, 5))
+def test_text_does_not_depend_on_the_width_of_the_steps(thinking: str, answer: str, width: int) -> None:
+    output = f"{thinking}\n</think>\n\n{answer}"
+    wide, narrow = FakeEngine(output, width=64), FakeEngine(output, width=width)
+    turns = [Conversation(engine, TINY, qwen()).ask("Hi", THINKING) for engine in (wide, narrow)]
+    for turn in turns:
+        list(turn)
+    assert (turns[0].text, turns[0].thinking) == (turns[1].text, turns[1].thinking)
+    assert turns[0].report is not None
+    assert turns[1].report is not None
+    assert turns[0].report.tokens == turns[1].report.tokens

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import regex
+import tokenizers
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
+
+from dflash_core.errors import DFlashError, FormatError, UnsupportedError
+from dflash_core.text.tokenizer import PRE_TOKENIZERS, Tokenizer
+
+ORACLE = tokenizers.Tokenizer.from_file(str(TOKENIZER_JSON))
+TINY = tiny()
+NAMES = sorted(TINY.special)
+
+# Text as people type it, then anything at all; unassigned characters are left out, Unicode versions differ in them.
+ANY = st.characters(exclude_categories=["Cs", "Cn"])
+TYPED = st.text(st.sampled_from(" \t\r\n\u3000'sStTllVdE019٣.,!?<>|aé\u0301ñक\u093f中🙂\u200d\ufe0f"), max_size=40)
+TEXT = TYPED | st.text(ANY, max_size=40)
+WITH_SPECIALS = st.lists(TEXT | st.sampled_from(NAMES), max_size=8).map("".join)
+
+
+@settings(deadline=None, max_examples=400)
+@given(WITH_SPECIALS)
+def test_ids_are_those_of_the_library_with_its_own_file(text: str) -> None:
+    ids = TINY.encode(text)
+    assert ids == ORACLE.encode(text, add_special_tokens=False).ids
+    assert TINY.decode(ids) == "".join(t for t in _cut(text) if t not in NAMES or t in ("<think>", "</think>"))
+
+
+@settings(deadline=None, max_examples=200)
+@given(WITH_SPECIALS)
+def test_ids_and_text_are_those_of_transformers(text: str) -> None:
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=ORACLE, clean_up_tokenization_spaces=False)
+    ids = TINY.encode(text)
+    assert ids == fast.encode(text, add_special_tokens=False)
+    assert TINY.decode(ids) == fast.decode(ids, skip_special_tokens=True)
+
+
+@settings(deadline=None, max_examples=400)
+@given(WITH_SPECIALS)
+def test_plain_encoding_never_gives_a_special_token_and_loses_nothing(text: str) -> None:
+    ids = TINY.encode(text, special=False)
+    assert not set(ids) & set(TINY.special.values())
+    assert TINY.decode(ids) == text
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(sorted(PRE_TOKENIZERS)), TEXT)
+def test_splits_are_those_of_the_regular_expression(pre: str, text: str) -> None:
+    """No merge crosses a border of the split, so encoding the parts one by one gives the ids of the whole."""
+    parts = regex.findall(PRE_TOKENIZERS[pre], text)
+    assert "".join(parts) == text
+    tokenizer = Tokenizer.from_metadata(metadata(pre=pre))
+    pieces = [piece for piece, _ in ORACLE.pre_tokenizer.pre_tokenize_str(text)] if pre == "qwen35" else None
+    if pieces is not None:
+        assert len(pieces) == len(parts)
+    assert tokenizer.encode(text) == [id for part in parts for id in tokenizer.encode(part)]
+
+
+def test_digits_come_one_by_one() -> None:
+    ids = TINY.encode("in 20250113")
+    assert [TINY.token_text(id) for id in ids][-8:] == list("20250113")
+
+
+def test_llama_cpp_cases_agree_in_what_does_not_depend_on_the_vocabulary() -> None:
+    """The ids are of the real vocabulary, in which the digits are 15..24: each stands alone, in the text's order."""
+    cases = (DATA / "qwen35_tokenizer.inp").read_text(encoding="utf-8").split("\n__ggml_vocab_test__\n")
+    expected = (DATA / "qwen35_tokenizer.out").read_text(encoding="utf-8").split("\n")
+    checked = 0
+    for text, line in zip(cases, expected):
+        ids = [int(id) for id in line.split()]
+        parts = regex.findall(PRE_TOKENIZERS["qwen35"], text)
+        assert len(parts) <= len(ids)
+        assert [id - 15 for id in ids if 15 <= id < 25] == [int(c) for c in text if c.isascii() and c.isdigit()]
+        if all(len(part.strip()) <= 1 or part.strip() in ("Hello", "world", "this", "is") for part in parts):
+            assert len(parts) == len(ids), text  # every part a single character or a word with a token of its own
+            checked += 1
+        assert TINY.decode(TINY.encode(text)) == text
+    assert len(cases) >= 40
+    assert checked >= 10
+
+
+def test_nothing_is_normalised() -> None:
+    decomposed = unicodedata.normalize("NFD", "Äpfel für Zoë")
+    assert TINY.decode(TINY.encode(decomposed)) == decomposed
+    assert TINY.encode(decomposed) != TINY.encode(unicodedata.normalize("NFC", decomposed))
+
+
+def test_marks_belong_to_words_in_qwen35_but_not_in_qwen2() -> None:
+    text = "e\u0301e"
+    assert regex.findall(PRE_TOKENIZERS["qwen35"], text) == [text]
+    assert regex.findall(PRE_TOKENIZERS["qwen2"], text) == ["e", "\u0301e"]
+
+
+def test_half_a_surrogate_pair_does_not_stop_encoding() -> None:
+    assert TINY.decode(TINY.encode("a\ud83db")) == "a\ufffdb"
+
+
+def test_the_longest_special_name_wins() -> None:
+    tokens = list(metadata()["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    types = [1] * 762 + [3] * 6 + [4, 4]
+    tokenizer = Tokenizer.from_metadata(metadata(tokens=[*tokens, "<x>", "<x>y"], token_type=types))
+    assert tokenizer.encode("<x>y<x>") == [769, 768]
+
+
+def test_end_tokens() -> None:
+    assert TINY.stop_ids == {762, IM_END}
+    assert Tokenizer.from_metadata(metadata(eot_token_id=3)).stop_ids == {762, IM_END, 3}
+    # Without types, the ids that keys name are control tokens still; what only has a name is ordinary text.
+    bare = Tokenizer.from_metadata(metadata(token_type=None))
+    assert bare.stop_ids == {IM_END}
+    assert IM_END in bare.hidden
+    assert IM_END not in bare.encode("<|im_end|>", special=False)
+
+
+def test_mask_token() -> None:
+    assert TINY.mask_token_id is None
+    assert Tokenizer.from_metadata(metadata(mask_token_id=765)).mask_token_id == 765
+
+
+def test_padding_rows_are_no_text() -> None:
+    keys = metadata()
+    tokens, types = list(keys["tokenizer.ggml.tokens"]), list(keys["tokenizer.ggml.token_type"])  # type: ignore[call-overload]
+    tokenizer = Tokenizer.from_metadata(metadata(tokens=[*tokens, "[PAD768]"], token_type=[*types, 5]))
+    assert tokenizer.vocab_size == 769
+    assert 768 not in tokenizer.encode("[PAD768]")
+    assert tokenizer.decode([768, 769, 10**9]) == ""
+    assert tokenizer.token_text(768) == "[PAD768]"
+    assert tokenizer.token_text(769) == "<id 769>"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [(" the", "␣the"), ("\n", "\\n"), ("\t", "\\t"), ("\x1b", "\\x1b"), ("a", "a"), ("<|im_end|>", "<|im_end|>")],
+)
+def test_a_token_on_one_line(text: str, shown: str) -> None:
+    (id,) = TINY.encode(text)
+    assert TINY.token_text(id) == shown
+
+
+def test_every_token_can_be_shown() -> None:
+    for id in range(TINY.vocab_size):
+        shown = TINY.token_text(id)
+        assert shown
+        assert shown.isprintable()
+    assert "\\xe2" in [TINY.token_text(id) for id in range(TINY.vocab_size)]
+
+
+def test_a_lone_combining_mark_is_shown_on_a_circle() -> None:
+    keys = metadata()
+    tokens, types = list(keys["tokenizer.ggml.tokens"]), list(keys["tokenizer.ggml.token_type"])  # type: ignore[call-overload]
+    tokenizer = Tokenizer.from_metadata(metadata(tokens=[*tokens, "Ìģ"], token_type=[*types, 1]))
+    assert tokenizer.token_text(768) == "◌\u0301"
+
+
+def test_numpy_values_are_read_like_lists() -> None:
+    keys = metadata()
+    tokenizer = Tokenizer.from_metadata(
+        metadata(
+            tokens=np.array(keys["tokenizer.ggml.tokens"], dtype=object),
+            token_type=np.array(keys["tokenizer.ggml.token_type"], dtype=np.int32),
+            eos_token_id=np.uint32(IM_END),
+        )
+    )
+    assert tokenizer.encode("hello <think>") == TINY.encode("hello <think>")
+    assert tokenizer.stop_ids == TINY.stop_ids
+
+
+def test_the_golden_files_hold_this_tokenizer() -> None:
+    files = sorted((Path(__file__).parents[1] / "golden").glob("**/tiny-*.gguf"))
+    checked = 0
+    for file in files:
+        fields = gguf.GGUFReader(file).fields
+        keys = {key: field.contents() for key, field in fields.items() if key.startswith("tokenizer.")}
+        if "tokenizer.ggml.tokens" not in keys:
+            continue
+        tokenizer = Tokenizer.from_metadata(keys)
+        text = "<|im_start|>user\nÄpfel 12<|im_end|>\n<think>"
+        assert tokenizer.encode(text) == ORACLE.encode(text, add_special_tokens=False).ids
+        assert (tokenizer.special, tokenizer.stop_ids) == (TINY.special, TINY.stop_ids)
+        checked += 1
+    if not checked:
+        pytest.skip("no golden GGUF file with a tokenizer in tests/golden")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": None}, "tokenizer.ggml.model is missing"),
+        ({"model": 3}, "tokenizer.ggml.model is a int"),
+        ({"pre": None}, "tokenizer.ggml.pre is missing"),
+        ({"tokens": None}, "tokenizer.ggml.tokens is missing"),
+        ({"tokens": [1, 2]}, "begins with int"),
+        (
+            {"tokens": ["a", "b"], "eos_token_id": None, "padding_token_id": None},
+            "token_type has 768 entries, expected 2",
+        ),
+        ({"tokens": ["a"] * 768}, "no token for the byte"),
+        ({"merges": None}, "tokenizer.ggml.merges is missing"),
+        ({"merges": ["a"]}, "merge 0 is 'a'"),
+        ({"merges": ["a b c"]}, "merge 0"),
+        ({"merges": ["zq qz"]}, "do not fit the vocabulary"),
+        ({"token_type": [1]}, "has 1 entries"),
+        ({"token_type": "1"}, "expected a list of int"),
+        ({"eos_token_id": 768}, "eos_token_id is 768, expected an id below 768"),
+        ({"eos_token_id": -1}, "eos_token_id is -1"),
+        ({"eos_token_id": "x"}, "eos_token_id is 'x'"),
+    ],
+)
+def test_malformed_metadata_is_refused_in_one_line(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        Tokenizer.from_metadata(metadata(**changes))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_template_that_is_not_text_is_refused() -> None:
+    with pytest.raises(FormatError, match="chat_template is a int"):
+        Tokenizer.from_metadata(metadata() | {"tokenizer.chat_template": 1})
+
+
+@pytest.mark.parametrize(("changes", "name"), [({"model": "llama"}, "llama"), ({"pre": "gpt-4o"}, "gpt-4o")])
+def test_other_tokenizers_are_refused_by_name(changes: dict[str, object], name: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{name}.*supported: "):
+        Tokenizer.from_metadata(metadata(**changes))
+
+
+VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.booleans()
+VALUES |= st.lists(st.integers() | st.text(max_size=5), max_size=5)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.dictionaries(st.sampled_from(sorted(key.rpartition(".")[2] for key in metadata())), VALUES, max_size=3))
+def test_any_metadata_is_read_or_refused(changes: dict[str, object]) -> None:
+    try:
+        tokenizer = Tokenizer.from_metadata(metadata(**changes))
+    except DFlashError:
+        return
+    assert tokenizer.decode(tokenizer.encode("fine 12")) == "fine 12"
+
+
+def test_special_ids() -> None:
+    assert (TINY.special["<|im_start|>"], TINY.special["<think>"], TINY.special["</think>"]) == (
+        IM_START,
+        THINK,
+        END_THINK,
+    )
+
+
+def _cut(text: str) -> list[str]:
+    return [part for part in regex.split("(" + "|".join(map(regex.escape, NAMES)) + ")", text) if part]
