@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from dflash_core import memory
 from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.config import DraftConfig, TargetConfig, check_pair, target_config
+from dflash_core.config import DraftConfig, TargetConfig, check_pair, paired, target_config
 from dflash_core.errors import DeviceError, MismatchError
 from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
@@ -75,9 +74,17 @@ def _chunks(session: CpuSession, ids: Sequence[int]) -> Iterator[tuple[list[int]
 class Draft:
     """A drafter bound to its target, whose embedding and head it borrows."""
 
-    def __init__(self, file: WeightFile, config: DraftConfig, model: DFlash, target: Target, mask_token: int) -> None:
-        self.file, self.config, self.model, self.target, self.mask_token = file, config, model, target, mask_token
-        self.notes: tuple[str, ...] = ()
+    def __init__(
+        self,
+        file: WeightFile,
+        config: DraftConfig,
+        model: DFlash,
+        target: Target,
+        mask_token: int,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.file, self.config, self.model, self.target = file, config, model, target
+        self.mask_token, self.notes = mask_token, notes
 
     @torch.inference_mode()
     def logits(self, features: npt.NDArray[np.float32], anchor: int) -> npt.NDArray[np.float32]:
@@ -129,14 +136,10 @@ def load_draft(
     (progress or _silent)("loading the drafter", 0.0)
     config, file = open_drafter(path)
     notes = check_pair(target.config, config, target.tokenizer.mask_token_id)
-    mask = config.mask_token_id if config.mask_token_id is not None else target.tokenizer.mask_token_id
-    if mask is None:
-        raise MismatchError("neither the drafter nor the target's vocabulary names a mask token; use another drafter")
-    if not config.rope_freq_base:
-        config = replace(config, rope_freq_base=target.config.rope_freq_base)
-    draft = Draft(file, config, DFlash(Weights(file, dtype=dtype, packed=target.packed), config), target, mask)
-    draft.notes = tuple(notes)
-    return draft
+    config = paired(target.config, config, target.tokenizer.mask_token_id)
+    assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
+    model = DFlash(Weights(file, dtype=dtype, packed=target.packed), config)
+    return Draft(file, config, model, target, config.mask_token_id, notes)
 
 
 def _check_device(device: str) -> None:

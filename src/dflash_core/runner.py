@@ -1,4 +1,4 @@
-"""The runner: prompts in, events out, on any backend. Reuses what a prompt shares with the last, stops where it should."""
+"""The runner: prompts in, events out, on any backend. Reuses what two prompts share, and stops where it should."""
 
 from __future__ import annotations
 

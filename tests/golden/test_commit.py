@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.golden import golden, goldens
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.models.qwen35 import DeltaState, LayerState
+from support.golden import golden, goldens
 
 PROMPT = 20
 

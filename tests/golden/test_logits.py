@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.golden import golden, goldens, reference
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.cpu.session import CpuSession
+from support.golden import golden, goldens, reference
 
 TARGETS = goldens("tiny-[!dl]*.gguf")
 DRAFTS = [path for path in goldens("tiny-dflash*") if path.suffix in ("", ".gguf")]

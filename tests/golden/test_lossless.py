@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.golden import golden, goldens, reference, target
-from support.planted import PlantedBackend, decode
 
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.models.qwen35 import DeltaState
+from support.golden import golden, goldens, reference, target
+from support.planted import PlantedBackend, decode
 
 TOKENS = 24
 LONG = 96

@@ -20,8 +20,9 @@ from dflash_core.knobs import Knobs
 class PlantedBackend:
     """A CPU session for the target alone, with drafts made from `answer`, the expected continuation of the prompt.
 
-    Each draft is right down to a random depth 0..block-1, often to the last. On that stretch the tokens sit at rank 0, or all but one
-    do, or many sit lower; wrong tokens take the other ranks. How peaked a row is varies, so p_min has work too.
+    Each draft is right down to a random depth 0..block-1, often to the last. On that stretch the tokens sit at rank
+    0, or all but one do, or many sit lower; wrong tokens take the other ranks. How peaked a row is varies, so p_min
+    has work too.
     """
 
     def __init__(

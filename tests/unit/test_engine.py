@@ -1,0 +1,159 @@
+"""The public interface: loading, the engine around a real pair, its ledger, and what importing it costs."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dflash_core import Draft, Engine, Knobs, Target, load_draft, load_pair, load_target
+from dflash_core.errors import DeviceError, MismatchError, OutOfMemoryError, UnsupportedError
+from dflash_core.events import PrefillEvent, StepEvent
+from dflash_core.memory import Ledger, Owner, check, gib, host_memory
+from support.golden import draft, golden, target
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_the_core_is_cheap() -> None:
+    code = "import sys, dflash_core; print(*[m for m in ('torch', 'gguf', 'transformers') if m in sys.modules])"
+    assert run_python(code) == ""
+
+
+def test_the_core_knows_nothing_of_the_app() -> None:
+    code = (
+        "import sys, pkgutil, importlib, dflash_core\n"
+        "for module in pkgutil.walk_packages(dflash_core.__path__, 'dflash_core.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "print(*[m for m in ('textual', 'rich', 'dflash_tui') if m in sys.modules])"
+    )
+    assert run_python(code) == ""
+
+
+def test_the_public_interface_as_documented() -> None:
+    loaded = load_target(golden("tiny-F16.gguf"), device="cpu")
+    drafter = load_draft(str(golden("tiny-dflash")), target=loaded)
+    assert isinstance(loaded, Target)
+    assert isinstance(drafter, Draft)
+    ids = [5, 6, 7, 8]
+    logits = loaded.logits(ids)
+    assert logits.shape == (4, 768)
+    assert logits.dtype == np.float32
+    hidden = loaded.hidden(ids, layers=[0, 2])
+    assert hidden.shape == (4, 512)
+    assert np.array_equal(hidden[:, 256:], loaded.hidden(ids, layers=[2]))
+    assert np.array_equal(loaded.hidden(ids, layers=[2, 0])[:, :256], hidden[:, 256:])
+    assert drafter.logits(hidden, anchor=9).shape == (15, 768)
+    engine = Engine(loaded, drafter)
+    events = list(engine.generate(ids, Knobs(mode="tree", budget=22, temperature=0, max_tokens=12)))
+    assert isinstance(events[0], PrefillEvent)
+    assert all(isinstance(event, StepEvent) for event in events[1:])
+    plain = list(Engine(loaded).generate(ids, Knobs(mode="tree", max_tokens=12)))
+    assert [t for e in plain for t in e.tokens] == [t for e in events for t in e.tokens]
+    assert {event.mode for event in plain} == {"ar"}
+    assert all(len(event.tokens) == 1 for event in plain)
+
+
+def test_prefix_reuse_gives_the_same_answer_as_a_fresh_prefill() -> None:
+    """A second turn after each kind of stop equals a fresh run of the same ids."""
+    engine, fresh = Engine(target(), draft()), Engine(target(), draft())
+    knobs = Knobs(max_tokens=20, ignore_eos=True)
+    first = list(range(40, 70))
+    for cut in (1, 5, 20):
+        events = list(engine.generate(first, knobs.replace(max_tokens=cut), keep=(25,)))
+        answer = [token for event in events for token in event.tokens]
+        for second in ([*first, *answer, 9, 10], [*first[:26], 3, 4], first):
+            ours = [event.tokens for event in engine.generate(second, knobs)]
+            fresh.reset()
+            assert ours == [event.tokens for event in fresh.generate(second, knobs)]
+
+
+def test_a_missing_layer_is_refused() -> None:
+    with pytest.raises(MismatchError, match=r"layer 4 does not exist; this target has 0\.\.3"):
+        target().hidden([1], layers=[4])
+
+
+def test_devices() -> None:
+    with pytest.raises(DeviceError, match="use --device cpu"):
+        load_target(golden("tiny-F16.gguf"), device="cuda")
+    with pytest.raises(DeviceError, match="expected cpu or auto"):
+        load_target(golden("tiny-F16.gguf"), device="tpu")
+
+
+def test_a_drafter_is_no_target() -> None:
+    drafters = golden("tiny-dflash") / "model.safetensors"
+    with pytest.raises(Exception, match="safetensors"):
+        load_target(drafters)
+    with pytest.raises(UnsupportedError):
+        load_draft(golden("tiny-F16.gguf"), target())
+
+
+def test_progress_and_notes() -> None:
+    seen: list[tuple[str, float]] = []
+    engine = load_pair(golden("tiny-F16.gguf"), golden("tiny-dflash"), progress=lambda *step: seen.append(step))
+    assert seen[0][0].startswith("reading")
+    assert seen[-1] == ("ready", 1.0)
+    assert all(0 <= done <= 1 for _, done in seen)
+    assert engine.draft is not None
+    assert engine.notes == engine.draft.notes
+
+
+def test_the_context_is_the_models_at_most() -> None:
+    assert Engine(target(), context_length=10**9).context_length == target().config.context_length
+    assert Engine(target(), context_length=100).context_length == 100
+
+
+def test_the_ledger_names_every_owner() -> None:
+    engine = Engine(target(), draft(), context_length=512)
+    ledger = engine.memory()
+    owners = {owner.name: owner.bytes for owner in ledger.owners}
+    weights = sum(info.n_elements for info in target().file.tensors.values()) * 4
+    assert owners["target"] == weights
+    assert owners["target KV"] == 512 * 1 * 2 * 256 * 4
+    assert owners["drafter KV"] == 512 * 2 * 2 * 128 * 4
+    assert ledger.predicted == sum(owners.values())
+    assert 0 < ledger.free <= ledger.total
+    assert ledger.measured > 0
+    engine.session.prefill(range(512))
+    engine.session.draft(1, 0)
+    held = engine.session.nbytes
+    assert held["kv"] <= owners["target KV"] * 2  # rows grow by doubling
+    assert held["states"] * 5 == owners["states"]
+
+
+def test_a_ledger_that_does_not_fit() -> None:
+    ledger = Ledger("a small card", (Owner("target", 30 << 30), Owner("KV", 2 << 30)), 24 << 30, 20 << 30)
+    with pytest.raises(OutOfMemoryError) as refusal:
+        check(ledger, "take a smaller model")
+    expected = "needs 32.0 GiB on a small card (target 30.0 GiB, KV 2.0 GiB) but 20.0 GiB is free; take a smaller model"
+    assert str(refusal.value) == expected
+    check(Ledger("a card", (Owner("target", 1 << 30),), 24 << 30, 20 << 30), "")
+    assert gib(1536) == "1.5 KiB"
+
+
+def test_host_memory_is_plausible() -> None:
+    host = host_memory()
+    assert 0 < host.free <= host.total
+    assert 10 << 20 < host.process < host.total
+
+
+def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks a second per reading: four layers take four seconds, the head its share on top."""
+    ticks = itertools.count()
+    monkeypatch.setattr("dflash_core.engine.time.perf_counter", lambda: float(next(ticks)))
+    predicted = Engine(target(), draft()).predicted_step_seconds(Knobs(budget=22))
+    assert predicted is not None
+    config = target().config
+    layer = config.embedding_length * (3 * config.feed_forward_length + config.inner_size)
+    assert predicted == pytest.approx(4 + config.vocab_size * config.embedding_length / layer)
+
+
+def test_a_fast_step_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_core.engine.time.perf_counter", lambda: 0.0)
+    assert Engine(target(), draft()).predicted_step_seconds() is None

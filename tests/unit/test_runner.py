@@ -1,0 +1,271 @@
+"""The runner on a scripted backend: prefix reuse, checkpoints, stops, cancel. No model, no torch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from dflash_core.errors import ContextError
+from dflash_core.events import PrefillEvent, StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK, Runner
+
+VOCAB, STOP = 50, 49
+
+
+@dataclass
+class Point:
+    length: int
+    tokens: list[int]
+    nbytes: int = 0
+
+
+class CountingBackend:
+    """Its "target" continues any text with last token + 1 (mod 40); its drafts are right for `right` tokens.
+
+    It holds the committed tokens themselves, so a test can see whether state and answer agree.
+    """
+
+    def __init__(self, right: int = 3, block: int = 8) -> None:
+        self.tokens: list[int] = []
+        self.right, self.block = right, block
+        self.runs: list[list[int]] = []
+        self.pending: list[int] = []
+        self.on_prefill = lambda: None
+        self.fail_at = -1
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def draft_block(self) -> int:
+        return self.block
+
+    def _row(self, token: int) -> np.ndarray:
+        row = np.zeros(VOCAB, np.float32)
+        row[self.after(token)] = 5
+        return row
+
+    def after(self, token: int) -> int:
+        return (token + 1) % 40
+
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        self.on_prefill()
+        self.runs.append(list(tokens))
+        self.tokens += tokens
+        return self._row(tokens[-1])
+
+    def draft(self, root: int, window: int) -> np.ndarray:
+        rows, token = [], root
+        for depth in range(self.block - 1):
+            token = self.after(token) if depth < self.right else 45
+            rows.append(np.eye(VOCAB, dtype=np.float32)[token] * 5)
+        return np.stack(rows)
+
+    def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> np.ndarray:
+        if self.length >= self.fail_at >= 0:
+            raise RuntimeError("a pass that breaks")
+        self.pending = list(tokens)
+        return np.stack([self._row(token) for token in tokens])
+
+    def commit(self, path: Sequence[int]) -> None:
+        self.tokens += [self.pending[node] for node in path]
+
+    def checkpoint(self) -> Point:
+        return Point(self.length, list(self.tokens))
+
+    def restore(self, checkpoint: Point | None) -> None:
+        self.tokens = list(checkpoint.tokens) if checkpoint else []
+
+
+class StoppingBackend(CountingBackend):
+    """Ends every answer with the stop token after token 12."""
+
+    def after(self, token: int) -> int:
+        return STOP if token == 12 else super().after(token)
+
+
+def runner(backend: CountingBackend, context: int = 1000) -> Runner:
+    return Runner(backend, frozenset({STOP}), context, VOCAB)
+
+
+def answer(events: Sequence[PrefillEvent | StepEvent]) -> list[int]:
+    return [token for event in events for token in event.tokens]
+
+
+def test_one_prefill_event_then_steps() -> None:
+    backend = CountingBackend()
+    events = list(runner(backend).generate([1, 2, 3], Knobs(max_tokens=10)))
+    assert isinstance(events[0], PrefillEvent)
+    assert events[0].tokens == (4,)
+    assert all(isinstance(event, StepEvent) for event in events[1:])
+    assert answer(events) == list(range(4, 14))
+    assert [len(event.tokens) for event in events[1:]] == [4, 4, 1]
+    assert [event.stop for event in events] == [None, None, None, "max tokens"]
+
+
+@pytest.mark.parametrize("right", range(8))
+@pytest.mark.parametrize("mode", ["ar", "chain", "tree", "auto"])
+def test_every_stop_is_exact(right: int, mode: str) -> None:
+    """Text, stop and state are the same wherever in a step the end falls."""
+    for limit in range(1, 12):
+        backend = StoppingBackend(right)
+        events = list(runner(backend).generate([3], Knobs(mode=mode, max_tokens=limit)))
+        expected = [4, 5, 6, 7, 8, 9, 10, 11, 12, STOP][:limit]
+        assert answer(events) == expected
+        assert events[-1].stop == ("stop token" if expected[-1] == STOP else "max tokens")
+        assert backend.tokens == [3, *expected[:-1]], "the last token is drawn, not run"
+
+
+def test_ignore_eos_runs_on() -> None:
+    events = list(runner(StoppingBackend()).generate([3], Knobs(max_tokens=20, ignore_eos=True)))
+    assert len(answer(events)) == 20
+
+
+def test_the_end_of_the_context() -> None:
+    for context in range(5, 14):
+        backend = CountingBackend()
+        events = list(runner(backend, context).generate([1, 2, 3], Knobs(max_tokens=100)))
+        assert events[-1].stop == "context full"
+        assert len(answer(events)) == context - 3
+        assert backend.length == context - 1
+
+
+@pytest.mark.parametrize("ids", [[], [1] * 1000, [3, VOCAB], [-1]])
+def test_a_prompt_that_cannot_run_is_refused_before_anything_happens(ids: list[int]) -> None:
+    backend = CountingBackend()
+    with pytest.raises(ContextError) as refusal:
+        runner(backend).generate(ids, Knobs())
+    assert "\n" not in str(refusal.value)
+    assert not backend.runs
+
+
+def test_the_next_turn_continues_where_the_last_one_stands() -> None:
+    backend = CountingBackend()
+    run = runner(backend)
+    first = answer(list(run.generate([1, 2, 3], Knobs(max_tokens=6))))
+    backend.runs.clear()
+    events = list(run.generate([1, 2, 3, *first, 30, 31], Knobs(max_tokens=3)))
+    assert backend.runs == [[first[-1], 30, 31]], "only the root and the new tokens are run"
+    assert events[0].reused_tokens == 3 + 5
+    assert answer(events) == [32, 33, 34]
+
+
+def test_a_checkpoint_serves_a_prompt_that_departs() -> None:
+    backend = CountingBackend()
+    run = runner(backend)
+    list(run.generate([1, 2, 3, 4, 5], Knobs(max_tokens=6), keep=(3,)))
+    assert backend.runs == [[1, 2, 3], [4, 5]]
+    backend.runs.clear()
+    events = list(run.generate([1, 2, 3, 9], Knobs(max_tokens=2)))
+    assert backend.runs == [[9]]
+    assert (events[0].prompt_tokens, events[0].reused_tokens) == (4, 3)
+    assert backend.tokens == [1, 2, 3, 9, 10]
+    backend.runs.clear()
+    list(run.generate([1, 2, 3], Knobs(max_tokens=2)))
+    assert backend.runs == [[1, 2, 3]], "the last token has to run for its logits"
+
+
+def test_the_same_prompt_again() -> None:
+    backend = CountingBackend()
+    run = runner(backend)
+    first = answer(list(run.generate([1, 2, 3, 4], Knobs(max_tokens=6), keep=(2,))))
+    backend.runs.clear()
+    assert answer(list(run.generate([1, 2, 3, 4], Knobs(max_tokens=6), keep=(2,)))) == first
+    assert backend.runs == [[3, 4]]
+
+
+def test_checkpoints_do_not_pile_up() -> None:
+    run = runner(CountingBackend())
+    for turn in range(1, 12):
+        list(run.generate(list(range(3 * turn)), Knobs(max_tokens=1), keep=(3 * turn - 1,)))
+    assert len(run._checkpoints) <= MAX_CHECKPOINTS
+
+
+def test_cancel_between_steps_keeps_text_and_state() -> None:
+    backend = CountingBackend()
+    run, seen = runner(backend), []
+    for event in run.generate([1], Knobs(max_tokens=100)):
+        seen += event.tokens
+        if len(seen) > 8:
+            run.cancel()
+    assert seen == list(range(2, 2 + len(seen)))
+    assert len(seen) < 20
+    assert backend.tokens == [1, *seen[:-1]]
+    again = list(run.generate([1, *seen, 30], Knobs(max_tokens=2)))
+    assert answer(again) == [31, 32], "a cancelled turn must not cancel the next one"
+
+
+def test_cancel_in_the_middle_of_the_prompt() -> None:
+    backend = CountingBackend()
+    run = runner(backend, context=10_000)
+    backend.on_prefill = run.cancel
+    ids = [7] * (3 * PREFILL_CHUNK)
+    told: list[tuple[int, int]] = []
+    events = list(run.generate(ids, Knobs(), on_prefill=lambda done, total: told.append((done, total))))
+    assert [(event.tokens, event.stop) for event in events] == [((), "cancelled")]
+    assert told == [(PREFILL_CHUNK, len(ids))]
+    assert backend.length == PREFILL_CHUNK
+    backend.on_prefill = lambda: None
+    assert next(iter(run.generate(ids, Knobs(max_tokens=1)))).reused_tokens == PREFILL_CHUNK
+
+
+def test_cancel_from_another_thread() -> None:
+    run = runner(CountingBackend(), context=10**9)
+    started = threading.Event()
+
+    def consume() -> None:
+        for _ in run.generate([1], Knobs(max_tokens=1_000_000)):
+            started.set()
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    started.wait()
+    run.cancel()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_an_answer_that_is_left_early_leaves_a_sound_state() -> None:
+    backend = CountingBackend()
+    run = runner(backend)
+    events = run.generate([1, 2], Knobs(max_tokens=100))
+    seen = [*next(events).tokens, *next(events).tokens]
+    events.close()  # type: ignore[attr-defined]
+    assert backend.tokens == [1, 2, *seen[:-1]] == run._committed
+
+
+def test_a_pass_that_breaks_leaves_nothing_behind() -> None:
+    backend = CountingBackend()
+    backend.fail_at = 10
+    run = runner(backend)
+    with pytest.raises(RuntimeError, match="breaks"):
+        list(run.generate([1, 2], Knobs(max_tokens=100)))
+    assert backend.length == 0
+    backend.fail_at = -1
+    assert answer(list(run.generate([1, 2], Knobs(max_tokens=2)))) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("mode", "block", "effective", "reason"),
+    [
+        ("auto", 8, "tree", "auto"),
+        ("tree", 8, "tree", "asked for"),
+        ("chain", 8, "chain", "asked for"),
+        ("ar", 8, "ar", "asked for"),
+        ("tree", 0, "ar", "no drafter"),
+        ("auto", 0, "ar", "no drafter"),
+    ],
+)
+def test_what_ran_is_what_is_said(mode: str, block: int, effective: str, reason: str) -> None:
+    events = list(runner(CountingBackend(block=block)).generate([1], Knobs(mode=mode, max_tokens=8)))
+    assert {event.mode for event in events} == {effective}
+    assert all(reason in event.reason for event in events)
+    widths = {max(event.tree.parents.count(parent) for parent in event.tree.parents) for event in events[1:]}
+    assert effective == "tree" or widths == {1}
+    assert effective != "ar" or all(event.drafted_depth == 0 for event in events[1:])
