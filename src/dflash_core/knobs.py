@@ -43,7 +43,8 @@ class Spec:
             return "on or off"
         if self.kind == "choice":
             return ", ".join(self.choices)
-        return f"{self.minimum:g} to {self.maximum:g}"
+        low, high = (f"{int(n):,}" if n == int(n) else f"{n:g}" for n in (self.minimum, self.maximum))
+        return f"{low} to {high}"
 
     def parse(self, text: str) -> Value:
         """Read a value as a user types it. Raises KnobError."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +71,14 @@ def host_memory() -> HostMemory:
     limit, used = _first_number("/sys/fs/cgroup/memory.max"), _first_number("/sys/fs/cgroup/memory.current")
     if limit and limit < total:
         total, free = limit, min(free, max(0, limit - used))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return HostMemory(total, free, _kib_fields(Path("/proc/self/status")).get("VmRSS", peak))
+    return HostMemory(total, free, _kib_fields(Path("/proc/self/status")).get("VmRSS") or _peak())
+
+
+def _peak() -> int:
+    """The most this process ever held, where the system does not say what it holds now."""
+    import resource  # not on every platform, and only asked for where /proc is missing
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _kib_fields(path: Path) -> dict[str, int]:

@@ -17,10 +17,8 @@ def knobs_table(specs: Sequence[Spec]) -> str:
     """The table of parameters, in the order of the app."""
     lines = ["| name | default | allowed | what it does |", "|---|---|---|---|"]
     for spec in specs:
-        whole = spec.kind == "int"
-        allowed = f"{int(spec.minimum):,} to {int(spec.maximum):,}" if whole else spec.allowed
         default = f"{spec.default:g}" if spec.kind == "float" else spec.show(spec.default)
-        lines.append(f"| `{spec.name}` | {default} | {allowed} | {spec.help} |")
+        lines.append(f"| `{spec.name}` | {default} | {spec.allowed} | {spec.help} |")
     return "\n".join(lines) + "\n"
 
 

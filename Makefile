@@ -1,0 +1,78 @@
+# `make chat` and `make test` do all the set-up there is: a virtual environment in .venv, the project installed
+# into it, then the app or the tests. A second run installs nothing unless pyproject.toml has changed.
+#
+#   PYTHON=python3.12       the Python that makes .venv (3.11 or later)
+#   TORCH_INDEX=URL         take torch from this package index, for another build than the platform's default
+#   ARGS="--demo"           what `make chat` opens: other options of dflash-tui in its place
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+ARGS ?= --demo
+
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := torch>=2.11,<=2.13.0
+
+.PHONY: help chat test test-full lint format readme wheel wheel-check clean
+
+help:
+	@echo "make chat         open the app on the demo pair"
+	@echo "make test         ruff, mypy and the tests"
+	@echo "make test-full    the same with the long grids"
+	@echo "make lint         ruff and mypy alone"
+	@echo "make format       let ruff rewrite the files"
+	@echo "make readme       write the table of parameters in README.md anew"
+	@echo "make wheel        wheel and sdist into dist/"
+	@echo "make wheel-check  install that wheel into an empty environment outside the checkout and use it"
+	@echo "make clean        remove what was built; .venv stays"
+
+chat: $(VENV)/.app
+	@$(BIN)/dflash-tui $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-full: lint
+	$(BIN)/python -m pytest -m "full or not full"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+readme: $(VENV)/.dev
+	$(BIN)/python tests/support/readme.py
+
+wheel: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
+wheel-check: wheel
+	$(BIN)/python tests/wheel_check.py dist/*.whl
+
+clean:
+	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: the install is done again when pyproject.toml is newer. .dev holds all that .app does.
+$(VENV)/.app: $(VENV)/.python pyproject.toml
+	@echo "Installing into $(VENV), once; torch is the large part of it."
+	$(BIN)/python -m pip install --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.python pyproject.toml
+	@echo "Installing into $(VENV), once; torch is the large part of it."
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[dev]"
+	@touch $@ $(VENV)/.app
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is not Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@if [ -n "$(TORCH_INDEX)" ]; then \
+	  $(BIN)/python -m pip install --no-deps --index-url "$(TORCH_INDEX)" "$(TORCH)"; fi
+	@touch $@

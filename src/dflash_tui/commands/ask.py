@@ -1,0 +1,140 @@
+"""`ask`: one prompt, one answer. The answer streams on stdout; thinking, progress and figures go to stderr."""
+
+from __future__ import annotations
+
+import select
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.events import TurnReport
+from dflash_tui.clean import clean
+from dflash_tui.commands.output import Notes, write_json
+from dflash_tui.session import LoadRequest
+
+if TYPE_CHECKING:
+    from dflash_core.conversation import Turn
+
+PIPE_PATIENCE_S = 0.5
+
+
+def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
+    """The words of the command line, then standard input.
+
+    Input is waited for where there are no words, or where one of them is "-". Beside words, a pipe counts only if it
+    has something to say at once: many callers leave one open that never will.
+    """
+    # Arguments that were not text in the locale's encoding arrive as lone surrogates, which nothing can tokenize.
+    text = " ".join(word for word in words if word != "-").encode(errors="replace").decode()
+    wait = not text or "-" in words
+    if stdin.isatty() and "-" not in words:
+        return text
+    if not wait and not _ready(stdin):
+        return text
+    piped = stdin.read().strip("\n")
+    return f"{text}\n\n{piped}" if text and piped else text or piped
+
+
+def _ready(stdin: TextIO) -> bool:
+    try:
+        return bool(select.select([stdin], [], [], PIPE_PATIENCE_S)[0])
+    except (OSError, ValueError):  # closed, or nothing that can be waited for
+        return False
+
+
+def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False) -> int:
+    """Load the pair, answer, and report. Returns the exit code; raises DFlashError."""
+    from dflash_core import load_pair
+    from dflash_core.conversation import Conversation
+
+    notes = Notes()
+    target, draft = request.target, request.draft
+    if target is None:
+        target, draft = demo_target_path(), demo_draft_path()
+    engine = load_pair(target, draft, request.device, notes.progress)
+    for note in engine.notes:
+        notes.line(f"note: {note}")
+    seconds = engine.predicted_step_seconds(request.knobs)
+    if seconds is not None:
+        notes.line(f"note: about {seconds:.1f} s per step on this machine; Ctrl+C stops and keeps the text")
+    conversation = Conversation(engine, engine.target.tokenizer, engine.target.template, system)
+    turn = conversation.ask(
+        prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
+    )
+    interrupted = _answer(turn, notes, quiet=as_json)
+    if turn.report is not None:
+        notes.line(figures(turn.report))
+    if as_json:
+        write_json(turn.report.to_json() if turn.report is not None else _nothing(request))
+    return 130 if interrupted else 0
+
+
+def _answer(turn: Turn, notes: Notes, *, quiet: bool) -> bool:
+    """Stream the turn; `quiet` leaves its text to the JSON object. True if the user interrupted it."""
+    shown = clean if sys.stdout.isatty() else str
+    written = 0
+
+    def write(text: str) -> None:
+        nonlocal written
+        written += len(text)
+        notes.end_line()
+        sys.stdout.write(shown(text))
+        sys.stdout.flush()
+
+    with _stop_on_interrupt(turn) as interrupted:
+        try:
+            for piece in turn:
+                if piece.thinking and not quiet:
+                    notes.thinking(clean(piece.thinking))
+                if piece.text and not quiet:
+                    write(piece.text)
+        except KeyboardInterrupt:
+            turn.close()
+    if not quiet:
+        write(turn.text[written:])  # an interrupted turn lets go of what it held back for a whole character
+        if turn.text and not turn.text.endswith("\n"):
+            write("\n")
+    if interrupted:
+        notes.line("interrupted; the text so far is kept")
+    return bool(interrupted)
+
+
+@contextmanager
+def _stop_on_interrupt(turn: Turn) -> Iterator[list[bool]]:
+    """Let the first Ctrl+C end the turn after its step; a second one raises KeyboardInterrupt where it stands."""
+    seen: list[bool] = []
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        seen.append(True)
+        signal.signal(signal.SIGINT, previous)
+        turn.stop()
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _nothing(request: LoadRequest) -> dict[str, Any]:
+    """The JSON object of a turn that was interrupted before its first token."""
+    answer: dict[str, Any] = {"text": "", "thinking": "", "tokens": [], "mode": None, "reason": "no token was drawn"}
+    return answer | {"stop": "cancelled", "knobs": request.knobs.to_dict(), "stats": None}
+
+
+def figures(report: TurnReport) -> str:
+    """The turn in one line: what ran, how long it took, how well drafts were accepted."""
+    stats = report.stats
+    parts = [
+        f"{stats.tokens} tokens",
+        f"{stats.tokens_per_second:.1f} tok/s",
+        f"first after {stats.ttft_ms:.0f} ms",
+    ]
+    if report.mode != "ar":
+        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+    why = f" ({report.reason})" if report.reason else ""
+    return f"[{report.mode}{why}: {', '.join(parts)}; {report.stop}]"

@@ -1,0 +1,157 @@
+"""`inspect`: what a model file holds, what is unusual about it, and whether a drafter fits. Headers only, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from dflash_core.config import (
+    DRAFT_ARCHITECTURES,
+    DraftConfig,
+    TargetConfig,
+    check_pair,
+    target_config,
+    types_by_group,
+    unusual,
+)
+from dflash_core.errors import MismatchError
+from dflash_core.formats.drafter import open_drafter
+from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.weights import WeightFile
+from dflash_core.memory import gib
+from dflash_tui.commands.output import write_json
+
+Rows = list[tuple[str, str]]
+
+
+def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
+    """Describe `model` and, where given, how `draft` fits it. Raises DFlashError, also for a drafter that does not."""
+    if _is_drafter(model):
+        config, file = open_drafter(model)
+        described: dict[str, Any] = {"draft": _draft_facts(config, file)}
+        text, misfit = _section(model, _draft_rows(config, file)), None
+    else:
+        gguf = open_gguf(model)
+        target = target_config(gguf)
+        described = {"model": _target_facts(target, gguf)}
+        text, misfit = _section(model, _target_rows(target, gguf)), None
+        if draft is not None:
+            config, file = open_drafter(draft)
+            fit, misfit = _fit(target, config, gguf)
+            described["draft"] = _draft_facts(config, file) | fit
+            text += _section(draft, _draft_rows(config, file) + _fit_rows(fit))
+    if as_json:
+        write_json(described)
+    else:
+        sys.stdout.write(text)
+    if misfit is not None:
+        sys.stdout.flush()
+        raise misfit
+    return 0
+
+
+def _is_drafter(path: Path) -> bool:
+    """Whether `path` alone says drafter; a folder or a safetensors file can be nothing else here."""
+    if path.is_dir() or path.suffix == ".safetensors":
+        return True
+    return open_gguf(path).metadata.get("general.architecture") in DRAFT_ARCHITECTURES
+
+
+def _fit(target: TargetConfig, draft: DraftConfig, gguf: GGUFFile) -> tuple[dict[str, Any], MismatchError | None]:
+    mask = gguf.metadata.get("tokenizer.ggml.mask_token_id")
+    try:
+        notes = check_pair(target, draft, mask if isinstance(mask, int) else None)
+    except MismatchError as error:
+        return {"fits": False, "reason": str(error), "notes": []}, error
+    return {"fits": True, "reason": "", "notes": list(notes)}, None
+
+
+def _sizes(file: WeightFile) -> dict[str, int]:
+    infos = file.tensors.values()
+    parameters, size = sum(info.n_elements for info in infos), sum(info.n_bytes for info in infos)
+    return {"tensors": len(infos), "parameters": parameters, "bytes": size}
+
+
+def _types(file: WeightFile) -> dict[str, dict[str, dict[str, int]]]:
+    return {
+        group: {kind: {"tensors": count, "bytes": size} for kind, (count, size) in kinds.items()}
+        for group, kinds in types_by_group(file).items()
+    }
+
+
+def _target_facts(config: TargetConfig, gguf: GGUFFile) -> dict[str, Any]:
+    facts = {"path": str(gguf.path), "format": f"GGUF v{gguf.version}", "config": dataclasses.asdict(config)}
+    return facts | _sizes(gguf) | {"types": _types(gguf), "unusual": list(unusual(gguf, config))}
+
+
+def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
+    facts = {"path": str(file.path), "format": config.flavour, "config": dataclasses.asdict(config)}
+    return facts | _sizes(file) | {"types": _types(file)}
+
+
+def _target_rows(config: TargetConfig, gguf: GGUFFile) -> Rows:
+    attention = sum(config.full_attention)
+    linear = config.block_count - attention
+    return [
+        ("name", config.name),
+        ("architecture", f"{config.architecture}: {linear} gated delta net and {attention} full-attention layers"),
+        ("size", f"{_size_line(gguf)}; GGUF v{gguf.version}{', ' if config.file_type else ''}{config.file_type}"),
+        ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
+        ("attention", f"{config.head_count} heads over {config.head_count_kv} KV heads of {config.key_length}"),
+        (
+            "delta net",
+            f"{config.time_step_rank} V heads of {config.value_head_dim}"
+            f" over {config.group_count} K heads of {config.state_size}, convolution {config.conv_kernel}",
+        ),
+        ("vocabulary", f"{config.vocab_size:,} rows; context {config.context_length:,}"),
+        *_type_rows(gguf),
+        *_listed("unusual", unusual(gguf, config) or ("nothing",)),
+    ]
+
+
+def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
+    mask = "not named" if config.mask_token_id is None else str(config.mask_token_id)
+    sliding = (
+        f", {sum(config.sliding)} of them over a window of {config.sliding_window:,}" if any(config.sliding) else ""
+    )
+    return [
+        ("name", config.name),
+        ("drafter", f"DFlash, {config.flavour} layout: {config.block_count} layers{sliding}"),
+        ("size", _size_line(file)),
+        ("block", f"{config.block_size} positions, mask token {mask}"),
+        ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
+        ("reads", f"the target's layers {', '.join(map(str, config.target_layers))}"),
+        *_type_rows(file),
+    ]
+
+
+def _fit_rows(fit: dict[str, Any]) -> Rows:
+    return [("fits", "yes" if fit["fits"] else "no"), *_listed("note", fit["notes"])]
+
+
+def _size_line(file: WeightFile) -> str:
+    sizes = _sizes(file)
+    bits = 8 * sizes["bytes"] / max(sizes["parameters"], 1)
+    return f"{gib(sizes['bytes'])}, {_parameters(sizes['parameters'])} parameters, {bits:.2f} bits each"
+
+
+def _parameters(count: int) -> str:
+    return f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.2f} million"
+
+
+def _type_rows(file: WeightFile) -> Rows:
+    lines = []
+    for group, kinds in types_by_group(file).items():
+        parts = (f"{kind} x{count} ({gib(size)})" for kind, (count, size) in kinds.items())
+        lines.append(f"{group}: {', '.join(parts)}")
+    return _listed("types", lines)
+
+
+def _listed(label: str, lines: list[str] | tuple[str, ...]) -> Rows:
+    return [(label if index == 0 else "", line) for index, line in enumerate(lines)]
+
+
+def _section(path: Path, rows: Rows) -> str:
+    return "".join([f"{path}\n", *(f"  {label:<13} {text}\n" for label, text in rows)])

@@ -1,0 +1,62 @@
+"""Where commands write: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+CLEAR_LINE = "\r\x1b[K"
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
+    """Write one object and a line end. Escapes are used only where the stream could not hold the characters."""
+    stream = stream or sys.stdout
+    unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    stream.write(json.dumps(value, ensure_ascii=not unicode) + "\n")
+    stream.flush()
+
+
+class Notes:
+    """What is not the result: notes, progress, thinking. A progress line is overwritten on a terminal only."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.is_terminal = self.stream.isatty()
+        self.dims = self.is_terminal and not os.environ.get("NO_COLOR")
+        self._phase = ""
+        self._open = False  # text stands on the last line
+
+    def line(self, text: str) -> None:
+        self.end_line()
+        self.stream.write(text + "\n")
+        self.stream.flush()
+
+    def progress(self, phase: str, share: float | None = None) -> None:
+        """Say what is going on, `share` (0 to 1) of it done. Where nothing can be overwritten, a phase is said once."""
+        if self.is_terminal:
+            self.stream.write(f"{CLEAR_LINE}{phase}" if share is None else f"{CLEAR_LINE}{phase} {share:.0%}")
+            self._open = True
+        elif phase != self._phase:
+            self.stream.write(phase + "\n")
+        self._phase = phase
+        self.stream.flush()
+
+    def thinking(self, text: str) -> None:
+        """A piece of the model's thinking, as it comes."""
+        if self._phase:
+            self.end_line()
+        self.stream.write(f"{DIM}{text}{PLAIN}" if self.dims else text)
+        self.stream.flush()
+        self._phase = ""
+        self._open = not text.endswith("\n")
+
+    def end_line(self) -> None:
+        """Take a progress line away, or end a line of thinking."""
+        if self._open:
+            self.stream.write(CLEAR_LINE if self._phase else "\n")
+            self.stream.flush()
+        self._open, self._phase = False, ""

@@ -1,0 +1,109 @@
+"""The demo pair that ships: lossless on real text, accepted more than once per step, and it stops by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from dflash_core import Engine, Knobs, load_pair
+from dflash_core.conversation import Conversation, Message, build_prompt
+from dflash_core.demo import demo_draft_path, demo_target_path
+from support.compare import Comparison, generated
+
+QUESTIONS = [
+    "hi",
+    "What is p_min?",
+    "Write a function that reverses a list.",
+    "What is 37 + 48?",
+    "Tell me about speculative decoding.",
+    "How many days are there in three weeks?",
+]
+SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 11}
+BUDGETS = [1, 4, 15, 16, 22, 40, 63, 256]
+
+
+@cache
+def engine() -> Engine:
+    return load_pair(demo_target_path(), demo_draft_path())
+
+
+def prompt(question: str, thinking: bool = False) -> list[int]:
+    target = engine().target
+    return list(build_prompt(target.tokenizer, target.template, [Message("user", question)], thinking).ids)
+
+
+@cache
+def plain(question: str, sampled: bool) -> list[int]:
+    knobs = Knobs(mode="ar", max_tokens=48, **(SAMPLED if sampled else {}))
+    return generated(engine(), prompt(question), knobs)
+
+
+def test_the_pair_is_small_and_of_the_real_architecture() -> None:
+    assert demo_target_path().stat().st_size + demo_draft_path().stat().st_size < 20_000_000
+    config = engine().target.config
+    assert config.time_step_rank == 3 * config.group_count
+    assert (config.state_size, config.key_length) == (128, 256)
+    assert config.n_attention > 0 < config.n_linear
+    assert not config.tied_output
+    assert engine().draft is not None
+    assert engine().draft.config.block_size == 16
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("p_min", [0.0, 0.3])
+def test_speculation_is_lossless(sampled: bool, p_min: float) -> None:
+    comparison = Comparison()
+    for index, budget in enumerate(BUDGETS):
+        for mode in ("tree", "chain"):
+            question = QUESTIONS[index % len(QUESTIONS)]
+            sampling = SAMPLED if sampled else {}
+            knobs = Knobs(mode=mode, budget=budget, p_min=p_min, max_tokens=48, **sampling)
+            comparison.add(engine(), prompt(question), plain(question, sampled), knobs)
+    comparison.check()
+
+
+def test_drafts_are_accepted() -> None:
+    steps = tokens = 0
+    for question in QUESTIONS:
+        events = list(engine().generate(prompt(question), Knobs(mode="tree", max_tokens=64)))
+        steps += len(events) - 1
+        tokens += sum(len(event.tokens) for event in events[1:])
+    assert tokens / steps > 2
+
+
+def test_answers_are_whole_sentences_that_end() -> None:
+    ended = Counter[str]()
+    for question in QUESTIONS:
+        conversation = Conversation(engine(), engine().target.tokenizer, engine().target.template)
+        turn = conversation.ask(question, Knobs(max_tokens=256))
+        list(turn)
+        assert turn.report is not None
+        assert turn.report.text.strip()
+        assert "<|im_end|>" not in turn.report.text
+        assert not turn.report.thinking
+        ended[turn.report.stop] += 1
+    assert ended["stop token"] >= len(QUESTIONS) - 1
+
+
+def test_a_conversation_goes_on_from_its_own_state() -> None:
+    """The second turn reuses the first one's prefix, and answers as a fresh engine given the same ids would."""
+    mine = load_pair(demo_target_path(), demo_draft_path())
+    conversation = Conversation(mine, mine.target.tokenizer, mine.target.template)
+    list(conversation.ask("hi", Knobs(max_tokens=40)))
+    second = conversation.ask("What is 12 + 7?", Knobs(max_tokens=40))
+    list(second)
+    assert second.report is not None
+    assert second.report.stats.reused_tokens > 0
+    fresh = generated(Engine(mine.target, mine.draft), second.prompt.ids, Knobs(mode="ar", max_tokens=40))
+    assert list(second.report.tokens) == fresh
+
+
+def test_thinking_comes_apart_from_the_answer() -> None:
+    conversation = Conversation(engine(), engine().target.tokenizer, engine().target.template)
+    turn = conversation.ask("What is 37 + 48?", Knobs(thinking=True, max_tokens=300))
+    list(turn)
+    assert turn.report is not None
+    assert turn.report.thinking.strip()
+    assert "</think>" not in turn.report.text + turn.report.thinking

@@ -1,0 +1,300 @@
+"""`ask` from prompt to exit code, on a tiny real pair: what goes to stdout, what to stderr, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree, TurnReport, turn_stats
+from dflash_core.knobs import SPECS, Knobs
+from dflash_tui import cli
+from dflash_tui.commands import ask
+from dflash_tui.commands.output import Notes, write_json
+
+DATA = Path(__file__).parents[1] / "golden" / "data"
+PAIR = ["--target", str(DATA / "tiny-Q4_K_M.gguf"), "--draft", str(DATA / "tiny-dflash")]
+ENDLESS = ["--set", "max_tokens=3000", "--set", "ignore_eos=on", "--set", "budget=4"]
+LIMIT_S = 120
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class TestPrompt:
+    def read(self, words: list[str], piped: str | None) -> str:
+        """`piped` None: standard input is a terminal."""
+        if piped is None:
+            return ask.read_prompt(words, Terminal())
+        reading, writing = os.pipe()
+        os.write(writing, piped.encode())
+        os.close(writing)
+        with open(reading, encoding="utf-8") as stdin:
+            return ask.read_prompt(words, stdin)
+
+    def test_words(self) -> None:
+        assert self.read(["why", "is", "it?"], None) == "why is it?"
+
+    def test_standard_input(self) -> None:
+        assert self.read([], "from a pipe\nof two lines\n") == "from a pipe\nof two lines"
+
+    def test_a_dash_reads_standard_input(self) -> None:
+        assert self.read(["-"], "piped\n") == "piped"
+
+    def test_words_then_standard_input(self) -> None:
+        assert self.read(["explain"], "code\n") == "explain\n\ncode"
+        assert self.read(["explain", "-"], "code\n") == "explain\n\ncode"
+
+    def test_an_empty_pipe_adds_nothing(self) -> None:
+        assert self.read(["explain"], "") == "explain"
+
+    def test_a_terminal_without_words_is_no_prompt(self) -> None:
+        assert self.read([], None) == ""
+
+    def test_words_that_are_not_text_are_made_text(self) -> None:
+        assert self.read(["caf\udce9"], None) == "caf?"
+
+    def test_words_do_not_wait_for_a_pipe_that_stays_silent(self) -> None:
+        reading, writing = os.pipe()
+        started = time.monotonic()
+        with open(reading, encoding="utf-8") as stdin:
+            assert ask.read_prompt(["explain"], stdin) == "explain"
+        os.close(writing)
+        assert time.monotonic() - started < 5
+
+
+def test_json_is_one_object_with_the_promised_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*PAIR, "ask", "hello", "--json", "--set", "max_tokens=12", "--set", "budget=6"]) == 0
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)
+    assert answer["text"]
+    assert answer["thinking"] == ""
+    assert len(answer["tokens"]) == answer["stats"]["tokens"] == 12
+    assert answer["mode"] == "tree"
+    assert answer["reason"]
+    assert answer["stop"] == "max tokens"
+    assert list(answer["knobs"]) == [spec.name for spec in SPECS]
+    assert answer["knobs"]["budget"] == 6
+    stats = answer["stats"]
+    assert {"steps", "acceptance_length", "accept_rate_by_depth", "tokens_per_second", "ttft_ms", "stage_ms"} <= set(
+        stats
+    )
+    assert stats["acceptance_length"] == pytest.approx((stats["tokens"] - 1) / stats["steps"])
+    assert set(stats["stage_ms"]) == {"draft", "tree", "verify", "accept", "commit"}
+    assert "12 tokens" in captured.err
+
+
+def test_without_a_target_the_demo_pair_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ask", "Hello!", "--json", "--set", "max_tokens=24"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["text"].strip()
+    assert answer["mode"] == "tree"
+
+
+def test_the_answer_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*PAIR, "ask", "hello", "--set", "max_tokens=8", "--set", "mode=ar"]
+    assert cli.main([*argv, "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["text"]
+    assert cli.main(argv) == 0
+    captured = capsys.readouterr()
+    assert captured.out == expected.rstrip("\n") + "\n"
+    assert "loading the target" in captured.err
+    assert "[ar" in captured.err
+
+
+def test_thinking_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*PAIR, "ask", "hello", "--set", "max_tokens=8", "--set", "thinking=on"]
+    assert cli.main([*argv, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["thinking"]
+    assert cli.main(argv) == 0
+    captured = capsys.readouterr()
+    assert captured.out.strip() == answer["text"].strip()
+    assert answer["thinking"].split()[0] in captured.err
+
+
+def test_a_system_message_changes_the_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = []
+    for extra in ([], ["--system", "Be brief."]):
+        assert cli.main([*PAIR, "ask", "hello", "--json", "--set", "max_tokens=1", *extra]) == 0
+        lengths.append(json.loads(capsys.readouterr().out)["stats"]["prompt_tokens"])
+    assert lengths[1] > lengths[0]
+
+
+def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = tmp_path / "notes.txt"
+    wrong.write_text("not a model")
+    assert cli.main(["--target", str(wrong), "ask", "hello", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = [line for line in captured.err.splitlines() if line.startswith("dflash-tui: ")]
+    assert "not a GGUF file" in line
+
+
+def test_a_prompt_over_the_context_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*PAIR, "ask", "word " * 6000]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "context" in captured.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("shell", "prompt_holds"), [("printf 'caf\\351 \\377' | {ask}", "\ufffd"), ("{ask} hello <&-", "hello")]
+)
+def test_odd_standard_input_is_no_failure(shell: str, prompt_holds: str) -> None:
+    """Bytes that are not UTF-8, and an input that is closed."""
+    seen = "from dflash_tui import cli; from dflash_tui.commands import ask; import sys; "
+    seen += "ask.run = lambda request, prompt, **_: print(ascii(prompt)) or 0; sys.exit(cli.main())"
+    command = shell.format(ask=f"{sys.executable} -c '{seen}' ask")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert ascii(prompt_holds)[1:-1] in done.stdout
+
+
+def start(*argv: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dflash_tui", *PAIR, "ask", "hello", *ENDLESS, *argv]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        preexec_fn=hear_ctrl_c,
+    )
+
+
+def hear_ctrl_c() -> None:
+    """A shell that runs the tests in the background has told its children to ignore Ctrl+C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
+    process = start()
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert first
+    assert (first + out).endswith("\n")
+    assert "interrupted; the text so far is kept" in err
+    assert "Traceback" not in err
+    assert "cancelled]" in err
+
+
+def test_ctrl_c_with_json_prints_the_object_so_far() -> None:
+    process = start("--json")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("reading the prompt"):
+            break
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, err
+    answer = json.loads(out)
+    assert answer["stop"] == "cancelled"
+    assert len(answer["tokens"]) < 3000
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_leaves_ends_it_quietly() -> None:
+    process = start()
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    assert process.wait(timeout=LIMIT_S) == 0
+    assert "Traceback" not in err
+    assert "Broken" not in err
+
+
+class FakeTurn:
+    """A turn that is interrupted from the keyboard in mid-step, with a piece of text still held back."""
+
+    def __init__(self) -> None:
+        self.text = "kept"
+        self.closed = False
+
+    def __iter__(self) -> FakeTurn:
+        return self
+
+    def __next__(self) -> None:
+        signal.raise_signal(signal.SIGINT)  # asks the turn to stop
+        signal.raise_signal(signal.SIGINT)  # does not wait for it
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.text += " whole"
+        self.closed = True
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    turn = FakeTurn()
+    before = signal.getsignal(signal.SIGINT)
+    assert ask._answer(turn, Notes(), quiet=False) is True  # type: ignore[arg-type]
+    assert turn.closed
+    assert capsys.readouterr().out == "kept whole\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_figures_in_one_line() -> None:
+    prefill = PrefillEvent((1,), prompt_tokens=5, reused_tokens=0, elapsed_ms=210, mode="tree", reason="asked for")
+    tree = StepTree((1, 2), (-1, 0), (0, 1), (1.0, 0.5), (1.0, 0.5), (0, 1))
+    step = StepEvent((2, 3), tree, 1, 1, 8, StageTimes(), "tree", "asked for", "stop token")
+    stats = turn_stats(prefill, [step], decode_s=0.5)
+    report = TurnReport("hi", "", (1, 2, 3), "tree", "asked for", "stop token", Knobs(), stats)
+    assert ask.figures(report) == (
+        "[tree (asked for): 3 tokens, 4.0 tok/s, first after 210 ms, acceptance length 2.00; stop token]"
+    )
+
+
+class TestNotes:
+    def test_progress_overwrites_itself_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        stream = Terminal()
+        notes = Notes(stream)
+        notes.progress("loading", 0.5)
+        notes.thinking("hm")
+        notes.line("done")
+        assert stream.getvalue() == "\r\x1b[Kloading 50%\r\x1b[K\x1b[2mhm\x1b[0m\ndone\n"
+
+    def test_no_colour_where_none_is_wanted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        stream = Terminal()
+        Notes(stream).thinking("hm")
+        assert stream.getvalue() == "hm"
+
+    def test_progress_in_a_file_is_a_line_per_phase(self) -> None:
+        stream = io.StringIO()
+        notes = Notes(stream)
+        for share in (0.0, 0.5, 1.0):
+            notes.progress("loading", share)
+        notes.progress("ready", 1.0)
+        notes.end_line()
+        assert stream.getvalue() == "loading\nready\n"
+
+
+def test_json_escapes_only_where_the_stream_must() -> None:
+    for encoding, expected in (("utf-8", '{"a": "ü"}\n'), ("ascii", '{"a": "\\u00fc"}\n')):
+        raw = io.BytesIO()
+        stream = io.TextIOWrapper(raw, encoding=encoding)
+        write_json({"a": "ü"}, stream)
+        assert raw.getvalue().decode(encoding) == expected

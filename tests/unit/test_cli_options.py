@@ -1,0 +1,191 @@
+"""The command line's grammar: what it accepts, what it refuses, and that it is quick."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dflash_tui import __version__, cli
+from dflash_tui.session import LoadRequest
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
+    """What the app was opened with; the app itself stays shut."""
+    requests: list[LoadRequest] = []
+
+    def run_app(request: LoadRequest) -> int:
+        requests.append(request)
+        return 0
+
+    monkeypatch.setitem(sys.modules, "dflash_tui.app", SimpleNamespace(run_app=run_app))
+    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    return requests
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LoadRequest, str, dict[str, Any]]]:
+    """What `ask` was called with."""
+    from dflash_tui.commands import ask
+
+    calls: list[tuple[LoadRequest, str, dict[str, Any]]] = []
+
+    def run(request: LoadRequest, prompt: str, **options: Any) -> int:
+        calls.append((request, prompt, options))
+        return 0
+
+    monkeypatch.setattr(ask, "run", run)
+    return calls
+
+
+def usage_error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(argv)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()[-1]
+
+
+def test_no_command_opens_the_app_on_the_demo_pair(opened: list[LoadRequest]) -> None:
+    assert cli.main([]) == 0
+    [request] = opened
+    assert request.demo
+    assert request.target is None
+    assert request.device == "auto"
+    assert request.knobs.budget == 22
+
+
+def test_the_app_is_not_opened_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == (
+        "dflash-tui: the app needs a terminal; in a pipe or a script use: dflash-tui ask\n"
+    )
+
+
+def test_files_and_settings_reach_the_app(opened: list[LoadRequest], tmp_path: Path) -> None:
+    target = tmp_path / "model.gguf"
+    target.touch()
+    argv = ["--target", str(target), "--draft", str(tmp_path), "--device", "cpu", "--set", "budget=40"]
+    assert cli.main([*argv, "--set", "thinking=on"]) == 0
+    [request] = opened
+    assert (request.target, request.draft, request.demo, request.device) == (target, tmp_path, False, "cpu")
+    assert request.knobs.budget == 40
+    assert request.knobs.thinking is True
+
+
+def test_options_are_understood_before_and_after_the_command(asked: list[Any]) -> None:
+    cli.main(["--set", "budget=4", "--json", "ask", "hi", "--set", "top_k=20", "--set", "budget=5", "--device", "cpu"])
+    [(request, prompt, options)] = asked
+    assert prompt == "hi"
+    assert options == {"system": "", "as_json": True}
+    assert request.knobs.top_k == 20
+    assert request.knobs.budget == 5
+    assert request.device == "cpu"
+
+
+def test_options_before_the_command_survive_it(asked: list[Any], tmp_path: Path) -> None:
+    cli.main(["--target", str(tmp_path), "--device", "cpu", "ask", "hi"])
+    [(request, _, options)] = asked
+    assert request.target == tmp_path
+    assert request.device == "cpu"
+    assert options["as_json"] is False
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--set", "budgett=4"], "did you mean budget?"),
+        (["--set", "budget=many"], "expected a whole number from 1 to 256"),
+        (["--set", "budget=0"], "expected 1 to 256"),
+        (["--set", "budget"], "expected NAME=VALUE"),
+        (["--device", "tpu"], "invalid choice"),
+        (["--demo", "--target", "x.gguf"], "--demo brings its own target and drafter"),
+        (["--draft", "x"], "--draft needs the --target"),
+        (["--json"], "--json needs a command"),
+        (["--frobnicate"], "unrecognized arguments"),
+        (["improvise"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    argv: list[str], says: str, opened: list[LoadRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert says in usage_error(capsys, *argv)
+    assert not opened
+
+
+def test_ask_without_a_prompt_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
+    assert "ask: no prompt" in usage_error(capsys, "ask")
+
+
+@pytest.mark.parametrize("option", ["--target", "--draft"])
+def test_a_missing_file_is_one_line_before_anything_opens(
+    option: str, opened: list[LoadRequest], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"--target": str(tmp_path), "--draft": str(tmp_path), option: str(tmp_path / "gone")}
+    assert cli.main([word for pair in files.items() for word in pair]) == 1
+    error = capsys.readouterr().err
+    assert error == f"dflash-tui: {option} {tmp_path / 'gone'}: no such file or folder\n"
+    assert not opened
+
+
+def test_the_home_folder_is_understood(
+    opened: list[LoadRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "m.gguf").touch()
+    assert cli.main(["--target=~/m.gguf"]) == 0
+    assert opened[0].target == tmp_path / "m.gguf"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (PermissionError(13, "Permission denied", "/models/m.gguf"), 1, "/models/m.gguf: Permission denied"),
+        (MemoryError(), 1, "out of memory"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_what_goes_wrong_outside_is_one_line(
+    error: BaseException, code: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_app(_request: LoadRequest) -> int:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "dflash_tui.app", SimpleNamespace(run_app=run_app))
+    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    assert cli.main([]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
+    assert len(captured.err.split("\n")) <= 3
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_help_and_version_import_nothing_heavy(option: str) -> None:
+    code = (
+        "import sys\nfrom dflash_tui.cli import main\n"
+        f"try: main([{option!r}])\nexcept SystemExit as e: assert not e.code\n"
+        "heavy = {'torch', 'textual', 'rich', 'numpy', 'tokenizers', 'gguf'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert ("dflash-tui " + __version__ if option == "--version" else "doctor") in done.stdout
+
+
+def test_help_names_every_parameter_and_exit_code() -> None:
+    text = cli.build_parser().format_help()
+    from dflash_core.knobs import SPECS
+
+    assert all(spec.name in text for spec in SPECS)
+    assert "130 interrupted" in text

@@ -1,0 +1,287 @@
+"""`doctor`: every verdict on machines made up for it, the probe's failures, and one look at the real machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_core import nvrtc
+from dflash_core.errors import UnsupportedError
+from dflash_core.memory import HostMemory
+from dflash_tui import cli
+from dflash_tui.commands import doctor, machine
+from dflash_tui.commands.doctor import Finding, examine, report, worst
+from dflash_tui.commands.machine import Folder, Machine, Terminal
+
+GIB = 1 << 30
+CPU_BUILD = {"version": "2.13.0+cpu", "cuda": None, "threads": 8}
+CUDA_BUILD = {"version": "2.13.0+cu130", "cuda": "13.0", "threads": 8}
+COMPILER = {"version": [13, 0], "architectures": ["sm_80", "sm_90a"]}
+NO_DRIVER = {
+    "torch": CPU_BUILD,
+    "compiler": COMPILER,
+    "demo": {"seconds": 0.4},
+    "management": {"error": "NVML Shared Library Not Found"},
+    "driver": {"error": "no libcuda.so.1"},
+    "torch_cuda": {"available": False},
+}
+MANAGEMENT = {
+    "driver": "580.95.05",
+    "cuda": [13, 0],
+    "cards": [{"name": "A card", "total": 24 * GIB, "free": 20 * GIB}],
+}
+CARD = {
+    "count": 1, "name": "A card", "capability": [8, 9], "free": 20 * GIB, "total": 24 * GIB, "correct": True,
+}  # fmt: skip
+WITH_CARD = NO_DRIVER | {
+    "torch": CUDA_BUILD,
+    "management": MANAGEMENT,
+    "driver": CARD,
+    "torch_cuda": {"available": True},
+}
+LAPTOP = Machine(
+    environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
+    memory=HostMemory(16 * GIB, 9 * GIB, 0),
+    folders=(Folder("cache", Path("/home/me/.cache/dflash-tui")),),
+    terminal=Terminal(120, 40, "UTF-8"),
+    probe=NO_DRIVER,
+)
+WORKSTATION = replace(LAPTOP, nvidia_card=True, probe=WITH_CARD)
+
+
+def stage(base: Machine, name: str, **facts: Any) -> Machine:
+    """`base` with some facts of a stage changed; `error=...` alone replaces them all."""
+    changed = facts if set(facts) == {"error"} else {**base.stage(name), **facts}
+    return replace(base, probe={**base.probe, name: changed})
+
+
+def env(base: Machine, **variables: str) -> Machine:
+    return replace(base, environment={**base.environment, **variables})
+
+
+def only(findings: list[Finding], check: str) -> Finding:
+    [finding] = [finding for finding in findings if finding.check == check]
+    return finding
+
+
+@pytest.mark.parametrize("good", [LAPTOP, WORKSTATION], ids=["laptop", "workstation"])
+def test_a_good_machine_has_nothing_to_say(good: Machine) -> None:
+    findings = examine(good)
+    assert worst(findings) == "ok"
+    assert not any(finding.remedy for finding in findings)
+    assert report(findings).endswith("no problems\n")
+
+
+def test_macos_is_not_asked_for_cuda() -> None:
+    probe = {"torch": {"version": "2.11.0", "cuda": None, "threads": 8}, "demo": {"seconds": 0.4}}
+    mac = replace(LAPTOP, system="darwin", processor="arm64", probe=probe)
+    findings = examine(mac)
+    assert worst(findings) == "ok"
+    assert "macOS" in only(findings, "CUDA compiler").found
+    assert not [finding for finding in findings if finding.check == "driver"]
+
+
+WRONG: list[tuple[str, Machine, str, str, str, str]] = [
+    # what, the machine, the check that speaks, its verdict, in what was found, in the remedy
+    ("old Python", replace(LAPTOP, python=(3, 10, 2)), "Python", "problem", "3.10.2", "3.11"),
+    ("no torch", stage(LAPTOP, "torch", error="No module named 'torch'"), "torch", "problem", "No module", "install"),
+    ("CPU torch, driver", stage(WORKSTATION, "torch", **CPU_BUILD), "torch", "problem", "beside", "CUDA 13.0"),
+    ("CUDA torch, no driver", stage(LAPTOP, "torch", **CUDA_BUILD), "torch", "note", "no NVIDIA driver", "cpu"),
+    ("torch blind", stage(WORKSTATION, "torch_cuda", available=False), "torch", "problem", "sees no card", "card"),
+    ("no compiler", stage(LAPTOP, "compiler", error="no headers"), "CUDA compiler", "problem", "headers", "again"),
+    ("compiler crash", stage(LAPTOP, "compiler", error="signal 11"), "CUDA compiler", "problem", "11", "again"),
+    ("card, no driver", replace(LAPTOP, nvidia_card=True), "driver", "problem", "though", "--gpus all"),
+    ("old driver", stage(WORKSTATION, "management", driver="535.1", cuda=[12, 2]), "driver", "problem", "12.2", "580"),
+    ("driver broken", stage(WORKSTATION, "driver", error="cuInit: 999"), "driver", "problem", "999", "restart"),
+    ("old card", stage(WORKSTATION, "driver", capability=[7, 0]), "card", "problem", "7.0", "7.5"),
+    ("no memory", stage(WORKSTATION, "driver", total=0, free=0), "card", "problem", "0 B of 0 B", "vGPU"),
+    ("no launch", stage(WORKSTATION, "driver", launch_error="cuModuleLoad"), "card", "problem", "cuMod", "driver"),
+    ("wrong numbers", stage(WORKSTATION, "driver", correct=False), "card", "problem", "wrong", "overclocking"),
+    ("limited", stage(WORKSTATION, "driver", total=8 * GIB), "card", "note", "24.0 GiB", "MIG"),
+    ("two cards", stage(WORKSTATION, "driver", count=2), "cards", "note", "2 cards", "CUDA_VISIBLE_DEVICES"),
+    ("hidden", env(WORKSTATION, CUDA_VISIBLE_DEVICES=""), "visible cards", "problem", "hides", "unset"),
+    ("hidden by -1", env(WORKSTATION, CUDA_VISIBLE_DEVICES="-1"), "visible cards", "problem", "-1", "unset"),
+    (
+        "zero limit",
+        env(WORKSTATION, CUDA_DEVICE_MEMORY_LIMIT_0="0m"),
+        "vGPU limit", "problem", "CUDA_DEVICE_MEMORY_LIMIT_0=0m", "24000m",
+    ),
+    (
+        "unreadable limit",
+        env(WORKSTATION, CUDA_DEVICE_MEMORY_LIMIT="lots"),
+        "vGPU limit", "problem", "lots", "unset CUDA_DEVICE_MEMORY_LIMIT",
+    ),
+    (
+        "real limit",
+        env(WORKSTATION, CUDA_DEVICE_MEMORY_LIMIT="8000m"),
+        "vGPU limit", "note", "8000m", "limited",
+    ),
+    ("shim", env(WORKSTATION, LD_PRELOAD="/usr/lib/libvgpu.so"), "vGPU", "note", "libvgpu", "device numbers"),
+    ("shim by file", replace(WORKSTATION, preloaded="/a/libvgpu.so"), "vGPU", "note", "libvgpu", "shared"),
+    ("little memory", replace(LAPTOP, memory=HostMemory(4 * GIB, GIB, 0)), "memory", "note", "1.0 GiB", "demo"),
+    (
+        "locked folder",
+        replace(LAPTOP, folders=(Folder("cache", Path("/x"), "/x: Read-only file system"),)),
+        "cache folder", "problem", "Read-only", "XDG_CACHE_HOME",
+    ),
+    (
+        "WSL",
+        replace(LAPTOP, wsl=True, slow_paths=(Path("/mnt/c/m.gguf"),)),
+        "WSL", "note", "/mnt/c/m.gguf", "~/models",
+    ),
+    ("no demo", stage(LAPTOP, "demo", error="demo-target.gguf is missing"), "demo pair", "problem", "missing", "again"),
+    ("small", replace(LAPTOP, terminal=Terminal(39, 40, "UTF-8")), "terminal", "problem", "39x40", "40x12"),
+    ("low", replace(LAPTOP, terminal=Terminal(80, 11, "UTF-8")), "terminal", "problem", "80x11", "40x12"),
+    ("dumb", env(LAPTOP, TERM="dumb"), "terminal", "problem", "dumb", "xterm-256color"),
+    (
+        "old locale",
+        replace(LAPTOP, terminal=Terminal(80, 24, "ANSI_X3.4-1968")),
+        "terminal", "note", "ANSI", "C.UTF-8",
+    ),
+    ("16 colours", env(LAPTOP, TERM="linux", COLORTERM=""), "terminal", "note", "16 colours", "256color"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("_what", "sick", "check", "verdict", "found", "remedy"), WRONG, ids=[case[0] for case in WRONG]
+)
+def test_a_verdict_and_a_remedy(_what: str, sick: Machine, check: str, verdict: str, found: str, remedy: str) -> None:
+    findings = examine(sick)
+    finding = only(findings, check)
+    assert finding.verdict == verdict
+    assert found in finding.found
+    assert remedy in finding.remedy
+    assert all("\n" not in line.found + line.remedy for line in findings)
+    assert worst(findings) == verdict
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (env(LAPTOP, TERM="xterm-256color", COLORTERM=""), "256 colours"),
+        (env(LAPTOP, NO_COLOR="1"), "no colour (NO_COLOR)"),
+        (replace(LAPTOP, terminal=Terminal()), "the output is piped"),
+        (replace(LAPTOP, wsl=True), "no problems"),
+        (env(LAPTOP, CUDA_VISIBLE_DEVICES=""), "no problems"),
+        (env(WORKSTATION, CUDA_VISIBLE_DEVICES="0"), "CUDA_VISIBLE_DEVICES='0'"),
+    ],
+)
+def test_what_is_fine(changed: Machine, says: str) -> None:
+    findings = examine(changed)
+    assert worst(findings) == "ok"
+    assert says in report(findings)
+
+
+def test_remedies_stand_under_what_they_remedy() -> None:
+    text = report([Finding("a", "ok", "fine"), Finding("longer", "problem", "bad", "mend it")])
+    assert text == "ok       a       fine\nproblem  longer  bad\n                 -> mend it\n1 problem\n"
+
+
+def run_script(code: str, limit_s: float = 30) -> dict[str, Any]:
+    return machine.run_probe([sys.executable, "-c", code], limit_s)
+
+
+class TestProbe:
+    def test_a_crash_is_put_on_the_stage_that_was_running(self) -> None:
+        code = 'import os; print(\'{"torch": {"version": "2"}}\', flush=True); os.kill(os.getpid(), 11)'
+        stages = run_script(code)
+        assert stages["torch"] == {"version": "2"}
+        assert stages["compiler"] == {"error": "the check was ended by signal 11"}
+        assert "demo" not in stages
+        assert Machine(probe=stages).stage("demo") == {"error": "was not reached"}
+
+    def test_a_hang_is_cut_short(self) -> None:
+        code = "import time; print('{\"torch\": {}}', flush=True); time.sleep(60)"
+        stages = run_script(code, limit_s=1)
+        assert stages["torch"] == {}
+        assert "no answer for 1 s" in stages["compiler"]["error"]
+
+    def test_an_exit_brings_its_last_words(self) -> None:
+        stages = run_script("import sys; sys.stderr.write('first\\nlast words\\n'); sys.exit(3)")
+        assert stages["torch"] == {"error": "the check ended with code 3: last words"}
+
+    def test_noise_on_stdout_is_passed_over(self) -> None:
+        lines = "\\n".join(["a banner", *(json.dumps({name: {}}) for name in machine.PROBE_STAGES)])
+        assert run_script(f"print('''{lines}''')") == {name: {} for name in machine.PROBE_STAGES}
+
+
+def test_windows_drives() -> None:
+    mounts = (
+        "C:\\134 /mnt/c 9p rw 0 0\nnone /mnt/wslg tmpfs rw 0 0\nD: /mnt/my\\040disk drvfs rw 0 0\n/dev/sdb / ext4\n"
+    )
+    paths = [Path("/mnt/c/m.gguf"), Path("/home/me/m.gguf"), Path("/mnt/my disk/a"), Path("/mnt/wslg/x")]
+    assert machine.on_windows_drive(paths, mounts) == [paths[0], paths[2]]
+
+
+def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.platformdirs, "user_cache_path", lambda _app: tmp_path / "new" / "cache")
+    monkeypatch.setattr(machine.platformdirs, "user_config_path", lambda _app: tmp_path / "file" / "config")
+    (tmp_path / "file").touch()
+    cache, config = machine.folders()
+    assert cache.error == ""
+    assert not cache.path.exists()
+    assert "Not a directory" in config.error
+
+
+def test_the_probe_kernel_compiles_for_every_architecture() -> None:
+    from dflash_tui.commands.probe import compiler
+
+    if sys.platform == "darwin":
+        pytest.skip("CUDA does not exist on macOS")
+    assert compiler()["version"] == nvrtc.version()
+
+
+class TestCompile:
+    pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="CUDA does not exist on macOS")
+
+    def test_machine_code_depends_on_the_defines(self) -> None:
+        source = 'extern "C" __global__ void f(int* out) { *out = ANSWER; }'
+        one = nvrtc.compile_cubin(source, "f.cu", "sm_80", defines={"ANSWER": "1"})
+        two = nvrtc.compile_cubin(source, "f.cu", "sm_80", defines={"ANSWER": "2"})
+        assert one[:4] == b"\x7fELF"
+        assert one != two
+
+    def test_includes_are_found(self, tmp_path: Path) -> None:
+        (tmp_path / "shared.cuh").write_text("#define ANSWER 42\n")
+        source = '#include "shared.cuh"\nextern "C" __global__ void f(int* out) { *out = ANSWER; }'
+        assert nvrtc.compile_cubin(source, "f.cu", "sm_80", include=[tmp_path])
+
+    def test_an_error_is_the_first_line_of_the_log(self) -> None:
+        with pytest.raises(UnsupportedError, match=r'bad\.cu does not compile for sm_80: .*"x" is undefined'):
+            nvrtc.compile_cubin('extern "C" __global__ void f() { x = 1; }', "bad.cu", "sm_80")
+
+    def test_nothing_is_not_a_success(self) -> None:
+        with pytest.raises(UnsupportedError, match="compiled to nothing for compute_86"):
+            nvrtc.compile_cubin('extern "C" __global__ void f() {}', "f.cu", "compute_86")
+
+
+@pytest.mark.parametrize(("capability", "name"), [((7, 5), "sm_75"), ((9, 0), "sm_90a"), ((12, 0), "sm_120")])
+def test_architecture_names(capability: tuple[int, int], name: str) -> None:
+    assert nvrtc.architecture(*capability) == name
+
+
+def test_a_card_too_old_is_refused_by_number() -> None:
+    with pytest.raises(UnsupportedError, match=r"compute capability 7\.0, expected 7\.5"):
+        nvrtc.architecture(7, 0)
+
+
+def test_json_and_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for found, code in ((LAPTOP, 0), (stage(LAPTOP, "demo", error="gone"), 1)):
+        monkeypatch.setattr(doctor, "look", lambda _request, found=found: found)
+        assert cli.main(["doctor", "--json"]) == code
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["problems"] == code
+        assert {"check", "verdict", "found", "remedy"} == set(answer["checks"][0])
+
+
+def test_this_machine_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["doctor"])
+    captured = capsys.readouterr()
+    assert code in (0, 1)
+    assert captured.out.startswith("ok       Python")
+    assert "Traceback" not in captured.out + captured.err
