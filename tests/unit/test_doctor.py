@@ -91,7 +91,7 @@ WRONG: list[tuple[str, Machine, str, str, str, str]] = [
     ("old Python", replace(LAPTOP, python=(3, 10, 2)), "Python", "problem", "3.10.2", "3.11"),
     ("no torch", stage(LAPTOP, "torch", error="No module named 'torch'"), "torch", "problem", "No module", "install"),
     ("CPU torch, driver", stage(WORKSTATION, "torch", **CPU_BUILD), "torch", "problem", "beside", "CUDA 13.0"),
-    ("CUDA torch, no driver", stage(LAPTOP, "torch", **CUDA_BUILD), "torch", "note", "no NVIDIA driver", "cpu"),
+    ("CUDA torch, no driver", stage(LAPTOP, "torch", **CUDA_BUILD), "torch", "note", "no NVIDIA driver", "for CPU"),
     ("torch blind", stage(WORKSTATION, "torch_cuda", available=False), "torch", "problem", "sees no card", "card"),
     ("no compiler", stage(LAPTOP, "compiler", error="no headers"), "CUDA compiler", "problem", "headers", "again"),
     ("compiler crash", stage(LAPTOP, "compiler", error="signal 11"), "CUDA compiler", "problem", "11", "again"),
