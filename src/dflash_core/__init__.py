@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 
 if TYPE_CHECKING:
-    from dflash_core.engine import Engine, load_pair
-    from dflash_core.loading import Draft, Target, load_draft, load_target
+    from dflash_core.engine import Engine
+    from dflash_core.loading import load_draft, load_target
 
-__all__ = ["DFlashError", "Draft", "Engine", "Knobs", "Target", "load_draft", "load_pair", "load_target"]
+__all__ = ["Engine", "Knobs", "load_draft", "load_target"]
 
-_LAZY = {
-    "Draft": "loading",
-    "Engine": "engine",
-    "Target": "loading",
-    "load_draft": "loading",
-    "load_pair": "engine",
-    "load_target": "loading",
-}
+_LAZY = {"Engine": "engine", "load_draft": "loading", "load_target": "loading"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 from dflash_core.errors import FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
-from dflash_core.formats.weights import WeightFile, check_tensors, listed
+from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
 from dflash_core.memory import gib
 
 TARGET_ARCHITECTURE = "qwen35"
@@ -233,6 +233,17 @@ def mtp_tensors(gguf: WeightFile, config: TargetConfig) -> tuple[str, ...]:
     return tuple(name for name in gguf.tensors if name.startswith(prefixes))
 
 
+def mask_token(gguf: GGUFFile) -> int | None:
+    """The mask token that the target's vocabulary names, if it does."""
+    found = gguf.metadata.get("tokenizer.ggml.mask_token_id")
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def target_weights(gguf: GGUFFile, config: TargetConfig) -> list[TensorInfo]:
+    """The tensors that decoding reads: all but those of MTP blocks."""
+    return [gguf.tensors[name] for name in target_shapes(config) if name in gguf.tensors]
+
+
 def check_pair(target: TargetConfig, draft: DraftConfig, target_mask_token: int | None) -> tuple[str, ...]:
     """Whether the drafter fits the target: raises MismatchError if not, else returns what is worth saying.
 
@@ -241,7 +252,7 @@ def check_pair(target: TargetConfig, draft: DraftConfig, target_mask_token: int 
     wrong = []
     if draft.embedding_length != target.embedding_length:
         wrong.append(f"hidden size {draft.embedding_length}, expected {target.embedding_length}")
-    beyond = [layer for layer in draft.target_layers if layer >= target.block_count]
+    beyond = [layer for layer in draft.target_layers if not 0 <= layer < target.block_count]
     if beyond:
         wrong.append(f"reads target layer {beyond[0]}, expected 0 to {target.block_count - 1}")
     if draft.target_block_count not in (None, target.block_count):

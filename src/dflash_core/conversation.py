@@ -23,9 +23,10 @@ OnPrefill = Callable[[int, int], None]
 class GenerationEngine(Protocol):
     """What a conversation asks of a decoder.
 
-    `generate` yields one PrefillEvent, then StepEvents; the last event has `stop` set, and a stop token is the last id
-    of its `tokens`. `keep` are prompt lengths after which the recurrent state, which cannot be rewound, is to be kept
-    for a later prompt with the same beginning. `cancel` may be called from any thread.
+    `generate` yields one PrefillEvent, then StepEvents. The last event has `stop` set, except where it was cancelled
+    between two steps; a stop token is the last id of its `tokens`. `keep` are prompt lengths after which the recurrent
+    state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `cancel` may be called
+    from any thread.
     """
 
     @property

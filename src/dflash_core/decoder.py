@@ -11,6 +11,7 @@ import numpy as np
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
+from dflash_core.errors import NumericsError
 from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.sampling import Sampler
@@ -32,12 +33,12 @@ def plan(knobs: Knobs, draft_block: int) -> Plan:
     if draft_block == 0:
         return Plan("ar", "asked for" if knobs.mode == "ar" else "no drafter is loaded")
     if knobs.mode == "auto":
-        return Plan("tree", "auto: a drafter is loaded, and a tree holds every chain of its budget")
+        return Plan("tree", "auto: a drafter is loaded")
     return Plan(knobs.mode, "asked for")
 
 
 class Decoder:
-    """Decodes one answer behind the prompt that `backend` has just read.
+    """Decodes one answer behind the prompt that `backend` has just read. Raises NumericsError from both calls.
 
     Between steps the state stands before the root, the newest token of the answer: drawn, but not yet run.
     """
@@ -53,6 +54,7 @@ class Decoder:
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
+        self._check_finite(logits[None], "target")
         token = self.sampler.draw(logits, self.backend.length, self.answer)
         (token,), stop = self._until_stop([token])
         self.answer.append(token)
@@ -66,6 +68,7 @@ class Decoder:
         tree = self.tree(drafts)
         clock.lap("tree")
         logits = self.backend.verify(tree.tokens, tree.parents)
+        self._check_finite(logits, "target")
         clock.lap("verify")
         walk = self.accept(tree, logits)
         tokens, stop = self._until_stop([tree.tokens[node] for node in walk.path[1:]] + [walk.next_token])
@@ -92,6 +95,7 @@ class Decoder:
         if self.plan.mode == "ar":
             return NO_DRAFTS
         logits = self.backend.draft(self.answer[-1], self.knobs.draft_window)
+        self._check_finite(logits, "drafter")
         width = 1 if self.plan.mode == "chain" else self.knobs.tree_width
         return ddtree.candidates(logits, width, self.knobs.tree_temperature)
 
@@ -110,6 +114,15 @@ class Decoder:
             return self.sampler.draw(logits[node], position, history)
 
         return ddtree.walk(tree, draw)
+
+    def _check_finite(self, logits: Logits, model: str) -> None:
+        """Rows of logits (n, vocab) may rule tokens out with -inf, but their best must be a number."""
+        if not np.isfinite(logits.max(axis=-1)).all():
+            files = "its file" if model == "target" else "its file, or the target's, whose head it borrows,"
+            raise NumericsError(
+                f"the {model} produced numbers that are not finite at position {self.backend.length}, expected logits; "
+                f"{files} is damaged: get it again, or compare it with another conversion"
+            )
 
     def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
         """Cut tokens that follow the answer's end: a stop token, the token limit, the end of the context."""

@@ -9,16 +9,19 @@ import torch
 
 from dflash_core import memory
 from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.config import DraftConfig, TargetConfig
-from dflash_core.formats.weights import WeightFile
+from dflash_core.config import DraftConfig, TargetConfig, check_pair
+from dflash_core.decoder import plan
+from dflash_core.errors import ContextError, MismatchError
+from dflash_core.formats.drafter import open_drafter
 from dflash_core.knobs import Knobs
-from dflash_core.loading import FLOAT_BYTES, Draft, Progress, Target, load_draft, load_target
+from dflash_core.loading import FLOAT_BYTES, Draft, Progress, Target, load_draft, open_target
 from dflash_core.memory import Ledger, Owner
 from dflash_core.models.qwen35 import Qwen35, Rows
 from dflash_core.runner import MAX_CHECKPOINTS, Runner
 
 # The reference decoder's default ceiling: attention over more would take it minutes per answer.
 CPU_CONTEXT = 32_768
+SMALLEST_CONTEXT = 512
 # Steps slower than this are announced before they start.
 SLOW_STEP_S = 1.0
 
@@ -27,14 +30,24 @@ class Engine(Runner):
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
+    Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, and
+    OutOfMemoryError where the context does not fit.
     """
 
     def __init__(self, target: Target, draft: Draft | None = None, *, context_length: int | None = None) -> None:
+        if draft is not None and draft.target is not target:
+            raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
+        if context_length is not None and context_length < 2:
+            raise ContextError(f"a context of {context_length} positions, expected at least 2")
         self.target, self.draft = target, draft
         config = target.config
         self.session = CpuSession(target.model, draft.model if draft else None, draft.mask_token if draft else 0)
-        limit = context_length or _context_that_fits(config, draft.config if draft else None)
-        super().__init__(self.session, target.tokenizer.stop_ids, min(limit, config.context_length), config.vocab_size)
+        fits = _context_that_fits(config, draft.config if draft else None)
+        context = min(fits if context_length is None else context_length, config.context_length)
+        super().__init__(self.session, target.tokenizer.stop_ids, context, config.vocab_size)
+        host = memory.host_memory()
+        remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
+        memory.check(Ledger("this machine", tuple(self._sequence_owners()), host.total, host.free), remedies)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -42,29 +55,37 @@ class Engine(Runner):
         notes = [self.target.template.notice] if self.target.template.notice else []
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
+        if self.context_length < self.target.config.context_length:
+            full = self.target.config.context_length
+            notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
         return (*notes, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> Ledger:
         """Bytes by owner at full context, beside what the process really holds."""
-        host, context = memory.host_memory(), self.context_length
-        target, draft = self.target.config, self.draft.config if self.draft else None
-        state = _state_bytes(target)
-        owners = [
-            Owner("target", _weight_bytes(self.target.file, self.target.packed), f"{target.block_count} layers"),
-            Owner("target KV", context * _kv_bytes(target), f"{context:,} positions at most"),
-            Owner("states", state * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"),
-        ]
-        if self.draft and draft:
-            owners += [
-                Owner("drafter", _weight_bytes(self.draft.file, self.target.packed), f"{draft.block_count} layers"),
-                Owner("drafter KV", context * _draft_kv_bytes(draft), f"{context:,} positions at most"),
-            ]
-        return Ledger("this machine", tuple(owners), host.total, host.free, host.process)
+        host = memory.host_memory()
+        owners = [Owner("target", self.target.weight_bytes, f"{self.target.config.block_count} layers")]
+        if self.draft:
+            owners.append(Owner("drafter", self.draft.weight_bytes, f"{self.draft.config.block_count} layers"))
+        return Ledger("this machine", (*owners, *self._sequence_owners()), host.total, host.free, host.process)
 
-    def predicted_step_seconds(self, knobs: Knobs | None = None) -> float | None:
-        """Seconds per step, from one timed layer of each kind; None where that is too little to mention."""
-        rows = 1 + (knobs or Knobs()).budget if self.draft else 1
-        seconds = time_step(self.target.model, rows)
+    def _sequence_owners(self) -> list[Owner]:
+        """What a sequence of full length takes besides the weights."""
+        context, target = self.context_length, self.target.config
+        detail = f"{context:,} positions at most"
+        owners = [
+            Owner("target KV", context * _kv_bytes(target), detail),
+            Owner("states", _state_bytes(target) * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"),
+        ]
+        if self.draft:
+            owners.append(Owner("drafter KV", context * _draft_kv_bytes(self.draft.config), detail))
+        return owners
+
+    def predicted_step_seconds(self, knobs: Knobs) -> float | None:
+        """Seconds per target pass with these knobs, from one timed layer of each kind; None where it is too little
+        to mention."""
+        mode, block = plan(knobs, self.session.draft_block).mode, self.session.draft_block
+        nodes = {"ar": 0, "chain": min(knobs.budget, block - 1), "tree": knobs.budget}[mode]
+        seconds = time_step(self.target.model, 1 + nodes)
         return seconds if seconds > SLOW_STEP_S else None
 
 
@@ -76,12 +97,17 @@ def load_pair(
     *,
     context_length: int | None = None,
 ) -> Engine:
-    """Load a target and, if given, its drafter. Raises what `load_target` and `load_draft` raise."""
-    loaded = load_target(target, device, progress=progress)
-    drafter = load_draft(draft, loaded, progress=progress) if draft else None
-    engine = Engine(loaded, drafter, context_length=context_length)
-    if progress:
-        progress("ready", 1.0)
+    """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
+    TemplateError; what the headers can refuse is refused before any weight is read."""
+    say: Progress = progress or (lambda phase, done: None)
+    opened = open_target(target, device, progress=say)
+    opened.template  # noqa: B018 - built here for its refusals, tokenizer included
+    if draft is not None:
+        check_pair(opened.config, open_drafter(draft)[0], opened.mask_token_id)
+    opened.load(progress=say)
+    drafter = load_draft(draft, opened, progress=say) if draft is not None else None
+    engine = Engine(opened, drafter, context_length=context_length)
+    say("ready", 1.0)
     return engine
 
 
@@ -101,20 +127,14 @@ def time_step(model: Qwen35, rows: int) -> float:
                 block(x, batch, block.mixer.new_state())
                 seconds[kind] = time.perf_counter() - started
     total = sum(seconds[type(block.mixer)] for block in model.blk)
-    weights = 3 * config.embedding_length * config.feed_forward_length
-    per_weight = min(seconds.values()) / (weights + config.embedding_length * config.inner_size)
+    layer = config.embedding_length * (3 * config.feed_forward_length + config.inner_size)
     head: int = config.vocab_size * config.embedding_length
-    return total + per_weight * head
-
-
-def _weight_bytes(file: WeightFile, packed: bool) -> int:
-    infos = file.tensors.values()
-    return sum(info.n_bytes if packed else info.n_elements * FLOAT_BYTES for info in infos)
+    return total + min(seconds.values()) / layer * head
 
 
 def _kv_bytes(config: TargetConfig) -> int:
     """Target keys and values per position."""
-    return sum(config.full_attention) * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
+    return config.n_attention * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
 
 
 def _draft_kv_bytes(config: DraftConfig) -> int:
@@ -125,12 +145,13 @@ def _state_bytes(config: TargetConfig) -> int:
     """Recurrent and convolution states of all linear layers."""
     layer = config.time_step_rank * config.state_size * config.value_head_dim
     layer += (config.conv_kernel - 1) * config.conv_channels
-    return (config.block_count - sum(config.full_attention)) * layer * FLOAT_BYTES
+    return config.n_linear * layer * FLOAT_BYTES
 
 
 def _context_that_fits(target: TargetConfig, draft: DraftConfig | None) -> int:
+    """The largest halving of the ceiling whose keys and values take at most half of the free memory."""
     per_position = _kv_bytes(target) + (_draft_kv_bytes(draft) if draft else 0)
-    context = min(CPU_CONTEXT, target.context_length)
-    while context > 512 and context * per_position > memory.host_memory().free // 2:
+    context, free = min(CPU_CONTEXT, target.context_length), memory.host_memory().free
+    while context > SMALLEST_CONTEXT and context * per_position > free // 2:
         context //= 2
     return context

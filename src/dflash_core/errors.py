@@ -38,5 +38,9 @@ class OutOfMemoryError(DFlashError):
     """The ledger does not fit the machine; the message names the largest owners and what would fit."""
 
 
+class NumericsError(DFlashError):
+    """A pass produced numbers that are not finite: the weights are damaged, or a kernel is wrong."""
+
+
 class DeviceError(DFlashError):
     """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit."""

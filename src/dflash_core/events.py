@@ -46,7 +46,10 @@ class StepTree:
 
 @dataclass(frozen=True, slots=True)
 class PrefillEvent:
-    """The prompt has been read and the first token of the answer drawn: `tokens` holds just that one."""
+    """The prompt has been read and the first token of the answer drawn: `tokens` holds just that one.
+
+    Where the prompt was cancelled half-way `tokens` is empty and `stop` says so.
+    """
 
     tokens: tuple[int, ...]
     prompt_tokens: int
@@ -61,7 +64,8 @@ class PrefillEvent:
 class StepEvent:
     """One speculative step. `tokens`: the accepted drafts and the token drawn after them, cut at a stop.
 
-    `drafted_depth` is the deepest drafted position, `accepted_depth` how deep the walk went (drafts accepted).
+    `drafted_depth` is the deepest drafted position, `accepted_depth` how deep the walk went. Where the answer ends
+    inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed.
     """
 
     tokens: tuple[int, ...]

@@ -71,11 +71,11 @@ class Spec:
         elif self.kind == "choice":
             if value in self.choices:
                 return value
-        elif not isinstance(value, (bool, str)):
-            number = float(value)
-            whole = self.kind == "float" or number.is_integer()
-            if whole and self.minimum <= number <= self.maximum:
-                return int(value) if self.kind == "int" else number
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            # Compared before any conversion: a seed near 2**63 is not a float, and an int may be too large for one.
+            whole = isinstance(value, int) or value.is_integer()
+            if self.minimum <= value <= self.maximum and (whole or self.kind == "float"):
+                return int(value) if self.kind == "int" else float(value)
         raise KnobError(f"{self.name}={value}: expected {self.allowed}")
 
     def show(self, value: Value) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,24 @@ import torch
 
 from dflash_core import memory
 from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.config import DraftConfig, TargetConfig, check_pair, paired, target_config
+from dflash_core.config import (
+    DraftConfig,
+    TargetConfig,
+    check_pair,
+    mask_token,
+    paired,
+    target_config,
+    target_weights,
+)
 from dflash_core.errors import DeviceError, MismatchError
 from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
-from dflash_core.formats.weights import WeightFile
+from dflash_core.formats.weights import TensorInfo, WeightFile
+from dflash_core.memory import Ledger, Owner, gib
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
 from dflash_core.models.qwen35 import Qwen35
-from dflash_core.runner import PREFILL_CHUNK
+from dflash_core.runner import PREFILL_CHUNK, check_ids
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 
@@ -30,45 +40,82 @@ DENSE_SHARE = 0.6
 
 
 class Target:
-    """A target model with its tokenizer and chat template, in torch float32 on the CPU."""
+    """A target model in torch float32 on the CPU. The header is read at once, text parts when asked for.
 
-    def __init__(self, file: GGUFFile, config: TargetConfig, model: Qwen35, packed: bool) -> None:
-        self.file, self.config, self.model, self.packed = file, config, model, packed
-        self.tokenizer = Tokenizer.from_metadata(file.metadata)
-        self.template = ChatTemplate.for_tokenizer(self.tokenizer)
+    `model` and `packed` are there after `load`.
+    """
+
+    model: Qwen35
+    packed: bool
+
+    def __init__(self, path: str | Path) -> None:
+        self.file: GGUFFile = open_gguf(path)
+        self.config: TargetConfig = target_config(self.file)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The file's own tokenizer. Raises FormatError or UnsupportedError."""
+        return Tokenizer.from_metadata(self.file.metadata)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The file's own chat template, or plain ChatML. Raises TemplateError."""
+        return ChatTemplate.for_tokenizer(self.tokenizer)
 
     @property
-    def path(self) -> Path:
-        return self.file.path
+    def mask_token_id(self) -> int | None:
+        return mask_token(self.file)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory as they are held."""
+        return _bytes(target_weights(self.file, self.config), self.packed)
+
+    def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
+        """Read the weights; `packed` None keeps them quantised only where floats would not fit.
+
+        Raises OutOfMemoryError where dense weights were asked for and do not fit.
+        """
+        dense = _bytes(target_weights(self.file, self.config), packed=False)
+        free = memory.host_memory().free
+        self.packed = dense > DENSE_SHARE * free if packed is None else packed
+        if not self.packed:
+            _check_fits("target", self.file, dense)
+        weights = Weights(self.file, dtype=dtype, packed=self.packed)
+        self.model = Qwen35(weights, self.config, lambda done, total: progress("loading the target", done / total))
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Next-token logits at every position, (n, vocab) float32."""
+        """Next-token logits at every position, (n, vocab) float32. Raises ContextError for ids it does not have."""
         session = CpuSession(self.model)
-        chunks = [self.model.logits(session.run(part, chain)[0]) for part, chain in _chunks(session, ids)]
-        result: npt.NDArray[np.float32] = torch.cat(chunks).float().numpy()
+        passes = self._passes(session, ids)
+        result: npt.NDArray[np.float32] = torch.cat([self.model.logits(h) for h, _ in passes]).float().numpy()
         return result
 
     @torch.inference_mode()
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> npt.NDArray[np.float32]:
         """Outputs of `layers` (residual stream after the layer) at every position, concatenated in that order:
-        (n, len(layers) * hidden) float32. Raises MismatchError for a layer that the model does not have."""
+        (n, len(layers) * hidden) float32.
+
+        Raises ContextError for ids and MismatchError for layers that the model does not have.
+        """
         wrong = [layer for layer in layers if not 0 <= layer < self.config.block_count]
-        if wrong:
-            raise MismatchError(f"layer {wrong[0]} does not exist; this target has 0..{self.config.block_count - 1}")
+        if wrong or not len(layers):
+            what = f"layer {wrong[0]} does not exist" if wrong else "no layer named"
+            raise MismatchError(f"{what}; this target has 0..{self.config.block_count - 1}")
         session = CpuSession(self.model)
         session.taps = tuple(layers)
-        chunks = [torch.cat(session.run(part, chain)[1], dim=-1) for part, chain in _chunks(session, ids)]
-        result: npt.NDArray[np.float32] = torch.cat(chunks).float().numpy()
+        passes = self._passes(session, ids)
+        result: npt.NDArray[np.float32] = torch.cat([torch.cat(taps, dim=-1) for _, taps in passes]).float().numpy()
         return result
 
-
-def _chunks(session: CpuSession, ids: Sequence[int]) -> Iterator[tuple[list[int], range]]:
-    """Walk a prompt through `session` chunk by chunk: tokens and parents to run; each is committed after its use."""
-    for at in range(0, len(ids), PREFILL_CHUNK):
-        part = [int(token) for token in ids[at : at + PREFILL_CHUNK]]
-        yield part, range(-1, len(part) - 1)
-        session.commit(range(len(part)))
+    def _passes(self, session: CpuSession, ids: Sequence[int]) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
+        """Run a prompt chunk by chunk: final hidden rows and tapped outputs of each."""
+        plain = check_ids(ids, self.config.vocab_size)
+        for at in range(0, len(plain), PREFILL_CHUNK):
+            part = plain[at : at + PREFILL_CHUNK]
+            yield session.run(part, range(-1, len(part) - 1))
+            session.commit(range(len(part)))
 
 
 class Draft:
@@ -81,23 +128,35 @@ class Draft:
         model: DFlash,
         target: Target,
         mask_token: int,
+        *,
+        packed: bool = False,
         notes: tuple[str, ...] = (),
     ) -> None:
         self.file, self.config, self.model, self.target = file, config, model, target
-        self.mask_token, self.notes = mask_token, notes
+        self.mask_token, self.packed, self.notes = mask_token, packed, notes
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory as they are held."""
+        return _bytes(self.file.tensors.values(), self.packed)
 
     @torch.inference_mode()
     def logits(self, features: npt.NDArray[np.float32], anchor: int) -> npt.NDArray[np.float32]:
         """Draft rows 1..block-1 behind a context: (block - 1, vocab) float32.
 
         `features` (n, taps * hidden): what `Target.hidden(ids, config.target_layers)` gives for the n tokens before
-        the anchor.
+        the anchor. Raises MismatchError for another width, ContextError for an anchor that is not in the vocabulary.
         """
+        width = len(self.config.target_layers) * self.config.embedding_length
+        array = np.ascontiguousarray(features)
+        if array.ndim != 2 or array.shape[1] != width or not len(array):
+            raise MismatchError(f"features of shape {array.shape}; this drafter expects (positions, {width})")
+        check_ids([anchor], self.target.config.vocab_size)
         session = CpuSession(self.target.model, self.model, self.mask_token)
         states = session.draft_states
-        self.model.absorb(torch.from_numpy(np.asarray(features)).to(self.model.output_norm.dtype), 0, states)
+        self.model.absorb(torch.from_numpy(array).to(self.model.output_norm.dtype), 0, states)
         block = [int(anchor)] + [self.mask_token] * (self.config.block_size - 1)
-        out = self.model.forward(self.target.model.token_embd.rows(block), len(features), states)
+        out = self.model.forward(self.target.model.token_embd.rows(block), len(array), states)
         result: npt.NDArray[np.float32] = self.target.model.output(out[1:]).float().numpy()
         return result
 
@@ -112,18 +171,18 @@ def load_target(
 ) -> Target:
     """Load a qwen35 GGUF. `packed` keeps weights quantised in memory; by default only where floats would not fit.
 
-    Raises FormatError, UnsupportedError, DeviceError.
+    Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """
+    target = open_target(path, device, progress=progress)
+    target.load(packed=packed, dtype=dtype, progress=progress or _silent)
+    return target
+
+
+def open_target(path: str | Path, device: str = "cpu", *, progress: Progress | None = None) -> Target:
+    """Read a target's header only. Raises FormatError, UnsupportedError, DeviceError."""
     _check_device(device)
-    say = progress or _silent
-    say("reading the target's header", 0.0)
-    file = open_gguf(path)
-    config = target_config(file)
-    if packed is None:
-        packed = _dense_bytes(file) > DENSE_SHARE * memory.host_memory().free
-    weights = Weights(file, dtype=dtype, packed=packed)
-    model = Qwen35(weights, config, lambda done, total: say("loading the target", done / total))
-    return Target(file, config, model, packed)
+    (progress or _silent)("reading the target's header", 0.0)
+    return Target(path)
 
 
 def load_draft(
@@ -131,15 +190,17 @@ def load_draft(
 ) -> Draft:
     """Load a DFlash drafter (z-lab directory or safetensors file, or a GGUF of the three flavours) for `target`.
 
-    Raises FormatError, UnsupportedError, and MismatchError where it was made for another target.
+    Raises FormatError, UnsupportedError, OutOfMemoryError, and MismatchError where it was made for another target.
     """
     (progress or _silent)("loading the drafter", 0.0)
     config, file = open_drafter(path)
-    notes = check_pair(target.config, config, target.tokenizer.mask_token_id)
-    config = paired(target.config, config, target.tokenizer.mask_token_id)
+    notes = check_pair(target.config, config, target.mask_token_id)
+    config = paired(target.config, config, target.mask_token_id)
     assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
+    if not target.packed:
+        _check_fits("drafter", file, _bytes(file.tensors.values(), packed=False))
     model = DFlash(Weights(file, dtype=dtype, packed=target.packed), config)
-    return Draft(file, config, model, target, config.mask_token_id, notes)
+    return Draft(file, config, model, target, config.mask_token_id, packed=target.packed, notes=notes)
 
 
 def _check_device(device: str) -> None:
@@ -149,8 +210,21 @@ def _check_device(device: str) -> None:
         raise DeviceError(f"unknown device {device!r}; expected cpu or auto")
 
 
-def _dense_bytes(file: GGUFFile) -> int:
-    return sum(info.n_elements for info in file.tensors.values()) * FLOAT_BYTES
+def _check_fits(owner: str, file: WeightFile, dense: int) -> None:
+    """Refuse weights that do not fit as floats, before any of them is read."""
+    host = memory.host_memory()
+    packed = _bytes(file.tensors.values(), packed=True)
+    remedies = (
+        f"keep the weights packed (packed=True, {gib(packed)} read from the file as needed), "
+        f"take a model of at most {gib(int(DENSE_SHARE * host.free))} as floats, "
+        f"or close programs that hold {gib(max(0, dense - host.free))}"
+    )
+    ledger = Ledger("this machine", (Owner(owner, dense, "float32 weights"),), host.total, host.free)
+    memory.check(ledger, remedies)
+
+
+def _bytes(infos: Iterable[TensorInfo], packed: bool) -> int:
+    return sum(info.n_bytes if packed else info.n_elements * FLOAT_BYTES for info in infos)
 
 
 def _silent(phase: str, done: float) -> None:

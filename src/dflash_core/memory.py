@@ -68,8 +68,10 @@ def host_memory() -> HostMemory:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     fields = _kib_fields(Path("/proc/meminfo"))
     free = fields.get("MemAvailable", total // 2)
-    limit, used = _first_number("/sys/fs/cgroup/memory.max"), _first_number("/sys/fs/cgroup/memory.current")
+    limit = _first_number("/sys/fs/cgroup/memory.max")
     if limit and limit < total:
+        # Pages of files that were read count as used there, but the kernel gives them back when asked.
+        used = _first_number("/sys/fs/cgroup/memory.current") - _field("/sys/fs/cgroup/memory.stat", "inactive_file")
         total, free = limit, min(free, max(0, limit - used))
     return HostMemory(total, free, _kib_fields(Path("/proc/self/status")).get("VmRSS") or _peak())
 
@@ -89,6 +91,15 @@ def _kib_fields(path: Path) -> dict[str, int]:
         return {}
     parts = (line.split() for line in lines if line.endswith(" kB"))
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in parts}
+
+
+def _field(path: str, name: str) -> int:
+    """The number of a `name 123` line; 0 where there is none."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(name + " ")), 0)
 
 
 def _first_number(path: str) -> int:

@@ -17,6 +17,17 @@ PREFILL_CHUNK = 256
 MAX_CHECKPOINTS = 4
 
 
+def check_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
+    """The ids as plain ints. Raises ContextError where there are none, or one is not in the vocabulary."""
+    plain = [int(token) for token in ids]
+    if not plain:
+        raise ContextError("the prompt is empty; expected at least one token")
+    wrong = next((token for token in plain if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        raise ContextError(f"token {wrong} is outside the vocabulary of {vocab_size:,}; check the tokenizer")
+    return plain
+
+
 class Runner:
     """Runs answers on one backend, one at a time. Only `cancel` may be called from another thread."""
 
@@ -52,8 +63,12 @@ class Runner:
         `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
         `on_prefill(done, total)` follows the prompt. Raises ContextError for a prompt that does not fit.
         """
-        ids = [int(token) for token in ids]
-        self._check(ids)
+        ids = check_ids(ids, self.vocab_size)
+        if len(ids) >= self.context_length:
+            raise ContextError(
+                f"the prompt has {len(ids):,} tokens, the context holds {self.context_length:,} with the answer; "
+                "shorten the prompt or start a new conversation"
+            )
         self._cancelled.clear()
         return self._run(ids, knobs, frozenset(keep), on_prefill)
 
@@ -86,18 +101,6 @@ class Runner:
             # A pass that failed half-way leaves a state nobody can vouch for.
             self.reset()
             raise
-
-    def _check(self, ids: Sequence[int]) -> None:
-        if not ids:
-            raise ContextError("the prompt is empty; expected at least one token")
-        if len(ids) >= self.context_length:
-            raise ContextError(
-                f"the prompt has {len(ids):,} tokens, the context holds {self.context_length:,} with the answer; "
-                "shorten the prompt or start a new conversation"
-            )
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
-            wrong = next(token for token in ids if not 0 <= token < self.vocab_size)
-            raise ContextError(f"token {wrong} is outside the vocabulary of {self.vocab_size:,}; check the tokenizer")
 
     def _rewind(self, ids: Sequence[int]) -> int:
         """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits."""

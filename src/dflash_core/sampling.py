@@ -23,10 +23,13 @@ _HIGH_SHIFT = np.uint64(32)
 
 
 def philox(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """First word of Philox4x32-10 (Salmon et al., 2011), counter (token id, position, 0, 0), key the 64-bit seed."""
+    """First word of Philox4x32-10 (Salmon et al., 2011), key the 64-bit seed.
+
+    The counter is (token id, low half of position, high half of position, 0).
+    """
     x0 = token_ids.astype(np.uint64) & _LOW
     x1 = np.full_like(x0, position & 0xFFFFFFFF)
-    x2 = np.zeros_like(x0)
+    x2 = np.full_like(x0, position >> 32)
     x3 = np.zeros_like(x0)
     key0, key1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
     for _ in range(10):
@@ -74,8 +77,10 @@ class Sampler:
             ids = largest(row, 2)
             return ids, row[ids]
         ids = largest(row, knobs.top_k or len(row))
-        kept = row[ids] / knobs.temperature
-        weights = np.exp(kept - kept[0])
+        # Relative to the best before dividing: a tiny temperature then sends the others to -inf, not all to inf.
+        with np.errstate(over="ignore"):
+            kept = (row[ids] - row[ids[0]]) / knobs.temperature
+        weights = np.exp(kept)
         if knobs.top_p < 1:
             # The token that crosses the border stays, so at least one always does.
             before = np.cumsum(weights) - weights
@@ -83,7 +88,7 @@ class Sampler:
             keep[0] = True
             ids, kept, weights = ids[keep], kept[keep], weights[keep]
         if knobs.min_p > 0:
-            keep = weights >= knobs.min_p * weights[0]
+            keep = weights >= knobs.min_p  # the best weighs 1
             ids, kept = ids[keep], kept[keep]
         return ids, kept + gumbel(knobs.seed, position, ids)
 

@@ -113,7 +113,10 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # "~name" of a user that does not exist
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> LoadRequest:
@@ -148,6 +151,8 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
     if args.command == "inspect":
         from dflash_tui.commands import inspect
 
+        if args.model is not None and request.target is not None:
+            parser.error("inspect: MODEL and --target name the same thing; give one of them")
         model, draft = args.model or request.target, request.draft
         if model is None:
             model, draft = demo_target_path(), draft or demo_draft_path()

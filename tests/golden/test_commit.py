@@ -109,3 +109,21 @@ def test_checkpoint_returns_to_the_state() -> None:
     assert np.array_equal(session.prefill([7, 8, 9]), expected)
     session.restore(None)
     assert session.length == 0
+
+
+def test_the_drafter_sees_the_context_of_the_checkpoint() -> None:
+    """Rewound and gone on differently, the drafter's context must be the new text's features and no other's."""
+    target = load_target(golden("tiny-F16.gguf"))
+    drafter = load_draft(golden("tiny-dflash"), target)
+    session = CpuSession(target.model, drafter.model, drafter.mask_token)
+    session.prefill(range(30))
+    point = session.checkpoint()
+    for absorbed_before in (False, True):
+        session.prefill([7, 8, 9, 10])
+        if absorbed_before:
+            session.draft(3, 0)
+        session.restore(point)
+        session.prefill([400, 401])
+        features = target.hidden([*range(30), 400, 401], drafter.config.target_layers)
+        assert np.abs(session.draft(3, 0) - drafter.logits(features, 3)).max() < 1e-3
+        session.restore(point)

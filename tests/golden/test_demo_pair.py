@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 
-from dflash_core import Engine, Knobs, load_pair
+from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation, Message, build_prompt
 from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.engine import load_pair
 from support.compare import Comparison, generated
 
 QUESTIONS = [

@@ -97,16 +97,28 @@ def test_other_models_are_lossless(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_sampled_tree_equals_sampled_plain(name: str) -> None:
+@pytest.mark.parametrize("p_min", [0.0, 0.3])
+def test_sampled_tree_equals_sampled_plain(name: str, p_min: float) -> None:
     for budget in FEW_BUDGETS:
         for mode in ("tree", "chain"):
-            check(name, Knobs(mode=mode, budget=budget, **SAMPLED), seed=budget, sampled=True)
+            check(name, Knobs(mode=mode, budget=budget, p_min=p_min, **SAMPLED), seed=budget, sampled=True)
 
 
 @pytest.mark.parametrize("knob", [{"chain_seed": False}, {"tree_width": 1}, {"tree_width": 3}, {"tree_temperature": 3}])
 def test_tree_shapes_are_lossless(knob: dict[str, float]) -> None:
+    changed = 0
     for budget in FEW_BUDGETS:
-        check(BOTH[0], Knobs(mode="tree", budget=budget, **knob), seed=budget)
+        steps = check(BOTH[0], Knobs(mode="tree", budget=budget, **knob), seed=budget)
+        usual = check(BOTH[0], Knobs(mode="tree", budget=budget), seed=budget)
+        changed += [step.tree.parents for step in steps] != [step.tree.parents for step in usual]
+    assert changed >= len(FEW_BUDGETS) // 2, "the knob has to change the trees"
+
+
+def test_p_min_shapes_the_decoders_trees() -> None:
+    for step in check(BOTH[0], Knobs(mode="tree", budget=63, p_min=0.3), seed=5):
+        for node in range(2, len(step.tree.tokens)):
+            assert step.tree.probs[node] >= 0.3
+        assert len(step.tree.tokens) < 64
 
 
 def test_penalties_follow_the_path() -> None:
@@ -143,13 +155,12 @@ class StaleConvBackend(PlantedBackend):
 @pytest.mark.parametrize("broken", [SpoiledBackend, StaleConvBackend])
 def test_a_spoiled_commit_is_seen(broken: type[PlantedBackend]) -> None:
     ids, expected = prompt(BOTH[0]), plain(BOTH[0], False)
-    wrong = 0
-    for budget in FEW_BUDGETS:
-        if budget == 1:
-            continue  # a chain of one has no off-spine path
-        backend = broken(target(), ids, expected, budget)
-        wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=TOKENS))[0] != expected[:TOKENS]
-    assert wrong >= 2
+    for budget in (16, 22, 63, 256):
+        wrong = 0
+        for seed in range(6):
+            backend = broken(target(), ids, expected, seed)
+            wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=LONG))[0] != expected[:LONG]
+        assert wrong >= 3, f"budget {budget} hides it"
 
 
 @pytest.mark.full

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dflash_core import Engine, Knobs, Target
+from dflash_core import Engine, Knobs
+from dflash_core.loading import Target
 from dflash_core.sampling import Sampler
 
 NEAR_TIE = 1e-4

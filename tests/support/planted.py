@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dflash_core import Target
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.decoder import Decoder
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.loading import Target
 
 
 class PlantedBackend:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dflash_core import Draft, Engine, Knobs, Target, load_draft, load_pair, load_target
-from dflash_core.errors import DeviceError, MismatchError, OutOfMemoryError, UnsupportedError
+from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.engine import load_pair
+from dflash_core.errors import (
+    ContextError,
+    DeviceError,
+    MismatchError,
+    NumericsError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from dflash_core.events import PrefillEvent, StepEvent
+from dflash_core.loading import Draft, Target
 from dflash_core.memory import Ledger, Owner, check, gib, host_memory
-from support.golden import draft, golden, target
+from support.golden import draft, golden, goldens, target
 
 
 def run_python(code: str) -> str:
@@ -77,6 +89,95 @@ def test_prefix_reuse_gives_the_same_answer_as_a_fresh_prefill() -> None:
 def test_a_missing_layer_is_refused() -> None:
     with pytest.raises(MismatchError, match=r"layer 4 does not exist; this target has 0\.\.3"):
         target().hidden([1], layers=[4])
+    with pytest.raises(MismatchError, match="no layer named"):
+        target().hidden([1], layers=[])
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [768], [3, 100_000]])
+def test_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
+    refusing: list[Callable[[], object]] = [
+        lambda: target().logits(ids),
+        lambda: target().hidden(ids, [0]),
+        lambda: Engine(target()).generate(ids, Knobs()),
+    ]
+    for call in refusing:
+        with pytest.raises(ContextError):
+            call()
+
+
+def test_a_draft_of_the_wrong_shape_is_refused() -> None:
+    features = np.zeros((4, 512), np.float32)
+    for wrong in (features[:, :256], features[:0], features[0]):
+        with pytest.raises(MismatchError, match=r"expects \(positions, 512\)"):
+            draft().logits(wrong, 1)
+    for anchor in (-1, 768):
+        with pytest.raises(ContextError):
+            draft().logits(features, anchor)
+    rng = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
+    assert np.array_equal(draft().logits(rng[::-1], 1), draft().logits(rng[::-1].copy(), 1))
+
+
+def test_a_drafter_of_another_target_is_refused() -> None:
+    other = load_target(golden("tiny-F16.gguf"))
+    with pytest.raises(MismatchError, match="loaded for another target"):
+        Engine(other, draft())
+
+
+def test_what_does_not_fit_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_core.memory import HostMemory
+
+    monkeypatch.setattr("dflash_core.memory.host_memory", lambda: HostMemory(8 << 30, 1 << 20, 1 << 20))
+    with pytest.raises(OutOfMemoryError) as refusal:
+        load_target(golden("tiny-F16.gguf"), packed=False)
+    for part in ("target", "is free", "keep the weights packed", "take a model of at most", "close programs"):
+        assert part in str(refusal.value)
+    assert load_target(golden("tiny-F16.gguf")).packed, "where floats do not fit, weights stay packed"
+    with pytest.raises(OutOfMemoryError, match="a context of 512 positions fits"):
+        Engine(target(), context_length=4096)
+
+
+def test_a_cut_context_is_said() -> None:
+    notes = Engine(target(), context_length=100).notes
+    assert any("100 positions here, of the model's 4,096" in note for note in notes)
+    for wrong in (0, -5, 1):
+        with pytest.raises(ContextError, match="at least 2"):
+            Engine(target(), context_length=wrong)
+
+
+def test_an_mtp_block_is_not_counted() -> None:
+    for path in goldens("tiny-mtp-F16.gguf"):
+        assert load_target(path).weight_bytes == target().weight_bytes
+
+
+def test_headers_are_judged_before_weights_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Target, "load", lambda *_, **__: pytest.fail("weights were read"))
+    config = json.loads((golden("tiny-dflash") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_target_layers": 9}))
+    (tmp_path / "model.safetensors").symlink_to(golden("tiny-dflash") / "model.safetensors")
+    with pytest.raises(MismatchError, match="made for 9 target layers, expected 4"):
+        load_pair(golden("tiny-F16.gguf"), tmp_path)
+
+
+def test_the_prediction_follows_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    monkeypatch.setattr("dflash_core.engine.time_step", lambda model, count: rows.append(count) or 0.0)
+    engine = Engine(target(), draft())
+    for knobs in (Knobs(mode="ar"), Knobs(mode="chain", budget=200), Knobs(mode="chain", budget=4), Knobs(budget=40)):
+        engine.predicted_step_seconds(knobs)
+    Engine(target()).predicted_step_seconds(Knobs(budget=40))
+    assert rows == [1, 16, 5, 41, 1]
+
+
+@pytest.mark.parametrize("damage", ["nan", "inf"])
+@pytest.mark.parametrize("where", ["target", "drafter"])
+def test_damaged_weights_are_named(damage: str, where: str) -> None:
+    broken = load_target(golden("tiny-F16.gguf"))
+    drafter = load_draft(golden("tiny-dflash"), broken)
+    matrix = broken.model.output if where == "target" else drafter.model.fc
+    matrix.weight[3] = float(damage)  # type: ignore[attr-defined]
+    for knobs in (Knobs(), Knobs(mode="chain"), Knobs(temperature=0.8, top_k=5, min_p=0.1)):
+        with pytest.raises(NumericsError, match=f"the {where} produced numbers that are not finite at position"):
+            list(Engine(broken, drafter).generate(list(range(20)), knobs))
 
 
 def test_devices() -> None:
@@ -156,4 +257,4 @@ def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_fast_step_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_core.engine.time.perf_counter", lambda: 0.0)
-    assert Engine(target(), draft()).predicted_step_seconds() is None
+    assert Engine(target(), draft()).predicted_step_seconds(Knobs()) is None

@@ -96,6 +96,13 @@ def test_small_budget_with_a_seed_is_the_chain() -> None:
     assert build(7, found, 16).parents[16] != 15, "node 16 has to be a sibling"
 
 
+def test_a_candidate_at_p_min_stays() -> None:
+    found = Candidates(np.array([[1, 2]] * 3), np.log(np.array([[0.5, 0.25]] * 3)))
+    assert len(build(7, found, 50, p_min=float(np.exp(found.log_probs[0, 1])))) == 15
+    assert len(build(7, found, 50, p_min=0.26)) == 4
+    assert len(build(7, found, 50, p_min=0.51)) == 2, "the first spine node is exempt"
+
+
 def test_no_depths_is_the_root_alone() -> None:
     empty = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
     assert build(7, empty, 22) == Tree((7,), (-1,), (0,), (0.0,), (0.0,))

@@ -114,6 +114,8 @@ def canonical(name: str) -> str:
 
 
 def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) -> RenamedWeights:
+    if config.key_length % 2:
+        raise FormatError(f"{source}: the head size is {config.key_length}, expected an even number; convert it again")
     names: dict[str, str] = {}
     for name in weights.tensors:
         to = canonical(name)

@@ -48,8 +48,8 @@ def _ready(stdin: TextIO) -> bool:
 
 def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False) -> int:
     """Load the pair, answer, and report. Returns the exit code; raises DFlashError."""
-    from dflash_core import load_pair
     from dflash_core.conversation import Conversation
+    from dflash_core.engine import load_pair
 
     notes = Notes()
     target, draft = request.target, request.draft

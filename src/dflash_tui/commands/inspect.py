@@ -12,11 +12,12 @@ from dflash_core.config import (
     DraftConfig,
     TargetConfig,
     check_pair,
+    mask_token,
     target_config,
     types_by_group,
     unusual,
 )
-from dflash_core.errors import MismatchError
+from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import WeightFile
@@ -27,16 +28,23 @@ Rows = list[tuple[str, str]]
 
 
 def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
-    """Describe `model` and, where given, how `draft` fits it. Raises DFlashError, also for a drafter that does not."""
-    if _is_drafter(model):
+    """Describe `model` and, where given, how `draft` fits it. `model` may be a drafter if it stands alone.
+
+    Raises DFlashError, also for a drafter that does not fit.
+    """
+    described: dict[str, Any] = {}
+    text, misfit = "", None
+    gguf = None if model.is_dir() or model.suffix == ".safetensors" else open_gguf(model)
+    if gguf is None or gguf.metadata.get("general.architecture") in DRAFT_ARCHITECTURES:
+        if draft is not None:
+            raise UnsupportedError(f"{model} is a drafter itself; name its target first: inspect TARGET --draft DRAFT")
         config, file = open_drafter(model)
-        described: dict[str, Any] = {"draft": _draft_facts(config, file)}
-        text, misfit = _section(model, _draft_rows(config, file)), None
+        described["draft"] = _draft_facts(config, file)
+        text = _section(model, _draft_rows(config, file))
     else:
-        gguf = open_gguf(model)
         target = target_config(gguf)
-        described = {"model": _target_facts(target, gguf)}
-        text, misfit = _section(model, _target_rows(target, gguf)), None
+        described["model"] = _target_facts(target, gguf)
+        text = _section(model, _target_rows(target, gguf))
         if draft is not None:
             config, file = open_drafter(draft)
             fit, misfit = _fit(target, config, gguf)
@@ -52,17 +60,9 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
     return 0
 
 
-def _is_drafter(path: Path) -> bool:
-    """Whether `path` alone says drafter; a folder or a safetensors file can be nothing else here."""
-    if path.is_dir() or path.suffix == ".safetensors":
-        return True
-    return open_gguf(path).metadata.get("general.architecture") in DRAFT_ARCHITECTURES
-
-
 def _fit(target: TargetConfig, draft: DraftConfig, gguf: GGUFFile) -> tuple[dict[str, Any], MismatchError | None]:
-    mask = gguf.metadata.get("tokenizer.ggml.mask_token_id")
     try:
-        notes = check_pair(target, draft, mask if isinstance(mask, int) else None)
+        notes = check_pair(target, draft, mask_token(gguf))
     except MismatchError as error:
         return {"fits": False, "reason": str(error), "notes": []}, error
     return {"fits": True, "reason": "", "notes": list(notes)}, None
@@ -92,11 +92,12 @@ def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
 
 
 def _target_rows(config: TargetConfig, gguf: GGUFFile) -> Rows:
-    attention = sum(config.full_attention)
-    linear = config.block_count - attention
     return [
         ("name", config.name),
-        ("architecture", f"{config.architecture}: {linear} gated delta net and {attention} full-attention layers"),
+        (
+            "architecture",
+            f"{config.architecture}: {config.n_linear} gated delta net and {config.n_attention} full-attention layers",
+        ),
         ("size", f"{_size_line(gguf)}; GGUF v{gguf.version}{', ' if config.file_type else ''}{config.file_type}"),
         ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
         ("attention", f"{config.head_count} heads over {config.head_count_kv} KV heads of {config.key_length}"),

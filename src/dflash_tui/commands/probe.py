@@ -39,8 +39,8 @@ def compiler() -> Facts:
 
 def demo() -> Facts:
     """Load the demo pair as the app would."""
-    from dflash_core import load_pair
     from dflash_core.demo import demo_draft_path, demo_target_path
+    from dflash_core.engine import load_pair
 
     for path in (demo_target_path(), demo_draft_path()):
         if not path.is_file():

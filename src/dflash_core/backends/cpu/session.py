@@ -85,9 +85,9 @@ class CpuSession:
                 state.keep(self.length, index)
             else:
                 state.keep(index)
-        if self._features is not None:
+        if self.drafter is not None and self._features is not None:
             self._waiting.append(self._features[index])
-            self._features = None
+        self._features = None
         self.length += len(path)
         if self.length - self._absorbed >= ABSORB_ROWS:
             self._absorb()

@@ -1,0 +1,77 @@
+"""The table of parameters: every refusal names the range, every value survives its own text."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_core.errors import KnobError
+from dflash_core.knobs import SPEC, SPECS, Knobs, parse_settings
+
+
+def test_defaults_as_designed() -> None:
+    knobs = Knobs()
+    assert knobs.mode == "auto"
+    assert (knobs.budget, knobs.p_min, knobs.tree_temperature, knobs.tree_width) == (22, 0, 1, 8)
+    assert knobs.chain_seed
+    assert not knobs.thinking
+    with pytest.raises(FrozenInstanceError):
+        knobs.budget = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_value_survives_its_own_text(spec: object) -> None:
+    assert spec in SPECS
+    name = spec.name  # type: ignore[attr-defined]
+    ends = {SPEC[name].default}
+    if SPEC[name].kind in ("int", "float"):
+        ends |= {SPEC[name].minimum, SPEC[name].maximum}
+    for value in ends | set(SPEC[name].choices):
+        assert parse_settings({name: str(value)})[name] == value
+        assert getattr(Knobs().replace(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"budget": "0"}, "budget=0: expected 1 to 256"),
+        ({"budget": "257"}, "expected 1 to 256"),
+        ({"budget": "7.5"}, "expected a whole number from 1 to 256"),
+        ({"budget": "many"}, "expected a whole number from 1 to 256"),
+        ({"p_min": "1.01"}, "expected 0 to 1"),
+        ({"p_min": "nan"}, "expected 0 to 1"),
+        ({"mode": "fast"}, "expected ar, chain, tree, auto"),
+        ({"thinking": "maybe"}, "expected on or off"),
+        ({"seed": "9" * 400}, "expected 0 to 9,223,372,036,854,775,807"),
+        ({"buget": "3"}, "did you mean budget?"),
+        ({"zzz": "3"}, "known: mode, budget"),
+    ],
+)
+def test_refusals(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(KnobError) as refusal:
+        parse_settings(settings)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [None, [1], "22", 1.5, True, float("inf")])
+def test_values_of_another_kind(value: object) -> None:
+    with pytest.raises(KnobError):
+        Knobs(budget=value)  # type: ignore[arg-type]
+
+
+def test_large_seeds_are_exact() -> None:
+    assert Knobs(seed=2**63 - 1).seed == 2**63 - 1
+    with pytest.raises(KnobError):
+        Knobs(seed=2**63)
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_any_text_is_a_value_or_a_refusal(name: str, text: str) -> None:
+    for key in (name, "budget", "p_min", "mode", "thinking"):
+        with contextlib.suppress(KnobError):
+            Knobs().replace(**parse_settings({key: text}))
