@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def load_pair(
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read."""
     say: Progress = progress or (lambda phase, done: None)
+    _leave_a_core()
     opened = open_target(target, device, progress=say)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
     if draft is not None:
@@ -109,6 +111,16 @@ def load_pair(
     engine = Engine(opened, drafter, context_length=context_length)
     say("ready", 1.0)
     return engine
+
+
+def _leave_a_core() -> None:
+    """Use all cores but one, unless OMP_NUM_THREADS says otherwise.
+
+    torch's threads wait for each other in every operation, so a single one that another program (or the app's own
+    screen) holds up holds up all of them: with two threads on two busy cores a step took ten times as long.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
 
 
 @torch.inference_mode()

@@ -111,7 +111,7 @@ def test_tree_shapes_are_lossless(knob: dict[str, float]) -> None:
         steps = check(BOTH[0], Knobs(mode="tree", budget=budget, **knob), seed=budget)
         usual = check(BOTH[0], Knobs(mode="tree", budget=budget), seed=budget)
         changed += [step.tree.parents for step in steps] != [step.tree.parents for step in usual]
-    assert changed >= len(FEW_BUDGETS) // 2, "the knob has to change the trees"
+    assert changed >= 3, "the knob has to change the trees that have room for a branch"
 
 
 def test_p_min_shapes_the_decoders_trees() -> None:

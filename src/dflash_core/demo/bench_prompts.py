@@ -1,0 +1,44 @@
+"""The held-out prompts that the pair is measured on: generated ones, and benchmark files from a folder the user has."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from .corpus import build
+from .corpus.base import Exchange
+
+FILES = {"HumanEval": ("HumanEval.jsonl.gz", "prompt"), "gsm8k_test": ("gsm8k_test.jsonl.gz", "question")}
+HELD_DOCUMENTS = 4000
+"""Generated held-out documents that are numbered and checked for near-copies."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and, for generated ones, the expected exchange."""
+
+    number: int
+    text: str
+    expected: Exchange | None = None
+
+
+def held_questions(families: Collection[str] | None = None) -> list[Question]:
+    """The last question of every generated held-out document, of some families or of all, each text once."""
+    out: dict[str, Question] = {}
+    documents = build.generated(HELD_DOCUMENTS, "held")
+    for number, document in zip(count(), documents):
+        if families is None or document.exchange.family in families:
+            text = document.exchange.user
+            out.setdefault(text, Question(number, text, document.exchange))
+    return list(out.values())
+
+
+def file_questions(folder: Path, name: str) -> list[Question]:
+    """The prompts of one benchmark file."""
+    file, key = FILES[name]
+    with gzip.open(folder / file, "rt", encoding="utf-8") as lines:
+        return [Question(i, json.loads(line)[key].strip()) for i, line in enumerate(lines)]

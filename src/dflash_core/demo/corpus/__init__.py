@@ -1,0 +1,1 @@
+"""Generators of the training conversations, one family per file; `build` mixes them."""

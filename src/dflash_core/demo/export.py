@@ -1,0 +1,115 @@
+"""Writes the trained weights as GGUF: a qwen35 target, and a drafter in the `dflash` flavour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf.quants import dequantize, quantize
+
+from . import tokenizer as tok
+from .net import DraftConfig, TargetConfig, Weights, draft_shapes, export_form, target_shapes
+
+TEMPLATE = Path(__file__).parent / "chat_template.jinja"
+
+
+def write_target(path: Path, c: TargetConfig, weights: Weights, tokenizer: Path, name: str = "DFlash demo") -> None:
+    """Write a target with the storage types of `target_shapes`."""
+    w = gguf.GGUFWriter(path, "qwen35")
+    w.add_type("model")
+    w.add_name(name)
+    w.add_block_count(c.layers)
+    w.add_context_length(c.context)
+    w.add_embedding_length(c.hidden)
+    w.add_feed_forward_length(c.ffn)
+    w.add_head_count(c.heads)
+    w.add_head_count_kv(c.kv_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_layer_norm_rms_eps(c.eps)
+    w.add_rope_freq_base(c.rope_theta)
+    w.add_rope_dimension_count(c.rope_dim)
+    w.add_rope_dimension_sections([11, 11, 10, 0])
+    w.add_ssm_conv_kernel(c.conv)
+    w.add_ssm_state_size(c.state)
+    w.add_ssm_group_count(c.k_heads)
+    w.add_ssm_time_step_rank(c.v_heads)
+    w.add_ssm_inner_size(c.inner)
+    w.add_full_attention_interval(c.interval)
+    w.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    _write_tokenizer(w, tokenizer)
+    w.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
+    _write_tensors(w, export_form(weights), target_shapes(c))
+
+
+def write_draft(
+    path: Path, c: DraftConfig, weights: Weights, tokenizer: Path, context: int, kind: str = "Q8_0",
+    name: str = "DFlash demo drafter",
+) -> None:  # fmt: skip
+    """Write a drafter. The file counts target layers by their input, so every tapped id is stored plus one."""
+    w = gguf.GGUFWriter(path, "dflash")
+    w.add_type("model")
+    w.add_name(name)
+    w.add_block_count(c.layers)
+    w.add_context_length(context)
+    w.add_embedding_length(c.hidden)
+    w.add_feed_forward_length(c.ffn)
+    w.add_head_count(c.heads)
+    w.add_head_count_kv(c.kv_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_layer_norm_rms_eps(c.eps)
+    w.add_rope_freq_base(c.rope_theta)
+    w.add_rope_dimension_count(c.head_dim)
+    w.add_uint32("dflash.block_size", c.block)
+    w.add_array("dflash.target_layers", [i + 1 for i in c.taps])
+    if c.window:
+        w.add_uint32("dflash.attention.sliding_window", c.window)
+        w.add_array("dflash.attention.sliding_window_pattern", list(c.sliding))
+    types = {
+        "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+        "Q5_0": gguf.LlamaFileType.MOSTLY_Q5_0,
+        "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+    }
+    w.add_file_type(types[kind])
+    _write_tokenizer(w, tokenizer)
+    w.add_mask_token_id(c.mask_id)
+    _write_tensors(w, export_form(weights), draft_shapes(c, kind))
+
+
+def _write_tokenizer(w: Any, path: Path) -> None:
+    tokens, types, merges = tok.gguf_tables(path)
+    w.add_quantization_version(2)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("qwen35")
+    w.add_token_list(tokens)
+    w.add_token_types(types)
+    w.add_token_merges(merges)
+    w.add_eos_token_id(tok.token_id("<|im_end|>"))
+    w.add_pad_token_id(tok.token_id("<|endoftext|>"))
+    w.add_add_bos_token(False)
+
+
+def _write_tensors(w: Any, weights: Weights, shapes: dict[str, tuple[tuple[int, ...], str]]) -> None:
+    for name, (shape, kind) in shapes.items():
+        data = np.ascontiguousarray(weights[name].numpy(), np.float32)
+        if data.shape != shape:
+            raise ValueError(f"{name}: shape {data.shape}, expected {shape}")
+        if kind == "F32":
+            w.add_tensor(name, data)
+        else:
+            quant = gguf.GGMLQuantizationType[kind]
+            w.add_tensor(name, quantize(data, quant), raw_dtype=quant)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def read_weights(path: Path) -> Weights:
+    """Every tensor of a GGUF file, dequantised to float32."""
+    tensors = gguf.GGUFReader(path).tensors
+    return {t.name: torch.from_numpy(np.array(dequantize(t.data, t.tensor_type), dtype=np.float32)) for t in tensors}

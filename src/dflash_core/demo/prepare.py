@@ -1,0 +1,98 @@
+"""Builds the training corpus: `python -m dflash_core.demo.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER`.
+
+Writes `tokenizer.json` and `corpus.npz`: `tokens` uint16 (bit 15 set on the tokens of the answer), `starts` int64 of
+each document, and the same for the held-out documents. Needs no GPU; the same arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from . import tokenizer as tok
+from .corpus import build, splits
+from .corpus.build import Document
+from .data import ANSWER, U16
+
+
+def encode(tokenizer: Tokenizer, documents: Iterable[Document], context: int) -> tuple[U16, npt.NDArray[np.int64]]:
+    """Tokens and starts of all documents that fit the context."""
+    parts: list[U16] = []
+    documents = iter(documents)
+    while batch := list(islice(documents, 4096)):
+        prompts = tokenizer.encode_batch_fast([d.prompt() for d in batch], add_special_tokens=False)
+        answers = tokenizer.encode_batch_fast([d.answer() for d in batch], add_special_tokens=False)
+        for p, a in zip(prompts, answers, strict=True):
+            if len(p.ids) + len(a.ids) <= context:
+                parts.append(np.array([*p.ids, *(i | ANSWER for i in a.ids)], np.uint16))
+    starts = np.cumsum([0] + [len(p) for p in parts]).astype(np.int64)
+    return np.concatenate(parts), starts
+
+
+def fresh_shard(task: tuple[Path, int, int, int, int]) -> tuple[U16, npt.NDArray[np.int64]]:
+    """Tokenise one shard of new training documents: (tokenizer file, first, count, seed, context)."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the shards already share the cores
+    path, first, count, seed, context = task
+    return encode(tok.load(path), build.generated(count, "train", seed, first), context)
+
+
+def bench_texts(folder: Path) -> list[str]:
+    """The prompts of the benchmark files that lie in `folder`, for the near-copy count."""
+    out = []
+    for name, key in (("HumanEval.jsonl.gz", "prompt"), ("gsm8k_test.jsonl.gz", "question")):
+        if (folder / name).exists():
+            with gzip.open(folder / name, "rt", encoding="utf-8") as lines:
+                out += [json.loads(line)[key] for line in lines]
+    if (folder / "mt_bench.jsonl").exists():
+        rows = (folder / "mt_bench.jsonl").read_text(encoding="utf-8").splitlines()
+        out += [turn for row in rows for turn in json.loads(row)["turns"]]
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--school-math", type=Path, help="gsm8k_train.jsonl.gz; left out of the mixture if not given")
+    parser.add_argument("--bench", type=Path, help="folder of benchmark prompts, to count near-copies in the corpus")
+    parser.add_argument("--documents", type=int, default=450_000)
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    a = parser.parse_args(argv)
+    a.out.mkdir(parents=True, exist_ok=True)
+
+    read = build.sources(a.school_math)
+    texts = (d.prompt() + d.answer() for d in build.generated(40_000, "train", a.seed + 1))
+    read_texts = (d.prompt() + d.answer() for d in build.read_documents(read, "train"))
+    tokenizer = tok.train(t for texts_ in (read_texts, texts) for t in texts_)
+    tokenizer.save(str(a.out / "tokenizer.json"))
+
+    made, made_starts = encode(tokenizer, build.generated(a.documents, "train", a.seed), a.context)
+    known, known_starts = encode(tokenizer, build.read_documents(read, "train"), a.context)
+    held, held_starts = encode(tokenizer, build.generated(4000, "held", a.seed), a.context)
+    held_read, held_read_starts = encode(tokenizer, build.read_documents(read, "held"), a.context)
+    np.savez_compressed(
+        a.out / "corpus.npz", made=made, made_starts=made_starts, known=known, known_starts=known_starts,
+        held=held, held_starts=held_starts, held_read=held_read, held_read_starts=held_read_starts,
+    )  # fmt: skip
+
+    facts = {"documents": len(made_starts) - 1, "tokens": len(made), "read documents": len(known_starts) - 1,
+             "read tokens": len(known), "held-out documents": len(held_starts) + len(held_read_starts) - 2}  # fmt: skip
+    if a.bench:
+        rows = [np.array(e.ids, np.uint16) for e in tokenizer.encode_batch_fast(bench_texts(a.bench))]
+        copies = splits.near_copies(rows, np.concatenate([made, known]) & np.uint16(ANSWER - 1))
+        facts |= {"bench prompts": len(rows), "bench near-copies": sum(copies)}
+    (a.out / "facts.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(facts))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What keeps the figures of the chat screen fresh: stats at 4 Hz, the tree at 2 Hz, memory at 1 Hz, only where seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+
+class Gauges:
+    """Draws title row, strip and panels from the session and the running turn."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self._ticks = 0
+        self._measuring = False
+
+    async def tick(self) -> None:
+        """Four times a second."""
+        self._ticks += 1
+        screen = self._screen
+        if screen.flow.busy:
+            screen.flow.tick()
+            self.strip()
+            self.stats()
+            if self._ticks % 2 == 0:
+                self.tree()
+        if self._ticks % 4 == 0 and screen.session is not None:
+            self.context()
+            if screen.flow.busy or screen.inspector.sees("memory"):
+                await self.memory()
+
+    def draw(self) -> None:
+        """Everything at once: after a resize, another panel, the start or the end of a turn."""
+        if not self._screen.is_mounted:
+            return
+        self.strip()
+        self.stats()
+        self.tree()
+        title = self._screen.query_one(TitleRow)
+        if self._screen.inspector.sees("memory"):
+            self._screen.inspector.memory_panel.show(title.ledger)
+
+    def turn_ended(self) -> None:
+        self.draw()
+        self.context()
+
+    def context(self) -> None:
+        session = self._screen.session
+        if session is not None:
+            self._screen.query_one(TitleRow).context = (session.context_used(), session.context_length)
+
+    def strip(self) -> None:
+        screen, flow = self._screen, self._screen.flow
+        meter, report = flow.meter, flow.report
+        mode, reason, rate, acceptance = "", "", 0.0, 0.0
+        if report is not None:
+            mode, reason = report.mode, report.reason
+            rate, acceptance = report.stats.tokens_per_second, report.stats.acceptance_length
+        elif meter is not None:
+            event = meter.last or meter.prefill
+            mode, reason = (event.mode, event.reason) if event else ("", "")
+            rate = meter.rate(time.monotonic()) if flow.busy else meter.overall_rate
+            acceptance = meter.acceptance
+        screen.query_one(StatusStrip).status = Status(
+            tuple(meter.rates) if meter else (),
+            rate,
+            acceptance,
+            screen.knobs,
+            screen.used,
+            mode,
+            reason,
+        )
+
+    def stats(self) -> None:
+        inspector = self._screen.inspector
+        if inspector.sees("stats"):
+            inspector.stats_panel.show(self._screen.flow.meter, self._screen.flow.report)
+
+    def tree(self) -> None:
+        inspector, meter, session = self._screen.inspector, self._screen.flow.meter, self._screen.session
+        if inspector.sees("tree") and session is not None:
+            inspector.tree_panel.show(meter.last if meter else None, meter.steps if meter else 0, session.token_text)
+
+    async def memory(self) -> None:
+        """Ask for the ledger on another thread: measuring may talk to a driver."""
+        session = self._screen.session
+        if session is None or self._measuring:
+            return
+        self._measuring = True
+        try:
+            ledger = await asyncio.to_thread(session.ledger)
+        except Exception as error:
+            self._screen.log.error(f"the ledger failed: {error}")
+            return
+        finally:
+            self._measuring = False
+        if self._screen.is_mounted:
+            self._screen.query_one(TitleRow).ledger = ledger
+            if self._screen.inspector.sees("memory"):
+                self._screen.inspector.memory_panel.show(ledger)

@@ -1,0 +1,116 @@
+"""One answer: its thinking, its text, how it ended, and a line that says what it cost."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from dflash_core.events import TurnReport
+from dflash_core.knobs import Knobs
+from dflash_tui.clean import clean
+from dflash_tui.meter import Meter
+from dflash_tui.widgets.bars import chance, speed
+from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
+from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.streamed import Streamed
+
+_STOPS = {
+    "stop token": "",
+    "max tokens": "cut at max tokens",
+    "context full": "cut: context full",
+    "cancelled": "stopped",
+}
+
+
+class Answer(Foldable):
+    """Filled while its turn runs. A retry folds it into one line instead of replacing it."""
+
+    def __init__(self, knobs: Knobs) -> None:
+        super().__init__(classes="answer")
+        self.knobs = knobs
+        self.report: TurnReport | None = None
+        self.line = FoldLine()
+        self.thinking = Thinking()
+        self.body = Streamed()
+        self.footer = Static("", classes="turn-footer", markup=False)
+        self.inside = Vertical(self.thinking, self.body, self.footer, classes="answer-inside")
+        self._summary = ""
+        self._sibling = ""
+
+    def compose(self) -> ComposeResult:
+        yield self.line
+        yield self.inside
+
+    def on_mount(self) -> None:
+        self.line.display = False
+
+    @property
+    def text(self) -> str:
+        return self.body.text
+
+    async def add(self, text: str, thinking: str, meter: Meter) -> None:
+        """More of the answer."""
+        if thinking:
+            self.thinking.add(clean(thinking))
+        if self.thinking.text:
+            self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=not self.body.text and not text)
+        if text:
+            # The blank lines between thinking and answer are no part of what is shown.
+            shown = clean(text) if self.body.text else clean(text).lstrip("\n")
+            if shown:
+                await self.body.feed(shown)
+
+    def waiting(self, what: str) -> None:
+        """Say what the turn is doing before its first token, and until it ends."""
+        self.footer.update(Content.styled(what, "$accent"))
+
+    async def end(self, meter: Meter, report: TurnReport | None, outcome: str) -> None:
+        """The turn is over. `outcome` says how where there is no report."""
+        self.report = report
+        if self.thinking.text:
+            self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=False)
+        await self.body.finish()
+        self._summary = summary(meter, report, self.knobs, outcome)
+        self._show_footer()
+
+    async def fail(self, message: str, advice: str) -> None:
+        """The turn ended with an error; what it had produced stays."""
+        await self.inside.mount(Note(message, advice), before=self.footer)
+
+    def place(self, number: int, count: int) -> None:
+        """Which of its siblings it is: shown as ‹2/3› once there are several."""
+        self._sibling = f"‹{number}/{count}›" if count > 1 else ""
+        self._show_footer()
+        self.line.title = f"answer {number}/{count} · {self._summary or 'not finished'}"
+
+    def fold(self) -> None:
+        """Become one line, because a newer answer to the same message follows."""
+        self.line.display = True
+        self.line.open = False
+        self.inside.display = False
+
+    def toggled(self, is_open: bool) -> None:
+        self.inside.display = is_open
+
+    def _show_footer(self) -> None:
+        if self._summary:
+            parts = [self._summary, self._sibling]
+            self.footer.update(Content.styled(" · ".join(part for part in parts if part), "$foreground 70%"))
+
+
+def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str) -> str:
+    """The line under an answer: speed, tokens, acceptance, the knobs it ran with, what ran, why it stopped."""
+    stats = report.stats if report else None
+    tokens = stats.tokens if stats else meter.tokens
+    if not tokens:
+        return outcome or "no tokens"
+    mode = report.mode if report else meter.last.mode if meter.last else meter.prefill.mode if meter.prefill else ""
+    rate = stats.tokens_per_second if stats else meter.overall_rate
+    accept = stats.acceptance_length if stats else meter.acceptance
+    parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"accept {accept:.1f}" if accept else ""]
+    if mode != "ar":
+        parts.append(f"B={knobs.budget} p={chance(knobs.p_min) if knobs.p_min else '0'}")
+    parts += [mode, outcome or (_STOPS[report.stop] if report else "")]
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,37 @@
+"""Blocks of styled lines, put under or beside each other. What the panels are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from rich.cells import cell_len
+from textual.content import Content
+
+Span = tuple[str, str]
+"""Text and its style."""
+Line = Sequence[Span]
+Block = list[Line]
+
+
+def line(*spans: str | Span) -> Line:
+    """A line of plain and styled parts."""
+    return [span if isinstance(span, tuple) else (span, "") for span in spans]
+
+
+def beside(left: Block, right: Block, width: int, gap: int = 2) -> Block:
+    """Two blocks side by side; the left one is padded to `width` cells."""
+    joined: Block = []
+    for a, b in zip_longest(left, right, fillvalue=()):
+        used = sum(cell_len(text) for text, _ in a)
+        joined.append([*a, (" " * max(width - used + gap, 1), ""), *b])
+    return joined
+
+
+def content(lines: Iterable[Line]) -> Content:
+    """The lines as what a Static shows."""
+    spans: list[Span] = []
+    for one in lines:
+        spans += one
+        spans.append(("\n", ""))
+    return Content.assemble(*spans[:-1])

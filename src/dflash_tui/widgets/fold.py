@@ -1,0 +1,97 @@
+"""A line that opens and closes what is under it, by Enter, Space or a click."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Click
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import Static
+
+from dflash_tui.widgets.bars import seconds
+
+
+class FoldLine(Widget, can_focus=True):
+    """`▶ title` or `▼ title`."""
+
+    ALLOW_SELECT = False
+    HELP = "Enter, Space or a click opens and closes it; Alt+T does so for the newest thinking."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,space", "fold", "Open")]
+
+    title: reactive[str] = reactive("", layout=True)
+    open: reactive[bool] = reactive(False)
+
+    def render(self) -> Content:
+        mark = "▼" if self.open else "▶"
+        style = "bold underline" if self.has_focus else "$foreground 70%"
+        return Content.assemble((f"{mark} ", "$accent"), (self.title, style))
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.action_fold()
+
+    def action_fold(self) -> None:
+        self.open = not self.open
+        if isinstance(self.parent, Foldable):
+            self.parent.toggled(self.open)
+
+
+class Foldable(Vertical):
+    """A widget whose first child is a `FoldLine`."""
+
+    def toggled(self, is_open: bool) -> None:
+        """The line was opened or closed."""
+
+
+class Thinking(Foldable):
+    """The model's reasoning: counted while it streams, rendered only while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__(classes="thinking")
+        self.line = FoldLine()
+        self.body = Static("", classes="thinking-body", markup=False)
+        self.text = ""
+        self._drawn = -1
+
+    def compose(self) -> ComposeResult:
+        yield self.line
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.display = False
+        self.body.display = False
+
+    def add(self, text: str) -> None:
+        """More reasoning."""
+        self.text += text
+        self.display = self.display or bool(self.text)
+        if self.line.open:
+            self._draw()
+
+    def count(self, tokens: int, spent: float, *, running: bool) -> None:
+        """Say how long it took, or is taking."""
+        if running:
+            self.line.title = f"thinking… {seconds(spent)} · {tokens} tok"
+        else:
+            self.line.title = f"thought for {seconds(spent)} · {tokens} tok"
+
+    def toggled(self, is_open: bool) -> None:
+        self.body.display = is_open
+        if is_open:
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._drawn != len(self.text):
+            self._drawn = len(self.text)
+            self.body.update(Content(self.text.strip("\n")))

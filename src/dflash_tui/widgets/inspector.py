@@ -1,0 +1,119 @@
+"""The inspector: four panels behind tabs, side by side where the terminal is wide."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from dflash_core.knobs import Knobs
+from dflash_tui.widgets.memory import MemoryPanel
+from dflash_tui.widgets.panel import Panel
+from dflash_tui.widgets.params import ParamsPanel
+from dflash_tui.widgets.stats import StatsPanel
+from dflash_tui.widgets.tree import TreePanel
+
+TABS = (("params", "Params", "F2"), ("stats", "Stats", "F3"), ("tree", "Tree", "F4"), ("memory", "Memory", "F5"))
+
+
+class TabRow(Widget, can_focus=True):
+    """The names of the panels; the present one in brackets."""
+
+    ALLOW_SELECT = False
+    HELP = "Left and right change the panel; F2 to F5 go to one directly; Ctrl+B hides the inspector."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "previous", show=False),
+        Binding("right", "move(1)", "next", show=False),
+    ]
+
+    active: reactive[str] = reactive("stats")
+
+    def render(self) -> Content:
+        parts: list[tuple[str, str]] = []
+        for name, label, key in TABS:
+            chosen = name == self.active
+            style = "bold $primary" + (" underline" if self.has_focus else "") if chosen else "$foreground 70%"
+            parts.append((f"‹{label}›" if chosen else f" {label} ", style))
+            parts.append((f" {key} ", "$foreground 40%"))
+        return Content.assemble(*parts)
+
+    def action_move(self, count: int) -> None:
+        names = [name for name, _, _ in TABS]
+        place = (names.index(self.active) + count) % len(names)
+        self.query_ancestor(Inspector).active = names[place]
+
+    def on_click(self, event: Click) -> None:
+        at = 0
+        for name, label, key in TABS:
+            at += len(label) + len(key) + 4
+            if event.x < at:
+                self.query_ancestor(Inspector).active = name
+                return
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+
+class Inspector(Container):
+    """Which panels are seen is decided by classes: one in a column or drawer, all four when wide."""
+
+    active: reactive[str] = reactive("stats")
+
+    class Switched(Message):
+        """Another panel is shown now."""
+
+        def __init__(self, active: str) -> None:
+            super().__init__()
+            self.active = active
+
+    def __init__(self, knobs: Knobs) -> None:
+        super().__init__(id="inspector")
+        self.params_panel = ParamsPanel(knobs)
+        self.stats_panel = StatsPanel()
+        self.tree_panel = TreePanel()
+        self.memory_panel = MemoryPanel()
+
+    def compose(self) -> ComposeResult:
+        yield TabRow(id="tabs")
+        with Vertical(classes="column", id="column-a"):
+            yield self.params_panel
+            yield self.memory_panel
+        with Vertical(classes="column", id="column-b"):
+            yield self.stats_panel
+            yield self.tree_panel
+
+    def watch_active(self, active: str) -> None:
+        if self.is_mounted:
+            self._apply(active)
+            self.post_message(self.Switched(active))
+
+    def _apply(self, active: str) -> None:
+        self.query_one(TabRow).active = active
+        for panel in (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel):
+            panel.set_class(panel.id == f"panel-{active}", "-active")
+        for column in self.query(".column"):
+            column.set_class(bool(column.query(".panel.-active")), "-active")
+
+    def on_mount(self) -> None:
+        self._apply(self.active)
+
+    def enter(self, name: str) -> None:
+        """Show a panel and focus it."""
+        self.active = name
+        self.call_after_refresh(self.query_one(f"#panel-{name}", Panel).enter)
+
+    def sees(self, name: str) -> bool:
+        """Whether a panel is on the screen, so that drawing it is worth it."""
+        if not self.display or not self.region.area:
+            return False
+        return self.active == name or self.screen.has_class("-wide")

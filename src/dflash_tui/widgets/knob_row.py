@@ -1,0 +1,120 @@
+"""One parameter on one row: the part that sliders, switches and choices share."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Blur, Click
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from dflash_core.knobs import Spec, Value
+from dflash_tui.widgets.bars import fit
+
+LABEL = 18
+LEFT = LABEL + 3  # focus mark, staged mark, label, a space
+
+
+class KnobRow(Widget, can_focus=True):
+    """A focusable row for one `Spec`. Posts `Changed` when the user changes the value, never when the app sets it."""
+
+    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step(-1)", "less", show=False),
+        Binding("right", "step(1)", "more", show=False),
+        Binding("backspace", "reset", "default", show=False),
+        Binding("up", "app.focus_previous", "up", show=False),
+        Binding("down", "app.focus_next", "down", show=False),
+    ]
+
+    value: reactive[Value] = reactive[Value](0)
+    staged: reactive[bool] = reactive(False)
+
+    class Changed(Message):
+        """The user set `name` to `value`, which is legal."""
+
+        def __init__(self, name: str, value: Value) -> None:
+            super().__init__()
+            self.name = name
+            self.value = value
+
+    class Refused(Message):
+        """The user typed something that is not legal; `reason` says what is."""
+
+        def __init__(self, reason: str) -> None:
+            super().__init__()
+            self.reason = reason
+
+    def __init__(self, spec: Spec, value: Value | None = None) -> None:
+        super().__init__(id=f"knob-{spec.name}")
+        self.spec = spec
+        self.set_reactive(KnobRow.value, spec.default if value is None else value)
+
+    def change(self, value: Value) -> None:
+        """Take a legal value from the user and tell the app."""
+        if value != self.value:
+            self.value = value
+            self.post_message(self.Changed(self.spec.name, value))
+
+    def action_step(self, count: int) -> None:
+        """Move by `count` steps."""
+        raise NotImplementedError
+
+    def action_reset(self) -> None:
+        self.change(self.spec.default)
+
+    def label(self) -> Content:
+        """Focus mark, staged mark and name. Marks, not colors, carry the meaning."""
+        mark = "▸" if self.has_focus else " "
+        dot = "•" if self.staged else " "
+        style = "bold" if self.value != self.spec.default else ""
+        return Content.assemble((mark, "$accent"), (dot, "$warning"), (fit(self.spec.label, LABEL), style), " ")
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self, event: Blur) -> None:
+        self.refresh()
+
+
+class ChoiceRow(KnobRow):
+    """A switch or a choice: every option is shown, the present one in brackets; ←/→, Space, or a click."""
+
+    HELP = "Left and right change the choice, Space takes the next one, Backspace the default."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("space,enter", "next", "next", show=False)]
+
+    @property
+    def options(self) -> tuple[Value, ...]:
+        return (True, False) if self.spec.kind == "switch" else self.spec.choices
+
+    def action_step(self, count: int) -> None:
+        options = self.options
+        place = options.index(self.value) + count
+        self.change(options[min(max(place, 0), len(options) - 1)])
+
+    def action_next(self) -> None:
+        options = self.options
+        self.change(options[(options.index(self.value) + 1) % len(options)])
+
+    def on_click(self, event: Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        at = LEFT
+        for option in self.options:
+            width = len(self.spec.show(option)) + 2
+            if at <= offset.x < at + width:
+                self.change(option)
+                return
+            at += width
+
+    def render(self) -> Content:
+        parts: list[Content | str | tuple[str, str]] = [self.label()]
+        for option in self.options:
+            word = self.spec.show(option)
+            chosen = option == self.value and type(option) is type(self.value)
+            parts.append((f"‹{word}›", "bold $primary") if chosen else (f" {word} ", "$foreground 70%"))
+        return Content.assemble(*parts)

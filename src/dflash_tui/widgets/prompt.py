@@ -1,0 +1,103 @@
+"""Where the user types: one row that grows to six, Enter sends, history at the edges."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Key
+from textual.message import Message
+from textual.widgets import TextArea
+
+from dflash_tui.history import History
+
+
+class Prompt(TextArea):
+    """A multi-line editor that posts `Submitted`. Its text stays until `accept`, so a refused turn loses nothing."""
+
+    HELP = "Enter sends, Ctrl+J or Shift+Enter begins a new line, Up and Down at the edges bring earlier prompts."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "Send", key_display="⏎"),
+        Binding("ctrl+j,shift+enter", "newline", "New line", show=False),
+    ]
+
+    class Submitted(Message):
+        """Enter was pressed over `text`."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Scrolled(Message):
+        """PageUp, PageDown or End that means the conversation, not the prompt."""
+
+        def __init__(self, where: str) -> None:
+            super().__init__()
+            self.where = where
+
+    def __init__(self, history: History) -> None:
+        super().__init__(
+            id="prompt",
+            compact=True,
+            soft_wrap=True,
+            tab_behavior="focus",
+            show_line_numbers=False,
+            highlight_cursor_line=False,
+            placeholder="Ask anything   / commands   ↑ history   ctrl+j newline",
+        )
+        self.past = history
+
+    def accept(self) -> None:
+        """The text was taken: remember it and clear the row."""
+        self.past.add(self.text)
+        self.text = ""
+
+    def restore(self, text: str) -> None:
+        """Give text back, in front of whatever has been typed since."""
+        self.text = f"{text}\n{self.text}" if self.text.strip() else text
+        self.move_cursor(self.document.end)
+
+    async def _on_key(self, event: Key) -> None:
+        if event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            self.action_send()
+            return
+        await super()._on_key(event)
+
+    def action_send(self) -> None:
+        if self.text.strip():
+            self.post_message(self.Submitted(self.text))
+
+    def action_newline(self) -> None:
+        start, end = self.selection
+        self._replace_via_keyboard("\n", start, end)
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if not select and self.navigator.is_first_wrapped_line(self.cursor_location):
+            self._recall(self.past.previous(self.text), at_end=False)
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        if not select and self.navigator.is_last_wrapped_line(self.cursor_location):
+            self._recall(self.past.next(), at_end=True)
+        else:
+            super().action_cursor_down(select)
+
+    def action_cursor_page_up(self) -> None:
+        self.post_message(self.Scrolled("up"))
+
+    def action_cursor_page_down(self) -> None:
+        self.post_message(self.Scrolled("down"))
+
+    def action_cursor_line_end(self, select: bool = False) -> None:
+        if not self.text:
+            self.post_message(self.Scrolled("end"))
+        super().action_cursor_line_end(select)
+
+    def _recall(self, text: str | None, *, at_end: bool) -> None:
+        if text is None:
+            return
+        self.text = text
+        self.move_cursor(self.document.end if at_end or "\n" not in text else (0, 0))

@@ -1,0 +1,144 @@
+"""A slider on one row: keys, typed numbers, wheel, click and drag."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Blur, Key, MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
+
+from dflash_core.errors import KnobError
+from dflash_core.knobs import Spec, Value
+from dflash_tui.widgets.knob_row import LEFT, KnobRow
+
+VALUE = 8  # cells for the number at the right
+
+
+class Slider(KnobRow):
+    """An int or float `Spec` as `label ━━━●──── value`."""
+
+    HELP = (
+        "Left and right move by one step, with Shift by ten; Home and End go to the ends; "
+        "digits and Enter set a value, Backspace the default. Wheel, click and drag work too."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("shift+left", "step(-10)", "less ×10", show=False),
+        Binding("shift+right", "step(10)", "more ×10", show=False),
+        Binding("home", "end(0)", "least", show=False),
+        Binding("end", "end(1)", "most", show=False),
+    ]
+
+    def __init__(self, spec: Spec, value: Value | None = None) -> None:
+        super().__init__(spec, value)
+        self._typed = ""
+        self._dragging = False
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What the track spans; typed values may go beyond, up to what the parameter allows."""
+        return self.spec.slider or (self.spec.minimum, self.spec.maximum)
+
+    @property
+    def track(self) -> int:
+        """Cells of the track."""
+        return max(self.size.width - LEFT - VALUE - 1, 4)
+
+    @property
+    def fraction(self) -> float:
+        low, high = self.ends
+        return min(max((float(self.value) - low) / (high - low), 0.0), 1.0)
+
+    def action_step(self, count: int) -> None:
+        low, high = self.ends
+        present = float(self.value)
+        target = self._snap(present + count * self.spec.step)
+        # A typed value beyond the track stays where it is rather than jump the wrong way.
+        low, high = min(low, present), max(high, present)
+        self.change(self._typed_as(min(max(target, low), high)))
+
+    def action_end(self, which: int) -> None:
+        self.change(self._typed_as(self.ends[which]))
+
+    def on_key(self, event: Key) -> None:
+        character = event.character or ""
+        if character.isdigit() or (character in "-." and character):
+            self._typed += character
+        elif self._typed and event.key == "backspace":
+            self._typed = self._typed[:-1]
+        elif self._typed and event.key == "enter":
+            self._take_typed()
+        elif self._typed and event.key == "escape":
+            self._typed = ""
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+        self.refresh()
+
+    def on_blur(self, event: Blur) -> None:
+        if self._typed:
+            self._take_typed()
+        super().on_blur(event)
+
+    async def on_mouse_down(self, event: MouseDown) -> None:
+        offset = event.get_content_offset(self)
+        if event.button == 1 and offset is not None and LEFT <= offset.x < LEFT + self.track:
+            self._dragging = True
+            self.capture_mouse()
+            self._place(offset.x)
+        event.stop()
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        if self._dragging:
+            self._place(event.x)
+            event.stop()
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        if self._dragging:
+            self._dragging = False
+            self.release_mouse()
+            event.stop()
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._wheel(event, 1)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self._wheel(event, -1)
+
+    def _wheel(self, event: MouseScrollUp | MouseScrollDown, count: int) -> None:
+        # Only the row in use: the wheel scrolls the panel when it passes over the others.
+        if self.has_focus:
+            event.stop()
+            event.prevent_default()
+            self.action_step(count)
+
+    def _place(self, x: int) -> None:
+        low, high = self.ends
+        part = min(max((x - LEFT) / max(self.track - 1, 1), 0.0), 1.0)
+        self.change(self._typed_as(min(max(self._snap(low + part * (high - low)), low), high)))
+
+    def _snap(self, number: float) -> float:
+        """The nearest whole number of steps from zero, where steps are counted."""
+        return round(number / self.spec.step) * self.spec.step if self.spec.step else number
+
+    def _typed_as(self, number: float) -> Value:
+        return round(number) if self.spec.kind == "int" else round(number, 6)
+
+    def _take_typed(self) -> None:
+        typed, self._typed = self._typed, ""
+        try:
+            self.change(self.spec.parse(typed))
+        except KnobError as error:
+            self.post_message(self.Refused(str(error)))
+
+    def render(self) -> Content:
+        at = round(self.fraction * (self.track - 1))
+        value = f"{self._typed}_" if self._typed else self.spec.show(self.value)
+        return Content.assemble(
+            self.label(),
+            ("━" * at, "$primary"),
+            ("●", "bold $accent" if self.has_focus else "bold $primary"),
+            ("─" * (self.track - 1 - at), "$foreground 30%"),
+            (value[-VALUE:].rjust(VALUE), "bold reverse" if self._typed else "bold"),
+        )

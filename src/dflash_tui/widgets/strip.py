@@ -1,0 +1,111 @@
+"""The title row and the status strip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_core.memory import Ledger
+from dflash_tui.widgets.bars import clip, fit, meter, short, spark, speed
+
+_GIB = 1 << 30
+
+
+class TitleRow(Widget):
+    """Model pair at the left; context and memory at the right."""
+
+    title: reactive[str] = reactive("")
+    context: reactive[tuple[int, int]] = reactive((0, 0))
+    ledger: reactive[Ledger | None] = reactive[Ledger | None](None)
+
+    def render(self) -> Content:
+        width = self.size.width
+        right = ""
+        used, length = self.context
+        if length:
+            right = f"ctx {short(used)}/{_length(length)} {meter(used / length)}"
+        if self.ledger is not None and width >= 70:
+            right += f"  mem {_of(self.ledger)}"
+        right = clip(f" {right} ", max(width - 12, 0)) if right else ""
+        left = fit(f" dflash  {self.title}", width - len(right))
+        full = length and used / length > 0.9
+        return Content.assemble((left[:8], "bold $primary"), left[8:], (right, "bold $warning" if full else ""))
+
+
+def _length(count: int) -> str:
+    """Context lengths are powers of two: 32,768 is 32k."""
+    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else short(count)
+
+
+def _of(ledger: Ledger) -> str:
+    """What is used of what the device has, as 19.6/24G."""
+    used = ledger.measured or ledger.predicted
+    return f"{used / _GIB:.1f}/{ledger.total / _GIB:.0f}G"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the strip shows."""
+
+    rates: tuple[float, ...] = ()
+    rate: float = 0.0
+    acceptance: float = 0.0
+    knobs: Knobs = field(default_factory=Knobs)
+    used: Knobs = field(default_factory=Knobs)
+    mode: str = ""
+    reason: str = ""
+    activity: str = ""
+
+
+_SHOWN = (("budget", "B"), ("p_min", "p"), ("temperature", "T"), ("thinking", "think "))
+
+
+class StatusStrip(Widget):
+    """tok/s, acceptance length, the knobs of the next turn (`•` where they change), what really ran and why."""
+
+    status: reactive[Status] = reactive(Status())
+
+    def render(self) -> Content:
+        it = self.status
+        width = self.size.width - 1
+        parts: list[tuple[str, str]] = []
+        if it.rates or it.rate:
+            parts.append((spark(it.rates, 12)[0], "$primary"))
+            parts.append((f" {speed(it.rate)} tok/s  acc {it.acceptance:.1f}", "bold"))
+        else:
+            parts.append(("– tok/s  acc –", "$foreground 70%"))
+        for name, label in _SHOWN:
+            value, old = getattr(it.knobs, name), getattr(it.used, name)
+            changed = value != old
+            lead = "  •" if changed else "  "
+            parts.append((f"{lead}{label}{_value(name, value)}", "bold $warning" if changed else ""))
+        others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in dict(_SHOWN))
+        if others:
+            parts.append((f"  •{others} more", "bold $warning"))
+        if it.activity:
+            parts.append((f"  {it.activity}", "bold $accent"))
+        asked = f"mode {it.knobs.mode}" if not it.mode else it.mode if not it.reason else f"{it.mode}: {it.reason}"
+        parts.append((f"  {asked}", "$foreground 70%"))
+        return _clipped(parts, width)
+
+
+def _value(name: str, value: Value) -> str:
+    shown = SPEC[name].show(value)
+    return shown[1:] if name == "p_min" and shown.startswith("0.") else shown
+
+
+def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
+    """As many parts as fit; the one that does not is cut with an ellipsis."""
+    taken: list[tuple[str, str] | str] = [" "]
+    room = width
+    for text, style in parts:
+        if room < 4:
+            break
+        shown = clip(text, room)
+        taken.append((shown, style))
+        room -= len(shown)
+    return Content.assemble(*taken)

@@ -1,0 +1,96 @@
+"""The conversation: turns from top to bottom, following the newest line until the user scrolls."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from dflash_core.knobs import Knobs
+from dflash_tui.clean import clean
+from dflash_tui.widgets.answer import Answer
+from dflash_tui.widgets.note import Note
+
+WELCOME = Content.assemble(
+    ("Ask something.", "bold"),
+    "\n\nThe answer is drafted and verified in this process, step by step.\n",
+    "F2 tunes the next turn. F3 shows speed and acceptance,\n",
+    "F4 the candidate tree, F5 memory. F1 lists every key.",
+)
+
+
+class TurnBlock(Vertical):
+    """A user message and the answers that were given to it."""
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__(classes="turn")
+        self.prompt = prompt
+        self.entered = False  # the conversation holds the message, so a retry need not ask it again
+        self.answers: list[Answer] = []
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(classes="user"):
+            yield Static("❯ ", classes="user-mark", markup=False)
+            yield Static(Content(clean(self.prompt)), classes="user-text")
+        yield Static("", classes="queued", markup=False)
+
+    def queued(self, why: str) -> None:
+        """Say why the message waits; an empty text takes the line away."""
+        line = self.query_one(".queued", Static)
+        line.update(Content.styled(why, "$foreground 70%"))
+        line.set_class(bool(why), "-shown")
+
+    async def add_answer(self, knobs: Knobs) -> Answer:
+        """Begin an answer; earlier ones fold into a line each."""
+        answer = Answer(knobs)
+        self.answers.append(answer)
+        await self.mount(answer)
+        for number, one in enumerate(self.answers, 1):
+            one.place(number, len(self.answers))
+            if one is not answer:
+                one.fold()
+        return answer
+
+
+class Transcript(VerticalScroll):
+    """Every turn of the conversation."""
+
+    HELP = "Up, Down, PageUp and PageDown scroll; End follows the newest line again."
+
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
+        self.turns: list[TurnBlock] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static(WELCOME, id="welcome")
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    @property
+    def answer(self) -> Answer | None:
+        """The newest answer."""
+        for turn in reversed(self.turns):
+            if turn.answers:
+                return turn.answers[-1]
+        return None
+
+    async def add_turn(self, prompt: str) -> TurnBlock:
+        """A new user message, at the end."""
+        self.query_one("#welcome").display = False
+        turn = TurnBlock(prompt)
+        self.turns.append(turn)
+        await self.mount(turn)
+        self.anchor()
+        return turn
+
+    async def note(self, note: Note) -> None:
+        """A note between turns."""
+        await self.mount(note)
+
+    async def clear(self) -> None:
+        """Take every turn and note away."""
+        self.turns.clear()
+        await self.remove_children(".turn, .note")
+        self.query_one("#welcome").display = True

@@ -1,0 +1,66 @@
+"""Fixtures of the app's tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dflash_core.knobs import Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.session import LoadRequest
+
+from .fake import FakeSession, loader
+
+SIZES = ((80, 24), (120, 40), (200, 60))
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-snapshots", action="store_true", help="write the screens of the app's tests anew")
+
+
+@pytest.fixture(params=SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+def size(request: pytest.FixtureRequest) -> tuple[int, int]:
+    """Each of the three terminal sizes that the app is made for."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app looks the same whatever terminal the tests run in."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+
+
+@pytest.fixture
+def make_app(tmp_path: Path) -> Callable[..., DFlashApp]:
+    """An app over a scripted session, with its own data folder."""
+
+    def make(session: FakeSession | None = None, knobs: Knobs | None = None, **options: object) -> DFlashApp:
+        load = options.pop("load", None) or loader(session or FakeSession())
+        options.setdefault("data_dir", tmp_path / "data")
+        return DFlashApp(LoadRequest(demo=True), load, knobs, **options)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a screen's text with the stored one; `pytest tests/tui --update-snapshots` writes it anew."""
+
+    def check(name: str, text: str) -> None:
+        path = SNAPSHOTS / f"{name}.txt"
+        if request.config.getoption("--update-snapshots", default=False):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.exists(), f"no snapshot {path.name}; pytest tests/tui --update-snapshots writes it"
+        expected = path.read_text(encoding="utf-8")
+        if text != expected:
+            sys.stdout.write(text)
+        assert text.splitlines() == expected.splitlines()
+
+    return check

@@ -1,0 +1,235 @@
+"""A scripted session: the test double of a loaded model pair. Nothing in src can reach it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dflash_core.errors import DFlashError
+from dflash_core.events import (
+    Event,
+    Piece,
+    PrefillEvent,
+    StageTimes,
+    StepEvent,
+    StepTree,
+    TurnReport,
+    turn_stats,
+)
+from dflash_core.knobs import Knobs
+from dflash_core.memory import Ledger, Owner
+from dflash_tui.session import OnPrefill, Progress
+
+ANSWER = """Speculative decoding keeps the target distribution intact: a cheap drafter proposes tokens, \
+one target pass verifies them, and the longest matching path is kept.
+
+```python
+def follow(tree, posterior):
+    node, path = tree.root, []
+    while (tok := posterior[node]) in node.children:
+        node = node.children[tok]; path.append(tok)
+    return path, tok
+```
+
+- a bigger tree budget raises acceptance
+- but each verify pass gets slower
+"""
+LENGTHS = (4, 6, 2, 8, 5, 3, 7, 1, 6, 5)
+BLOCK = 16
+REASON = "auto takes the tree for now"
+
+
+@dataclass
+class Message:
+    role: str
+    content: str
+    thinking: str = ""
+    report: TurnReport | None = None
+
+
+def split(text: str) -> list[str]:
+    """Text as tokens of about four characters."""
+    return [text[at : at + 4] for at in range(0, len(text), 4)]
+
+
+class Vocabulary:
+    """Ids for token texts, made up as they come."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.ids: dict[str, int] = {}
+
+    def id(self, text: str) -> int:
+        if text not in self.ids:
+            self.ids[text] = len(self.texts)
+            self.texts.append(text)
+        return self.ids[text]
+
+
+def step_tree(words: Vocabulary, path: list[str], root: str, mode: str) -> StepTree:
+    """A plausible tree: the accepted path with one or two rejected siblings per depth."""
+    if mode == "ar":
+        return StepTree((words.id(root),), (-1,), (0,), (1.0,), (1.0,), (0,))
+    tokens, parents, depths, probs, paths, accepted = [words.id(root)], [-1], [0], [1.0], [1.0], [0]
+    parent = 0
+    for depth, text in enumerate([*path[:-1], " lost", " tail", " end"], 1):
+        own = 0.93 - 0.04 * depth
+        for place, word in enumerate([text, " is", " the"][: 1 + depth % 3 if mode == "tree" else 1]):
+            tokens.append(words.id(word))
+            parents.append(parent)
+            depths.append(depth)
+            probs.append(own if place == 0 else 0.22 / (place + depth))
+            paths.append(paths[parent] * probs[-1])
+        parent = len(tokens) - (1 + depth % 3 if mode == "tree" else 1)
+        if depth < len(path):
+            accepted.append(parent)
+    return StepTree(tuple(tokens), tuple(parents), tuple(depths), tuple(probs), tuple(paths), tuple(accepted))
+
+
+class Turn:
+    """Yields the script step by step. `gate`, where given, lets one piece pass per release."""
+
+    def __init__(self, session: FakeSession, message: Message, knobs: Knobs) -> None:
+        self._session = session
+        self._message = message
+        self._knobs = knobs
+        self._stopped = threading.Event()
+        self.report: TurnReport | None = None
+        self.text = ""
+        self.thinking = ""
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._session.gate is not None:
+            self._session.gate.release()
+
+    def __iter__(self) -> Iterator[Piece]:
+        script, knobs = self._session, self._knobs
+        mode = "tree" if knobs.mode == "auto" else knobs.mode
+        thought = script.thinking if knobs.thinking else ""
+        tokens = [*split(thought), *split(script.answer)]
+        words = script.words
+        began = time.monotonic()
+        script.wait()
+        prefill = PrefillEvent((words.id(tokens[0]),), 120, 60, 84.0, mode, REASON)
+        yield self._piece(prefill, tokens[:1], 0, len(split(thought)))
+        steps: list[StepEvent] = []
+        at = 1
+        while at < len(tokens) and not self._stopped.is_set():
+            script.wait()
+            if self._stopped.is_set():
+                break
+            if script.fail_after is not None and len(steps) >= script.fail_after:
+                raise script.error
+            count = 1 if mode == "ar" else LENGTHS[len(steps) % len(LENGTHS)]
+            part = tokens[at : at + count]
+            tree = step_tree(words, part, tokens[at - 1], mode)
+            event = StepEvent(
+                tuple(words.id(text) for text in part),
+                tree,
+                0 if mode == "ar" else min(max(tree.depths), BLOCK - 1),
+                len(part) - 1,
+                120 + at + len(part),
+                StageTimes(2.1, 0.4, 11.2, 0.2, 0.9),
+                mode,
+                REASON,
+            )
+            steps.append(event)
+            yield self._piece(event, part, at, len(split(thought)))
+            at += len(part)
+        stop = "cancelled" if self._stopped.is_set() else "stop token"
+        ids = tuple(token for event in (prefill, *steps) for token in event.tokens)
+        took = time.monotonic() - began if script.clock is None else script.clock * max(len(steps), 1)
+        stats = turn_stats(prefill, steps, took)
+        self.report = TurnReport(self.text, self.thinking, ids, mode, REASON, stop, knobs, stats)
+        self._message.content, self._message.report = self.text, self.report
+
+    def _piece(self, event: Event, part: list[str], at: int, thought: int) -> Piece:
+        thinking = "".join(part[: max(thought - at, 0)])
+        text = "".join(part[max(thought - at, 0) :])
+        self.text += text
+        self.thinking += thinking
+        return Piece(event, text, thinking)
+
+
+class FakeConversation:
+    def __init__(self, session: FakeSession) -> None:
+        self._session = session
+        self.messages: list[Message] = []
+
+    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
+        self._session.asked.append((prompt, knobs))
+        if self._session.refuse is not None:
+            raise self._session.refuse
+        self.messages.append(Message("user", prompt))
+        return self._answer(knobs)
+
+    def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
+        self._session.asked.append(("<retry>", knobs))
+        del self.messages[-1]
+        return self._answer(knobs)
+
+    def _answer(self, knobs: Knobs) -> Turn:
+        self.messages.append(Message("assistant", ""))
+        return Turn(self._session, self.messages[-1], knobs)
+
+
+@dataclass
+class FakeSession:
+    """What the tests script: the answer, its pace, its faults."""
+
+    answer: str = ANSWER
+    thinking: str = "The user wants two lines. First the idea, then the walk.\nKeep the code short.\n"
+    pace: float = 0.0
+    gate: threading.Semaphore | None = None
+    clock: float | None = 0.0186
+    refuse: DFlashError | None = None
+    fail_after: int | None = None
+    error: Exception = field(default_factory=lambda: DFlashError("the device was lost in mid-step"))
+    title: str = "Qwen3.5-demo Q8_0 + DFlash-b16"
+    context_length: int = 32_768
+    notes: tuple[str, ...] = ()
+    knobs: Knobs = field(default_factory=Knobs)
+
+    def __post_init__(self) -> None:
+        self.words = Vocabulary()
+        self.asked: list[tuple[str, Knobs]] = []
+        self.conversation = FakeConversation(self)
+
+    def wait(self) -> None:
+        if self.gate is not None:
+            self.gate.acquire()
+        elif self.pace:
+            time.sleep(self.pace)
+
+    def ledger(self) -> Ledger:
+        mib = 1 << 20
+        owners = (
+            Owner("target weights", 9_216 * mib, "Q4_K 61 %, Q6_K 30 %, F32 9 %"),
+            Owner("draft weights", 1_229 * mib, "BF16"),
+            Owner("KV cache", 2_458 * mib, "32,768 positions, f16"),
+            Owner("states", 151 * mib, "48 gated delta net layers"),
+            Owner("scratch", 922 * mib),
+        )
+        return Ledger("NVIDIA H200", owners, 24_576 * mib, 10_240 * mib, 14_100 * mib)
+
+    def context_used(self) -> int:
+        return 60 * len(self.conversation.messages)
+
+    def token_text(self, token: int) -> str:
+        return self.words.texts[token]
+
+    def clear(self) -> None:
+        self.conversation = FakeConversation(self)
+
+
+def loader(session: FakeSession):
+    """A loader that has the session at once."""
+
+    def load(progress: Progress) -> FakeSession:
+        progress("weights", 0.5)
+        return session
+
+    return load

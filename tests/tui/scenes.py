@@ -1,0 +1,48 @@
+"""The states of the app that snapshots and pictures show. `scene` is what the README's picture is made of."""
+
+from __future__ import annotations
+
+from textual.pilot import Pilot
+
+from dflash_tui.app import DFlashApp
+
+from .support import idle, loaded, shows, wait_until
+
+QUESTION = "Explain tree verification in two lines and show the walk."
+RATES = (180.0, 240.0, 262.0, 301.0, 298.0, 312.0, 287.0, 305.0, 322.0, 310.0, 316.0, 308.0)
+
+
+async def send(pilot: Pilot[int], text: str) -> None:
+    """Send a message without typing it key by key."""
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    app.chat.prompt.text = text
+    app.chat.prompt.focus()
+    await pilot.press("enter")
+
+
+async def answered(pilot: Pilot[int], text: str = QUESTION) -> None:
+    """One question and its whole answer, with the figures that depend on the clock replaced."""
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await loaded(pilot)
+    await send(pilot, text)
+    await wait_until(pilot, lambda: bool(app.chat.transcript.turns))
+    await idle(pilot)
+    still(app)
+    await pilot.pause()
+
+
+def still(app: DFlashApp) -> None:
+    """Give the sparkline of speeds fixed values."""
+    meter = app.chat.flow.meter
+    if meter is not None:
+        meter.rates.clear()
+        meter.rates.extend(RATES)
+    app.chat.gauges.draw()
+
+
+async def scene(pilot: Pilot[int]) -> None:
+    """The README's picture: an answer with code and a list, beside the figures of its turn."""
+    await answered(pilot)
+    await shows(pilot, "tok/s", "accept rate by position")

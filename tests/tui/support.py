@@ -1,0 +1,74 @@
+"""What the app's tests share: waiting for a state instead of for a time, and the screen as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from textual.pilot import Pilot
+
+from dflash_tui.app import DFlashApp
+
+
+async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool], timeout: float = 10.0) -> None:
+    """Let the app run until `predicate` holds; fail with the screen as text when it does not."""
+    end = time.monotonic() + timeout
+    while not predicate():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout} s in vain; the screen:\n{screen_text(pilot.app)}")
+        await pilot.pause(0.02)
+    await pilot.pause()
+
+
+async def shows(pilot: Pilot[int], *texts: str) -> None:
+    """Wait until the screen has all of `texts`."""
+    for text in texts:
+        await wait_until(pilot, lambda text=text: text in screen_text(pilot.app))
+
+
+def chat(pilot: Pilot[int]) -> DFlashApp:
+    assert isinstance(pilot.app, DFlashApp)
+    return pilot.app
+
+
+async def loaded(pilot: Pilot[int]) -> None:
+    app = chat(pilot)
+    await wait_until(pilot, lambda: app.chat.session is not None)
+
+
+async def idle(pilot: Pilot[int]) -> None:
+    """Wait for the end of the running turn."""
+    app = chat(pilot)
+    await wait_until(pilot, lambda: not app.chat.flow.busy)
+
+
+async def ask(pilot: Pilot[int], text: str) -> None:
+    """Type a message and send it, as a user does."""
+    app = chat(pilot)
+    app.chat.prompt.focus()
+    await pilot.pause()
+    await pilot.press(*[_key(character) for character in text], "enter")
+    await pilot.pause()
+
+
+def _key(character: str) -> str:
+    names = {" ": "space", ".": "full_stop", "/": "slash", "?": "question_mark", ",": "comma", "_": "underscore"}
+    return names.get(character, character)
+
+
+def screen_text(app: object) -> str:
+    """The screen's rows as text, trailing spaces cut."""
+    strips = app.screen._compositor.render_strips()  # type: ignore[attr-defined]
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
+
+
+async def settled(pilot: Pilot[int]) -> str:
+    """The screen's text once it has stopped changing; a busy machine paints late."""
+    last = ""
+    for _ in range(40):
+        await pilot.pause(0.05)
+        text = screen_text(pilot.app)
+        if text == last:
+            return text
+        last = text
+    return last

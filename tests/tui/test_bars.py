@@ -1,0 +1,59 @@
+"""Bars, sparklines and short numbers."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from dflash_tui.widgets import bars
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected"), [(0, "    "), (1, "████"), (0.5, "██  "), (0.001, "▏   "), (2, "████"), (-1, "    ")]
+)
+def test_bar(fraction: float, expected: str) -> None:
+    assert bars.bar(fraction, 4) == expected
+
+
+def test_spark() -> None:
+    assert bars.spark([1, 2, 4, 8], 4) == ["▁▂▄█"]
+    assert bars.spark([8, 0, 4], 4, rows=2) == ["█   ", "█ █ "]
+    assert bars.spark([], 3) == ["   "]
+    assert bars.spark([0, 0], 3) == ["   "]
+    assert bars.spark(range(100), 10)[0][-1] == "█"
+    assert all(len(line) == 10 for line in bars.spark(range(100), 10, rows=3))
+    assert bars.spark([0.001, 100], 2) == ["▁█"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0, "0"), (842, "842"), (1000, "1k"), (1900, "1.9k"), (32_768, "33k"), (1_100_000, "1.1M"), (9_999, "10k")],
+)
+def test_short(value: float, expected: str) -> None:
+    assert bars.short(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1, "1.0"), (0.93, ".93"), (0.001, "<.01"), (0.0, ".00"), (0.996, "1.0"), (0.994, ".99")]
+)
+def test_chance(value: float, expected: str) -> None:
+    assert bars.chance(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.084, "84 ms"), (1.44, "1.4 s"), (125, "2 m 05 s"), (0.999, "1.0 s")]
+)
+def test_seconds(value: float, expected: str) -> None:
+    assert bars.seconds(value) == expected
+
+
+@pytest.mark.parametrize("width", range(8))
+def test_fit_is_exact_for_wide_characters(width: int) -> None:
+    assert cell_len(bars.fit("宽a宽b", width)) == width
+    assert cell_len(bars.clip("宽a宽b", width)) <= width
+
+
+def test_meter() -> None:
+    assert bars.meter(0.0) == "▱" * 8
+    assert bars.meter(0.01) == "▰" + "▱" * 7
+    assert bars.meter(1.5) == "▰" * 8

@@ -1,0 +1,157 @@
+"""What goes wrong is said where it happened, with the next step; nothing typed or generated is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dflash_core.errors import ContextError, DFlashError, FormatError
+from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.note import Note
+
+from .fake import ANSWER, FakeSession
+from .support import ask, idle, loaded, screen_text, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+Size = tuple[int, int]
+
+
+async def test_a_load_failure_is_explained_and_can_be_retried(make_app: MakeApp, size: Size) -> None:
+    session, attempts = FakeSession(), []
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise FormatError("x.gguf is not a GGUF: it begins with 'PK', expected 'GGUF'; download it again")
+        return session
+
+    app = make_app(load=load)
+    async with app.run_test(size=size) as pilot:
+        await wait_until(pilot, lambda: bool(app.chat.query(Note)))
+        await shows(pilot, "the model did not load: x.gguf is not a GGUF", "Ctrl+R loads again")
+        await ask(pilot, "hi")
+        assert app.chat.prompt.text == "hi"
+        await shows(pilot, "your text stays here")
+        await pilot.press("ctrl+r")
+        await loaded(pilot)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: session.asked == [("hi", app.chat.used)])
+        await idle(pilot)
+
+
+async def test_a_message_queued_before_a_failed_load_is_sent_after_the_next(make_app: MakeApp) -> None:
+    session, attempts = FakeSession(), []
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        attempts.append(1)
+        if len(attempts) == 1:
+            while not app.chat._queue:
+                time.sleep(0.01)
+            raise DFlashError("no such file")
+        return session
+
+    app = make_app(load=load)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(pilot, "hi")
+        await shows(pilot, "waits for a model")
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: len(session.asked) == 1)
+        await idle(pilot)
+        assert "waits for a model" not in screen_text(app)
+
+
+async def test_an_error_in_mid_turn_keeps_the_text(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession(fail_after=3)
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await shows(pilot, "✗ the device was lost in mid-step", "Ctrl+R tries again", "failed")
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        assert len(answer.text) > 10
+        assert ANSWER.startswith(answer.text)
+        session.fail_after = None
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        assert session.asked[-1][0] == "<retry>"
+        assert app.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+        assert answer.text, "the broken answer stays, folded"
+
+
+async def test_a_refused_message_comes_back_to_the_prompt(make_app: MakeApp) -> None:
+    session = FakeSession(refuse=ContextError("the prompt has 9,000 tokens and the context holds 8,192; shorten it"))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await shows(pilot, "the prompt has 9,000 tokens", "/clear begins an empty conversation")
+        assert app.chat.prompt.text == "hi"
+        session.refuse = None
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        assert [prompt for prompt, _ in session.asked] == ["hi", "hi"], "a refused message is asked, not retried"
+        assert app.chat.prompt.text == ""
+
+
+async def test_a_fault_of_the_program_leaves_a_trace(make_app: MakeApp, tmp_path: Path) -> None:
+    session = FakeSession(fail_after=2, error=ZeroDivisionError("by zero"))
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await shows(pilot, "fault in the program: ZeroDivisionError: by zero")
+        assert str(tmp_path / "data" / "last-error.txt") in app.chat.query(Note).last().advice
+        assert "ZeroDivisionError" in (tmp_path / "data" / "last-error.txt").read_text()
+        session.fail_after = None
+        await ask(pilot, "again")
+        await idle(pilot)
+        assert app.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+
+
+async def test_a_ledger_that_fails_stops_nothing(make_app: MakeApp) -> None:
+    session = FakeSession()
+
+    def broken() -> None:
+        raise OSError("no driver")
+
+    session.ledger = broken  # type: ignore[method-assign,assignment]
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f5")
+        await shows(pilot, "known when the model has loaded")
+        await ask(pilot, "hi")
+        await idle(pilot)
+        assert app.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+
+
+async def test_notes_of_the_pair_are_shown(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(notes=("the file has no chat template: plain ChatML is used",)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "· the file has no chat template: plain ChatML is used")
+
+
+async def test_control_codes_of_a_model_never_reach_the_terminal(make_app: MakeApp) -> None:
+    session = FakeSession(answer="a\x1b]0;owned\x07b\x1b[2Jc\u202edef\x9b31m [x](http://example.org) end.")
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await shows(pilot, "a�]0;owned�b�[2Jc�def�31m")
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(screen_text(app))
+
+
+async def test_an_answer_without_text(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(answer=" "))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await shows(pilot, "1 tok")

@@ -1,0 +1,217 @@
+"""Keys that work everywhere, slash commands, help and palette."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.selection import SELECT_ALL
+
+from dflash_core.knobs import Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.commands import slash
+from dflash_tui.commands.palette import ActionProvider
+from dflash_tui.keys import ACTIONS
+from dflash_tui.screens.confirm import ConfirmScreen
+from dflash_tui.screens.help import HelpScreen
+
+from .fake import FakeSession
+from .support import ask, idle, loaded, screen_text, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+
+
+async def test_ctrl_c_copies_a_selection_of_the_prompt(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("h", "e", "y", "shift+home", "ctrl+c")
+        assert app.clipboard == "hey"
+        await shows(pilot, "copied 3 characters")
+        assert app.chat.prompt.text == "hey"
+
+
+async def test_ctrl_c_copies_a_selection_of_the_conversation_even_in_mid_turn(make_app: MakeApp) -> None:
+    session = FakeSession(gate=threading.Semaphore(6))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await shows(pilot, "Speculative")
+        paragraph = app.chat.query("MarkdownParagraph").first()
+        app.chat.selections = {paragraph: SELECT_ALL}
+        await pilot.press("ctrl+c")
+        assert app.clipboard.startswith("Speculative")
+        assert app.chat.flow.running is not None
+        assert not app.chat.flow.running.stopping
+        await pilot.press("ctrl+c")
+        await idle(pilot)
+        await shows(pilot, "stopped")
+
+
+async def test_ctrl_c_without_selection_or_turn_says_how_to_quit(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+c")
+        await shows(pilot, "Ctrl+Q quits")
+        assert app.is_running
+
+
+async def test_ctrl_q_quits(make_app: MakeApp, tmp_path: Path) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("d", "r", "a", "f", "t", "ctrl+q")
+        await pilot.pause()
+    assert app.return_value == 0
+    again = make_app()
+    async with again.run_test(size=(80, 24)):
+        assert again.chat.prompt.text == "draft", "unsent text comes back with the next start"
+
+
+async def test_ctrl_q_asks_once_while_an_answer_is_written(make_app: MakeApp) -> None:
+    session = FakeSession(gate=threading.Semaphore(3))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await pilot.press("ctrl+q")
+        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        assert app.chat.flow.busy
+        assert not app.chat.flow.running.stopping  # type: ignore[union-attr]
+        running = app.chat.flow.running
+        await pilot.press("ctrl+q")
+        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+    assert app.return_value == 0
+    assert running is not None
+    assert running.over, "the decoder's thread has ended"
+
+
+async def test_help_lists_every_key_and_command(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 60)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f1")
+        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        text = screen_text(app)
+        for action in ACTIONS:
+            assert action.shown in text
+        for command in slash.SLASH.values():
+            assert command.usage in text
+        assert "Enter sends" in text, "the help of the widget that had the focus"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+
+
+async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        for action in ACTIONS:
+            if action.action and not action.action.startswith("app."):
+                assert hasattr(app.chat, "action_" + action.action.split("(")[0]), action
+        provider = ActionProvider(app.chat)
+        hits = [hit async for hit in provider.search("retry")]
+        assert [hit.text for hit in hits][:1] == ["Retry"]
+        assert len([hit async for hit in provider.discover()]) == len([a for a in ACTIONS if a.action])
+
+
+async def test_palette_runs_an_action(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+p")
+        await pilot.pause(0.1)
+        await pilot.press(*"think")
+        await shows(pilot, "thinking on or off for the next turn")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.chat.knobs.thinking)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("/set budget 32", Knobs(budget=32)),
+        ("/set p_min=0.1", Knobs(p_min=0.1)),
+        ("/set thinking on", Knobs(thinking=True)),
+        ("/think on", Knobs(thinking=True)),
+        ("/SET mode chain", Knobs(mode="chain")),
+    ],
+)
+async def test_slash_sets(make_app: MakeApp, typed: str, expected: Knobs) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.text = typed
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.chat.knobs == expected)
+        assert session.asked == []
+        assert app.chat.prompt.text == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("/rety", "unknown command /rety; did you mean /retry?"),
+        ("/zzzz", "unknown command /zzzz; /help lists the commands"),
+        ("/set budget 999", "budget=999: expected 1 to 256"),
+        ("/set bugdet 9", "unknown parameter 'bugdet'; did you mean budget?"),
+        ("/set budget", "budget: draft tokens that one target pass verifies"),
+        ("/think maybe", "write /think on or /think off"),
+    ],
+)
+async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp, typed: str, said: str) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.text = typed
+        await pilot.press("enter")
+        await shows(pilot, said)
+        assert app.chat.prompt.text == typed
+        assert app.chat.knobs == Knobs()
+
+
+async def test_slash_clear_retry_copy_and_quit(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await ask(pilot, "/retry")
+        await wait_until(pilot, lambda: len(session.asked) == 2)
+        await idle(pilot)
+        await ask(pilot, "/copy")
+        assert app.clipboard == session.answer
+        await ask(pilot, "/clear")
+        await shows(pilot, "Ask something.")
+        assert session.conversation.messages == []
+        await ask(pilot, "/quit")
+        await pilot.pause()
+    assert app.return_value == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "command"), [("/usr/bin/x is", False), ("//set", False), ("/set a b", True), ("a /b", False)]
+)
+def test_what_is_a_command(text: str, command: bool) -> None:
+    assert slash.is_command(text) is command
+
+
+async def test_a_message_may_begin_with_a_slash(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.text = "//help"
+        await pilot.press("enter")
+        await idle(pilot)
+        assert session.asked[0][0] == "/help"

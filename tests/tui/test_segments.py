@@ -1,0 +1,160 @@
+"""Cutting streamed Markdown: nothing is lost, and the finished message equals the one rendered at once."""
+
+from __future__ import annotations
+
+import random
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Markdown
+
+from dflash_tui import segments
+from dflash_tui.clean import clean, token_label
+from dflash_tui.segments import Segmenter
+from dflash_tui.widgets.streamed import Segment, Streamed, parser
+
+from .support import screen_text
+
+LIST = "".join(f"- item {number} with some words to fill it\n" for number in range(24))
+ORDERED = "Steps:\n\n" + "".join(f"1. step {number} of many that there are\n" for number in range(24)) + "\nDone.\n"
+NESTED = "".join(f"* outer {n}\n    - inner one\n    - inner two\n\n      more\n" for n in range(10))
+FENCE = "Code:\n\n```python\n" + "".join(f"value_{n} = {n} * {n}\n" for n in range(70)) + "```\n\nAfter.\n"
+TABLE = "| a | b |\n|---|---|\n" + "".join(f"| {n} | {n * n} |\n" for n in range(24)) + "\nAfter.\n"
+DOCUMENTS = {
+    "paragraphs": "One *two* **three** `four`.\n\nFive\nsix.\n\n# Head\n\nSetext\n======\n\nTwo\n---\n\ntext",
+    "fences": "~~~\na\n\nb\n~~~\n\n````md\n```\ninner\n```\n````\n\n```\nunclosed\n\n- not a list",
+    "lists": "- a\n- b\n\n  loose\n- c\n  - d\n    1. e\n\n2) x\n3) y\n\ntext\n- - -\n* * *\n",
+    "quotes": "> quote\n> more\n>\n> - list\n\nlazy\n> again\ncontinued\n",
+    "html between": "word\n\n<div>\nx\n</div>\n\nend\n\n<!-- c -->\n\nmore\n",
+    "html": "<b>bold</b>\n\n<div>\n- no list\n</div>\n\ntext & more &amp; more\n",
+    "crlf": "a\r\nb\r\n\r\n- c\r\n- d\r\n\r\n```\r\ncode\r\n```\r\n",
+    "references": "See [a][1] and [b].\n\n[1]: http://example.org\n[b]: http://example.com\n",
+    "table links": "| x | y |\n|---|---|\n| [a](http://example.org) | b |\n| c | d |\n",
+    "math": "$$\na_1 - b\n$$\n\ninline $x$ and 5 * 3 * 2\n",
+    "separators": "a\x0cb\u2028c\x85d\n\ne\x1cf\n",
+    "list": LIST,
+    "ordered": ORDERED,
+    "nested": NESTED,
+    "fence": FENCE,
+    "table": TABLE,
+    "long paragraph": "word and more " * 90 + "\n\nend\n",
+    "list then fence": LIST + "```\ncode\n```\n" + "+ other\n" * 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same cuts on shorter documents: rendering the real lengths takes seconds."""
+    if "measured" not in request.node.name:
+        monkeypatch.setattr(segments, "LIST_LIMIT", 150)
+        monkeypatch.setattr(segments, "BLOCK_LIMIT", 700)
+        monkeypatch.setattr(segments, "TABLE_ROWS", 9)
+
+
+def chunks(text: str, seed: int, most: int) -> list[str]:
+    random_ = random.Random(seed)
+    parts, at = [], 0
+    while at < len(text):
+        size = random_.randint(1, most)
+        parts.append(text[at : at + size])
+        at += size
+    return parts
+
+
+class Host(App[None]):
+    CSS = "Streamed, Markdown { height: auto; } Segment, Markdown { padding: 0; } VerticalScroll { height: 1fr; }"
+
+    def __init__(self, text: str, parts: list[str] | None) -> None:
+        super().__init__()
+        self.text, self.parts = text, parts
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Streamed() if self.parts is not None else Markdown(self.text, parser_factory=parser)
+
+
+async def rendered(text: str, parts: list[str] | None) -> str:
+    app = Host(text, parts)
+    async with app.run_test(size=(70, 100)) as pilot:
+        if parts is not None:
+            streamed = app.query_one(Streamed)
+            for part in parts:
+                await streamed.feed(clean(part))
+            await streamed.finish()
+            assert streamed.text == clean(text)
+        await pilot.pause()
+        return screen_text(app).rstrip()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+async def test_streamed_equals_one_shot(name: str) -> None:
+    text = DOCUMENTS[name]
+    most = 12 if len(text) < 1000 else 120
+    assert await rendered(text, chunks(text, 1, most)) == await rendered(clean(text), None)
+
+
+async def test_a_long_list_is_cut_while_it_streams() -> None:
+    app = Host("", [])
+    async with app.run_test(size=(70, 40)):
+        streamed = app.query_one(Streamed)
+        longest = 0
+        for part in chunks(ORDERED, 2, 60):
+            await streamed.feed(part)
+            longest = max(longest, len(streamed.query(Segment).last().source))
+        assert len(streamed.query(Segment)) > 1
+        assert longest < segments.LIST_LIMIT + 300
+        starts = [segment.source.split(" ", 1)[0] for segment in list(streamed.query(Segment))[1:]]
+        assert all(start.rstrip(".").isdigit() and start != "1." for start in starts), "numbering goes on"
+        await streamed.finish()
+        assert len(streamed.query(Segment)) == 1
+
+
+@pytest.mark.parametrize("text", [FENCE, TABLE])
+async def test_a_long_block_goes_on_as_plain_lines_until_it_closes(text: str) -> None:
+    app = Host("", [])
+    async with app.run_test(size=(70, 40)):
+        streamed = app.query_one(Streamed)
+        body, end = text.rsplit("\n\nAfter", 1)
+        await streamed.feed(body.rsplit("\n", 1)[0] + "\n")
+        for part in chunks(body.rsplit("\n", 1)[1], 3, 5):
+            await streamed.feed(part)
+        assert len(streamed.query(".tail")) >= (1 if text is TABLE else 0)
+        await streamed.feed("\n\nAfter" + end)
+        assert len(streamed.query(".tail")) == 0
+
+
+def segments_of(text: str, seed: int) -> tuple[str, Segmenter]:
+    segmenter = Segmenter()
+    ops = [op for part in chunks(text, seed, 7) for op in segmenter.feed(part)] + segmenter.finish()
+    return "".join(op.text for op in ops), segmenter
+
+
+@given(
+    st.text(alphabet=string.printable.replace("\r", "").replace("\x0b", "").replace("\x0c", ""), max_size=600),
+    st.integers(0, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_lost(text: str, seed: int) -> None:
+    joined, _ = segments_of(text, seed)
+    assert joined == text
+
+
+@pytest.mark.parametrize("name", ["list", "nested", "fence", "table", "long paragraph"])
+def test_nothing_is_lost_of_long_blocks(name: str) -> None:
+    joined, _ = segments_of(DOCUMENTS[name], 4)
+    assert joined == DOCUMENTS[name]
+
+
+def test_limits_are_the_measured_ones() -> None:
+    assert (segments.LIST_LIMIT, segments.BLOCK_LIMIT, segments.TABLE_ROWS) == (200, 8_000, 16)
+
+
+def test_clean_and_token_label() -> None:
+    assert clean("a\r\nb\tc\x1b[0m") == "a\nb    c\ufffd[0m"
+    assert token_label(" the\n") == "␣the↵"
+    assert token_label("") == "∅"
+    assert token_label("\x1b") == "\ufffd"

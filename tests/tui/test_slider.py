@@ -1,0 +1,166 @@
+"""Sliders, switches and choices: keys, typed values, mouse."""
+
+from __future__ import annotations
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.widgets import Input
+
+from dflash_core.knobs import SPEC, SPECS, Value
+from dflash_tui.widgets.knob_row import LEFT, ChoiceRow, KnobRow
+from dflash_tui.widgets.slider import Slider
+
+from .support import screen_text
+
+
+class Host(App[None]):
+    def __init__(self, *rows: KnobRow) -> None:
+        super().__init__()
+        self.rows = rows
+        self.changes: list[tuple[str, Value]] = []
+        self.refusals: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield from self.rows
+        yield Input()
+
+    def on_knob_row_changed(self, event: KnobRow.Changed) -> None:
+        self.changes.append((event.name, event.value))
+
+    def on_knob_row_refused(self, event: KnobRow.Refused) -> None:
+        self.refusals.append(event.reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "expected"),
+    [
+        ("budget", ["right"], 23),
+        ("budget", ["left", "left"], 20),
+        ("budget", ["shift+right"], 32),
+        ("budget", ["shift+left", "shift+left", "shift+left"], 1),
+        ("budget", ["home"], 1),
+        ("budget", ["end"], 64),
+        ("budget", ["1", "2", "8", "enter"], 128),
+        ("budget", ["1", "2", "8", "enter", "right"], 128),
+        ("budget", ["1", "2", "8", "enter", "left"], 127),
+        ("budget", ["4", "backspace", "7", "enter"], 7),
+        ("budget", ["right", "backspace"], 22),
+        ("budget", ["9", "escape"], 22),
+        ("p_min", ["right", "right"], 0.1),
+        ("p_min", ["full_stop", "3", "enter"], 0.3),
+        ("p_min", ["end", "left"], 0.95),
+        ("temperature", ["shift+right"], 0.5),
+        ("frequency_penalty", ["minus", "1", "enter"], -1.0),
+        ("tree_temperature", ["home"], 0.05),
+        ("max_tokens", ["right"], 528),
+    ],
+)
+async def test_keys(name: str, keys: list[str], expected: Value) -> None:
+    app = Host(Slider(SPEC[name]))
+    async with app.run_test(size=(80, 10)) as pilot:
+        app.rows[0].focus()
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert app.rows[0].value == expected
+        assert type(app.rows[0].value) is type(SPEC[name].default)
+        if expected != SPEC[name].default:
+            assert app.changes[-1] == (name, expected)
+
+
+async def test_a_typed_value_out_of_range_is_refused_with_the_range() -> None:
+    app = Host(Slider(SPEC["budget"]))
+    async with app.run_test(size=(80, 10)) as pilot:
+        app.rows[0].focus()
+        await pilot.press("9", "9", "9", "enter")
+        await pilot.pause()
+        assert app.rows[0].value == 22
+        assert app.refusals == ["budget=999: expected 1 to 256"]
+
+
+async def test_a_typed_value_is_taken_when_the_focus_leaves() -> None:
+    app = Host(Slider(SPEC["budget"]))
+    async with app.run_test(size=(80, 10)) as pilot:
+        app.rows[0].focus()
+        await pilot.press("3", "0", "tab")
+        await pilot.pause()
+        assert app.rows[0].value == 30
+
+
+async def test_click_drag_and_wheel() -> None:
+    slider = Slider(SPEC["budget"])
+    app = Host(slider)
+    async with app.run_test(size=(80, 10)) as pilot:
+        await pilot.click(slider, offset=(LEFT, 0))
+        assert slider.value == 1
+        await pilot.click(slider, offset=(LEFT + slider.track - 1, 0))
+        assert slider.value == 64
+        await pilot.mouse_down(slider, offset=(LEFT, 0))
+        await pilot.hover(slider, offset=(LEFT + slider.track // 2, 0))
+        await pilot.mouse_up(slider, offset=(LEFT + slider.track // 2, 0))
+        assert 30 <= int(slider.value) <= 35
+        await pilot.hover(slider, offset=(LEFT + slider.track - 1, 0))
+        assert 30 <= int(slider.value) <= 35, "the drag ended with the button"
+        before = int(slider.value)
+        assert await pilot._post_mouse_events([_scroll_up()], slider, offset=(LEFT, 0))
+        assert slider.value == before + 1
+
+
+def _scroll_up() -> type:
+    from textual.events import MouseScrollUp
+
+    return MouseScrollUp
+
+
+async def test_a_click_on_the_label_changes_nothing() -> None:
+    slider = Slider(SPEC["budget"])
+    app = Host(slider)
+    async with app.run_test(size=(80, 10)) as pilot:
+        await pilot.click(slider, offset=(4, 0))
+        assert slider.value == 22
+        assert slider.has_focus
+
+
+async def test_switch_and_choice() -> None:
+    switch, choice = ChoiceRow(SPEC["thinking"]), ChoiceRow(SPEC["mode"])
+    app = Host(switch, choice)
+    async with app.run_test(size=(80, 10)) as pilot:
+        switch.focus()
+        await pilot.press("space")
+        assert switch.value is True
+        await pilot.press("right")
+        assert switch.value is False
+        await pilot.press("backspace", "left")
+        assert switch.value is True
+        choice.focus()
+        await pilot.press("left")
+        assert choice.value == "tree"
+        await pilot.press("left", "left", "left")
+        assert choice.value == "ar"
+        await pilot.press("enter")
+        assert choice.value == "chain"
+        await pilot.click(choice, offset=(LEFT + 1, 0))
+        assert choice.value == "ar"
+        await pilot.pause()
+        assert "‹ar›" in screen_text(app)
+
+
+@pytest.mark.parametrize("width", [40, 47, 80])
+async def test_every_parameter_fits_its_row(width: int) -> None:
+    rows = [(Slider if spec.kind in ("int", "float") else ChoiceRow)(spec) for spec in SPECS]
+    app = Host(*rows)
+    async with app.run_test(size=(width, 30)) as pilot:
+        await pilot.pause()
+        for row in rows:
+            assert row.render().cell_length <= max(width, LEFT + 4 + 8 + 13)
+            if width >= 47:
+                assert row.render().cell_length <= width
+
+
+async def test_the_app_can_set_a_value_without_an_event() -> None:
+    slider = Slider(SPEC["budget"])
+    app = Host(slider)
+    async with app.run_test(size=(80, 10)) as pilot:
+        slider.value, slider.staged = 40, True
+        await pilot.pause()
+        assert app.changes == []
+        assert "•tree budget" in screen_text(app)

@@ -1,0 +1,147 @@
+"""The main states as text at the three sizes. `pytest tests/tui --update-snapshots` writes them anew; read the diff."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dflash_core.errors import DFlashError
+from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.note import Note
+
+from .fake import FakeSession
+from .scenes import QUESTION, answered, scene, send, still
+from .support import idle, loaded, screen_text, settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+Snapshot = Callable[[str, str], None]
+Size = tuple[int, int]
+
+PICTURE = Path(__file__).parents[2] / "docs" / "screenshot.svg"
+
+
+def name(size: Size, state: str) -> str:
+    return f"{size[0]}x{size[1]}-{state}"
+
+
+async def test_empty(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+    app = make_app(FakeSession(notes=("the file has no chat template: plain ChatML is used",)))
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "mem 13.8")
+        snapshot(name(size, "empty"), await settled(pilot))
+
+
+async def test_answer(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        snapshot(name(size, "answer"), await settled(pilot))
+
+
+@pytest.mark.parametrize(("key", "state"), [("f2", "params"), ("f3", "stats"), ("f4", "tree"), ("f5", "memory")])
+async def test_panels(make_app: MakeApp, snapshot: Snapshot, size: Size, key: str, state: str) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        await pilot.press(key)
+        await pilot.pause()
+        if state == "params":
+            await pilot.press("right", "right")
+        still(app)
+        await pilot.pause()
+        snapshot(name(size, state), await settled(pilot))
+
+
+async def test_retried(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        session.answer = "A second answer, shorter than the first."
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        still(app)
+        await shows(pilot, "‹2/2›")
+        snapshot(name(size, "retried"), await settled(pilot))
+
+
+async def test_error(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+    app = make_app(FakeSession(fail_after=6))
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await send(pilot, QUESTION)
+        await wait_until(pilot, lambda: bool(app.chat.query(Note)))
+        await idle(pilot)
+        app.chat.inspector.active = "memory"
+        meter = app.chat.flow.meter
+        assert meter is not None
+        meter.first_at = meter.last_at  # no report, so no clock that could be scripted
+        app.chat.transcript.answer.place(1, 1)  # type: ignore[union-attr]
+        still(app)
+        await pilot.pause()
+        if size != (200, 60):
+            text = "\n".join(line for line in (await settled(pilot)).splitlines() if "tok/s" not in line) + "\n"
+            snapshot(name(size, "error"), text)
+
+
+async def test_load_failed(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+    def load(progress: object) -> FakeSession:
+        raise DFlashError(
+            "x.gguf: tensor blk.3.attn_q.weight ends 1,204 bytes past the file; it is truncated: fetch it"
+        )
+
+    app = make_app(load=load)
+    async with app.run_test(size=size) as pilot:
+        await shows(pilot, "the model did not load")
+        snapshot(name(size, "load-failed"), await settled(pilot))
+
+
+async def test_loading(make_app: MakeApp, snapshot: Snapshot) -> None:
+    done = threading.Event()
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        progress("target weights", 0.42)
+        done.wait(10)
+        return FakeSession()
+
+    app = make_app(load=load)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "42%")
+        lines = screen_text(app).splitlines()
+        line = next(line for line in lines if "loading:" in line)
+        snapshot("80x24-loading-line", line.split("%")[0] + "%\n")
+        done.set()
+        await loaded(pilot)
+
+
+async def test_help(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await pilot.press("f1")
+        await shows(pilot, "Esc closes")
+        snapshot(name(size, "help"), await settled(pilot))
+
+
+async def test_tiny(make_app: MakeApp, snapshot: Snapshot) -> None:
+    app = make_app()
+    async with app.run_test(size=(38, 10)) as pilot:
+        await shows(pilot, "38x10")
+        snapshot("38x10-tiny", await settled(pilot))
+
+
+async def test_picture_of_the_readme(make_app: MakeApp, request: pytest.FixtureRequest) -> None:
+    """Made anew with `--update-snapshots` or where it is missing; otherwise only tried."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await scene(pilot)
+        svg = app.export_screenshot(title="dflash-tui")
+    assert svg.startswith("<svg")
+    assert "follow" in svg
+    if request.config.getoption("--update-snapshots", default=False) or not PICTURE.exists():
+        PICTURE.parent.mkdir(exist_ok=True)
+        PICTURE.write_text(svg, encoding="utf-8")

@@ -1,0 +1,121 @@
+"""The whole program in a real terminal: start it, type, read the screen, resize it, quit. Needs tmux."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.golden import golden
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+PATIENCE_S = 60.0  # loading torch on a busy machine
+
+
+class Terminal:
+    """A program in a tmux window of its own server."""
+
+    def __init__(self, folder: Path, command: list[str], columns: int, rows: int) -> None:
+        self.socket, self.code = folder / "socket", folder / "exit-code"
+        home = {name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+        line = subprocess.list2cmdline(command) + f"; echo $? > {self.code}"
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), line, **home)
+
+    def tmux(self, *words: str, **environment: str) -> str:
+        command = ["tmux", "-S", str(self.socket), *words]
+        env = {**os.environ, "TERM": "xterm-256color", **environment}
+        return subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=20).stdout
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    def type(self, text: str) -> None:
+        self.tmux("send-keys", "-l", text)
+
+    def screen(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def wait(self, seen: Callable[[str], bool], what: str) -> str:
+        """The first screen that satisfies `seen`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            screen = self.screen()
+            if seen(screen):
+                return screen
+            time.sleep(0.1)
+        pytest.fail(f"never seen: {what}\n{screen}")
+
+    def exit_code(self) -> int:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if self.code.exists() and self.code.read_text().strip():
+                return int(self.code.read_text())
+            time.sleep(0.1)
+        pytest.fail("the program did not end")
+
+    def close(self) -> None:
+        subprocess.run(["tmux", "-S", str(self.socket), "kill-server"], capture_output=True, check=False)
+
+
+@pytest.fixture
+def open_app(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*options: str, columns: int = 120, rows: int = 40) -> Terminal:
+        opened.append(Terminal(tmp_path, [sys.executable, "-m", "dflash_tui", *options], columns, rows))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+def test_a_conversation_in_a_real_terminal(open_app: Callable[..., Terminal]) -> None:
+    terminal = open_app("--demo", "--set", "max_tokens=60")
+    terminal.wait(lambda screen: "Ask anything" in screen, "the prompt")
+    terminal.type("hi there")
+    terminal.keys("Enter")
+    finished = terminal.wait(lambda screen: "tok/s" in screen and "accept" in screen, "figures under the answer")
+    assert "hi there" in finished
+    terminal.keys("F4")
+    tree = terminal.wait(lambda screen: "✓" in screen, "the accepted path in the candidate tree")
+    assert "hi there" in tree
+    terminal.tmux("resize-window", "-x", "80", "-y", "24")
+    terminal.wait(lambda screen: len(screen.splitlines()) <= 24 and "hi there" in screen, "the resized screen")
+    terminal.tmux("resize-window", "-x", "30", "-y", "10")
+    terminal.wait(lambda screen: "40" in screen and "12" in screen, "the size that is needed")
+    terminal.tmux("resize-window", "-x", "120", "-y", "40")
+    terminal.wait(lambda screen: "hi there" in screen, "the conversation again")
+    terminal.keys("C-c")
+    terminal.wait(lambda screen: "Ctrl+Q" in screen, "the hint at Ctrl+Q")
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0
+
+
+def test_esc_keeps_the_text_and_the_terminal_is_left_clean(open_app: Callable[..., Terminal]) -> None:
+    pair = ("--target", str(golden("tiny-F16.gguf")), "--draft", str(golden("tiny-dflash")))
+    terminal = open_app(*pair, "--set", "max_tokens=4000", "--set", "ignore_eos=on")
+    terminal.wait(lambda screen: "Ask anything" in screen, "the prompt")
+    terminal.type("go on and on")
+    terminal.keys("Enter")
+    terminal.wait(lambda screen: "writing" in screen, "an answer under way")
+    terminal.keys("Escape")
+    terminal.wait(lambda screen: "stopped" in screen, "the stopped answer")
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0
+
+
+def test_a_wrong_file_says_so_in_the_app(open_app: Callable[..., Terminal], tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.gguf"
+    wrong.write_bytes(b"PK\x03\x04 this is no model")
+    terminal = open_app("--target", str(wrong))
+    screen = terminal.wait(lambda screen: "wrong.gguf" in screen and "GGUF" in screen, "the refusal")
+    assert "Traceback" not in screen
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0

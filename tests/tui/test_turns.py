@@ -1,0 +1,249 @@
+"""The life of a turn in the app, at three sizes: type, stream, stop, retry, tune, resize."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from dflash_core.knobs import Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.knob_row import LEFT
+from dflash_tui.widgets.slider import Slider
+
+from .fake import ANSWER, FakeSession
+from .support import ask, idle, loaded, screen_text, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+Size = tuple[int, int]
+
+
+def gated(steps: int = 0, **script: object) -> FakeSession:
+    """A session that makes one step per release of its gate."""
+    return FakeSession(gate=threading.Semaphore(steps), **script)  # type: ignore[arg-type]
+
+
+async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
+    session = gated(8)
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        assert session.conversation.messages[0].content == "hi"
+        assert app.chat.prompt.text == ""
+        await wait_until(pilot, lambda: "Speculative decoding" in screen_text(app))
+        assert app.chat.flow.busy
+        assert app.chat.query_one("#prompt-row").has_class("-busy")
+        await wait_until(pilot, lambda: "tok/s  acc" in screen_text(app) and "– tok/s" not in screen_text(app))
+        assert session.gate is not None
+        session.gate.release(1000)
+        await idle(pilot)
+        tokens = app.chat.flow.report.stats.tokens  # type: ignore[union-attr]
+        await shows(pilot, "but each verify pass gets slower", f"{tokens} tok · accept", "B=22 p=0 · tree")
+        assert app.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+
+
+async def test_stop_keeps_the_text(make_app: MakeApp, size: Size) -> None:
+    session = gated(6)
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await wait_until(pilot, lambda: "Speculative" in screen_text(app))
+        await pilot.press("escape")
+        await idle(pilot)
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        assert answer.text
+        assert ANSWER.startswith(answer.text)
+        assert answer.text == session.conversation.messages[-1].content
+        await shows(pilot, "stopped")
+
+
+async def test_retry_keeps_the_earlier_answer(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        first = app.chat.transcript.answer
+        assert first is not None
+        session.answer = "Another answer."
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        assert [prompt for prompt, _ in session.asked] == ["hi", "<retry>"]
+        second = app.chat.transcript.answer
+        assert second is not first
+        await shows(pilot, "▶ answer 1/2", "Another answer.", "‹2/2›")
+        assert "Speculative" not in screen_text(app)
+        first.line.focus()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "▼ answer 1/2" in screen_text(app) or first.inside.display
+        assert first.text == ANSWER
+
+
+async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        await pilot.pause()
+        assert isinstance(app.focused, Slider)
+        assert app.focused.spec.name == "budget"
+        await pilot.press("right", "right", "shift+right")
+        await wait_until(pilot, lambda: "•B34" in screen_text(app))
+        await ask(pilot, "hi")
+        await idle(pilot)
+        assert session.asked[-1][1] == Knobs(budget=34)
+        await shows(pilot, "B=34", "  B34")
+        assert "•B" not in screen_text(app)
+
+
+async def test_the_next_turn_uses_a_slider_moved_by_mouse(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        slider = app.chat.query_one("#knob-p_min", Slider)
+        await wait_until(pilot, lambda: slider.region.area > 0)
+        await pilot.click(slider, offset=(LEFT + slider.track - 1, 0))
+        await pilot.pause()
+        assert app.chat.knobs.p_min == 1.0
+        await ask(pilot, "hi")
+        await idle(pilot)
+        assert session.asked[-1][1].p_min == 1.0
+
+
+async def test_a_change_during_a_turn_waits_for_the_next(make_app: MakeApp) -> None:
+    session = gated(3)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await pilot.press("f2", "right")
+        await wait_until(pilot, lambda: "•B23" in screen_text(app))
+        assert session.asked[-1][1].budget == 22
+        assert "• 1 changed since the last turn" in screen_text(app)
+        assert session.gate is not None
+        session.gate.release(1000)
+        await idle(pilot)
+        assert app.chat.transcript.answer.knobs.budget == 22  # type: ignore[union-attr]
+        assert "•B23" in screen_text(app)
+
+
+async def test_resize_while_streaming(make_app: MakeApp) -> None:
+    session = FakeSession(pace=0.01)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        for width, height in ((80, 24), (39, 11), (200, 60), (60, 14), (120, 40)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause(0.05)
+        await idle(pilot)
+        assert app.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+        await shows(pilot, "but each verify pass")
+
+
+async def test_thinking_is_counted_while_folded_and_shown_when_opened(make_app: MakeApp, size: Size) -> None:
+    session = gated(2)
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+t")
+        assert app.chat.knobs.thinking
+        await ask(pilot, "hi")
+        await wait_until(pilot, lambda: "▶ thinking…" in screen_text(app))
+        assert "First the idea" not in screen_text(app)
+        assert session.gate is not None
+        session.gate.release(1000)
+        await idle(pilot)
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        assert answer.thinking.line.title.startswith("thought for ")
+        assert answer.thinking.line.title.endswith(" tok")
+        assert answer.text == ANSWER
+        await pilot.press("alt+t")
+        await pilot.pause()
+        app.chat.transcript.scroll_home(animate=False)
+        await wait_until(pilot, lambda: "First the idea" in screen_text(app))
+        await pilot.click(answer.thinking.line)
+        await wait_until(pilot, lambda: "First the idea" not in screen_text(app))
+        answer.thinking.line.focus()
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: answer.thinking.body.display)
+
+
+async def test_a_message_sent_while_loading_waits_its_turn(make_app: MakeApp) -> None:
+    session, ready = FakeSession(), threading.Event()
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        progress("target weights", 0.42)
+        ready.wait(10)
+        return session
+
+    app = make_app(load=load)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: "loading: target weights" in screen_text(app))
+        assert "42%" in screen_text(app)
+        await ask(pilot, "one")
+        await ask(pilot, "two")
+        assert "queued: it is sent when the model is ready" in screen_text(app)
+        assert app.chat.prompt.text == ""
+        ready.set()
+        await wait_until(pilot, lambda: len(session.asked) == 2)
+        await idle(pilot)
+        assert [prompt for prompt, _ in session.asked] == ["one", "two"]
+        assert "queued" not in screen_text(app)
+        assert "loading" not in screen_text(app)
+
+
+async def test_a_message_during_a_turn_stays_in_the_prompt(make_app: MakeApp) -> None:
+    session = gated(2)
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "one")
+        await ask(pilot, "two")
+        assert app.chat.prompt.text == "two"
+        assert "your text stays here" in screen_text(app)
+        assert len(session.asked) == 1
+        await pilot.press("escape")
+        await idle(pilot)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(session.asked) == 2)
+        await pilot.press("escape")
+        await idle(pilot)
+
+
+@pytest.mark.parametrize("mode", ["ar", "chain", "tree"])
+async def test_what_ran_is_what_is_shown(make_app: MakeApp, mode: str) -> None:
+    app = make_app(FakeSession(), Knobs(mode=mode))  # type: ignore[arg-type]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await pilot.press("f3")
+        await pilot.pause()
+        await shows(pilot, f"{mode}: auto takes the tree for now", "accept rate by position")
+        assert ("nothing drafted: plain decoding" in screen_text(app)) == (mode == "ar")
+
+
+async def test_a_turn_goes_on_behind_the_help_page(make_app: MakeApp) -> None:
+    session = gated(2)
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await pilot.press("f1")
+        await shows(pilot, "Esc closes")
+        assert session.gate is not None
+        session.gate.release(1000)
+        await idle(pilot)
+        await pilot.press("escape")
+        await shows(pilot, "but each verify pass gets slower", "B=22 p=0 · tree")
