@@ -23,6 +23,8 @@ from dflash_core.runner import MAX_CHECKPOINTS, Runner
 # The reference decoder's default ceiling: attention over more would take it minutes per answer.
 CPU_CONTEXT = 32_768
 SMALLEST_CONTEXT = 512
+# What torch starts with: the cores this process may use.
+CORES = torch.get_num_threads()
 # Steps slower than this are announced before they start.
 SLOW_STEP_S = 1.0
 
@@ -67,7 +69,8 @@ class Engine(Runner):
         owners = [Owner("target", self.target.weight_bytes, f"{self.target.config.block_count} layers")]
         if self.draft:
             owners.append(Owner("drafter", self.draft.weight_bytes, f"{self.draft.config.block_count} layers"))
-        return Ledger("this machine", (*owners, *self._sequence_owners()), host.total, host.free, host.process)
+        owners += [*self._sequence_owners(), Owner("program", self.target.program_bytes, "Python, torch and the rest")]
+        return Ledger("this machine", tuple(owners), host.total, host.free, host.process)
 
     def _sequence_owners(self) -> list[Owner]:
         """What a sequence of full length takes besides the weights."""
@@ -120,7 +123,7 @@ def _leave_a_core() -> None:
     screen) holds up holds up all of them: with two threads on two busy cores a step took ten times as long.
     """
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
+        torch.set_num_threads(max(1, CORES - 1))
 
 
 @torch.inference_mode()

@@ -49,6 +49,7 @@ class Target:
     packed: bool
 
     def __init__(self, path: str | Path) -> None:
+        self.program_bytes = memory.host_memory().process  # Python and torch, before any of the model
         self.file: GGUFFile = open_gguf(path)
         self.config: TargetConfig = target_config(self.file)
 

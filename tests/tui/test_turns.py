@@ -41,7 +41,12 @@ async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
         await idle(pilot)
         tokens = app.chat.flow.report.stats.tokens  # type: ignore[union-attr]
         await shows(pilot, "but each verify pass gets slower", f"{tokens} tok · accept", "B=22 p=0 · tree")
-        assert app.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        assert answer.text == ANSWER
+        assert answer.inside.size.height == answer.body.outer_size.height + answer.footer.size.height, (
+            "nothing is cut off"
+        )
 
 
 async def test_stop_keeps_the_text(make_app: MakeApp, size: Size) -> None:

@@ -216,6 +216,7 @@ def test_the_ledger_names_every_owner() -> None:
     owners = {owner.name: owner.bytes for owner in ledger.owners}
     weights = sum(info.n_elements for info in target().file.tensors.values()) * 4
     assert owners["target"] == weights
+    assert owners["program"] == target().program_bytes > 10 << 20
     assert owners["target KV"] == 512 * 1 * 2 * 256 * 4
     assert owners["drafter KV"] == 512 * 2 * 2 * 128 * 4
     assert ledger.predicted == sum(owners.values())

@@ -235,21 +235,57 @@ def table(m: dict[str, Any]) -> str:
         f"{final['held_loss']:.3f} nats per token, {final['held_bits_per_byte']:.3f}", "reported", "")  # fmt: skip
     row("the same on held-out read text (school math, standard library)",
         f"{final['held_read_loss']:.3f} nats per token, {final['held_read_bits_per_byte']:.3f}", "reported", "")  # fmt: skip
-    for what, (good, count), wanted in (("Python answers that parse", m["parse"], 0.9), ("sums and differences up to 99, held-out pairs", m["sums"], 0.9)):
+    for what, (good, count), wanted in (
+        ("Python answers that parse", m["parse"], 0.9),
+        ("sums and differences up to 99, held-out pairs", m["sums"], 0.9),
+    ):
         row(what, f"{good} of {count} = {good / count:.1%}", f">= {wanted:.0%}", bar(good >= wanted * count))
     ended, looped, count = m["ended"]
-    row("answers that end by themselves within 256 tokens", f"{ended} of {count}, {looped} loops", ">= 95 %, no loop", bar(ended >= 0.95 * count and not looped))
-    row("acceptance length, thinking off, chain of 15 / tree 22", f"{off[1]:.2f} / {off[2]:.2f}", ">= 4.0 / >= 4.6", bar(off[1] >= 4.0 and off[2] >= 4.6))
+    row(
+        "answers that end by themselves within 256 tokens",
+        f"{ended} of {count}, {looped} loops",
+        ">= 95 %, no loop",
+        bar(ended >= 0.95 * count and not looped),
+    )
+    row(
+        "acceptance length, thinking off, chain of 15 / tree 22",
+        f"{off[1]:.2f} / {off[2]:.2f}",
+        ">= 4.0 / >= 4.6",
+        bar(off[1] >= 4.0 and off[2] >= 4.6),
+    )
     for name, (number, chain, tree, _) in rows.items():
         if not name.startswith("held-out"):
             row(f"the same on {name} prompts ({number})", f"{chain:.2f} / {tree:.2f}", "reported")
-    row("thinking on", f"{on[1]:.2f} / {on[2]:.2f}, ratio to off {on[1] / off[1]:.2f} / {on[2] / off[2]:.2f}", "reported")
+    row(
+        "thinking on",
+        f"{on[1]:.2f} / {on[2]:.2f}, ratio to off {on[1] / off[1]:.2f} / {on[2] / off[2]:.2f}",
+        "reported",
+    )
     if "sliding" in m:
         row("the sliding-window drafter, thinking off", f"{m['sliding'][0]:.2f} / {m['sliding'][1]:.2f}", "reported")
-    row("tree 22 against AR on the CPU", f"{speed['tree']:.0f} against {speed['ar']:.0f} tokens per second = {ratio:.2f}x", ">= 1.5x", bar(ratio >= 1.5))
-    row("milliseconds per draft / verify / rest of a tree step; per AR step", f"{speed['draft_ms']:.1f} / {speed['verify_ms']:.1f} / {speed['rest_ms']:.1f}; {speed['ar_ms']:.1f}", "reported")
-    row("AR step against a plain one-row loop", f"{speed['ar_ms']:.1f} against {speed['loop_ms']:.1f} ms", "within 5 %", bar(speed["ar_ms"] <= 1.05 * speed["loop_ms"]))
-    row("tree output equal to AR output, token for token", f"{speed['same']} of {m['count']} answers", "all but ties", "")
+    row(
+        "tree 22 against AR on the CPU",
+        f"{speed['tree']:.0f} against {speed['ar']:.0f} tokens per second = {ratio:.2f}x",
+        ">= 1.5x",
+        bar(ratio >= 1.5),
+    )
+    row(
+        "milliseconds per draft / verify / rest of a tree step; per AR step",
+        f"{speed['draft_ms']:.1f} / {speed['verify_ms']:.1f} / {speed['rest_ms']:.1f}; {speed['ar_ms']:.1f}",
+        "reported",
+    )
+    row(
+        "AR step against a plain one-row loop",
+        f"{speed['ar_ms']:.1f} against {speed['loop_ms']:.1f} ms",
+        "within 5 %",
+        bar(speed["ar_ms"] <= 1.05 * speed["loop_ms"]),
+    )
+    row(
+        "tree output equal to AR output, token for token",
+        f"{speed['same']} of {m['count']} answers",
+        "all but ties",
+        "",
+    )
     return "\n".join(lines)
 
 
@@ -271,7 +307,10 @@ def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> 
     log, draft = facts["target_log"], facts["draft_log"]
     curves.append(("target, training", "#3b7dd8", [(r["progress"], r["loss"]) for r in log if "loss" in r]))
     last = max(r["t"] for r in log if "held_loss" in r)
-    for key, name, color in (("held_loss", "target, held-out", "#d8733b"), ("held_read_loss", "target, held-out read text", "#8a8f98")):
+    for key, name, color in (
+        ("held_loss", "target, held-out", "#d8733b"),
+        ("held_read_loss", "target, held-out read text", "#8a8f98"),
+    ):
         curves.append((name, color, [(r["t"] / last, r[key]) for r in log if key in r]))
     for name, color in (("demo-draft.gguf", "#3ba66b"), ("demo-draft-swa.gguf", "#a04fc4")):
         curves.append((name.removesuffix(".gguf"), color, [(r["progress"], r[name]) for r in draft if name in r]))
@@ -281,7 +320,9 @@ def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> 
              f'<text x="{left}" y="16">loss (nats per token) over the share of each stage\'s time</text>']  # fmt: skip
     for tick in range(4):
         y = top + plot_h * (1 - tick / high)
-        parts.append(f'<path d="M{left} {y:.1f}H{left + plot_w}" stroke="#dddddd"/><text x="{left - 16}" y="{y + 4:.1f}">{tick}</text>')
+        parts.append(
+            f'<path d="M{left} {y:.1f}H{left + plot_w}" stroke="#dddddd"/><text x="{left - 16}" y="{y + 4:.1f}">{tick}</text>'
+        )
     for number, (name, color, points) in enumerate(curves):
         xy = [(left + plot_w * min(x, 1), top + plot_h * (1 - min(y, high) / high)) for x, y in points]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in xy)
