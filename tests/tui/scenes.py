@@ -9,6 +9,7 @@ from dflash_tui.app import DFlashApp
 from .support import idle, loaded, shows, wait_until
 
 QUESTION = "Explain tree verification in two lines and show the walk."
+STORIES = ("Hello! What can you do?", "Tell me a story about a fox.")
 RATES = (180.0, 240.0, 262.0, 301.0, 298.0, 312.0, 287.0, 305.0, 322.0, 310.0, 316.0, 308.0)
 
 
@@ -42,7 +43,13 @@ def still(app: DFlashApp) -> None:
     app.chat.gauges.draw()
 
 
-async def scene(pilot: Pilot[int]) -> None:
-    """The README's picture: an answer with code and a list, beside the figures of its turn."""
-    await answered(pilot)
+async def scene(pilot: Pilot[int], questions: tuple[str, ...] = STORIES) -> None:
+    """The README's picture: a short conversation, beside the figures of its last turn. Nothing in it is made up."""
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await wait_until(pilot, lambda: app.chat.session is not None, timeout=60)
+    for number, question in enumerate(questions, 1):
+        await send(pilot, question)
+        await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
+        await wait_until(pilot, lambda: not app.chat.flow.busy, timeout=120)
     await shows(pilot, "tok/s", "accept rate by position")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
+from dflash_tui.engine_session import load_session
+from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
 from .fake import FakeSession
@@ -135,13 +138,14 @@ async def test_tiny(make_app: MakeApp, snapshot: Snapshot) -> None:
 
 
 async def test_picture_of_the_readme(make_app: MakeApp, request: pytest.FixtureRequest) -> None:
-    """Made anew with `--update-snapshots` or where it is missing; otherwise only tried."""
-    app = make_app()
+    """The demo pair answers. Written with `--update-snapshots` or where it is missing; otherwise only tried."""
+    demo = LoadRequest(demo=True)
+    app = make_app(load=partial(load_session, demo))
     async with app.run_test(size=(120, 40)) as pilot:
         await scene(pilot)
         svg = app.export_screenshot(title="dflash-tui")
     assert svg.startswith("<svg")
-    assert "follow" in svg
+    assert "tok/step" in svg
     if request.config.getoption("--update-snapshots", default=False) or not PICTURE.exists():
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(svg, encoding="utf-8")

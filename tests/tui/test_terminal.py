@@ -81,7 +81,7 @@ def test_a_conversation_in_a_real_terminal(open_app: Callable[..., Terminal]) ->
     terminal.wait(lambda screen: "Ask anything" in screen, "the prompt")
     terminal.type("hi there")
     terminal.keys("Enter")
-    finished = terminal.wait(lambda screen: "tok/s" in screen and "accept" in screen, "figures under the answer")
+    finished = terminal.wait(lambda screen: " tok · accept " in screen, "figures under the answer")
     assert "hi there" in finished
     terminal.keys("F4")
     tree = terminal.wait(lambda screen: "✓" in screen, "the accepted path in the candidate tree")
