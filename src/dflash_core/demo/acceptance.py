@@ -20,7 +20,7 @@ from .net import DraftConfig, TargetConfig, Weights, draft_forward, linear, targ
 def draft_candidates(
     c: TargetConfig, w: Weights, dc: DraftConfig, dw: Weights, ids: Tensor, anchors: Tensor, width: int = 8
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and log-probabilities (anchors, block - 1, width) of the drafts made at each anchor of one text ids (S,)."""
+    """Tokens and log-probabilities (anchors, block - 1, width) of the drafts at each anchor of one text ids (S,)."""
     seg = torch.zeros_like(ids)[None]
     _, features = target_forward(c, w, ids[None], seg, dc.taps)
     block = torch.full((len(anchors), dc.block), dc.mask_id, device=ids.device)

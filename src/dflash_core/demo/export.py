@@ -88,8 +88,8 @@ def _write_tokenizer(w: Any, path: Path) -> None:
     w.add_token_list(tokens)
     w.add_token_types(types)
     w.add_token_merges(merges)
-    w.add_eos_token_id(tok.token_id("<|im_end|>"))
-    w.add_pad_token_id(tok.token_id("<|endoftext|>"))
+    w.add_eos_token_id(tok.token_id("<|im_end|>", len(tokens)))
+    w.add_pad_token_id(tok.token_id("<|endoftext|>", len(tokens)))
     w.add_add_bos_token(False)
 
 

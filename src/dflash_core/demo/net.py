@@ -603,7 +603,8 @@ def target_step(c: TargetConfig, w: Weights, state: DecodeState, ids: Tensor) ->
             h, state.conv[n_linear], state.delta[n_linear] = delta_step(
                 h, state.conv[n_linear], state.delta[n_linear], of("attn_norm.weight"), of("attn_qkv.weight"),
                 of("attn_gate.weight"), of("ssm_beta.weight"), of("ssm_alpha.weight"), of("ssm_conv1d.weight"),
-                of("ssm_dt.bias"), of("ssm_a"), of("ssm_norm.weight"), of("ssm_out.weight"), c.k_heads, c.v_heads, c.eps,
+                of("ssm_dt.bias"), of("ssm_a"), of("ssm_norm.weight"), of("ssm_out.weight"),
+                c.k_heads, c.v_heads, c.eps,
             )  # fmt: skip
             n_linear += 1
         h = ffn_block(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
-    """Push the singular values of each matrix of x (n, rows, cols) towards 1 by Newton-Schulz steps (bfloat16 on a GPU)."""
+    """Push the singular values of each matrix of x (n, rows, cols) towards 1 by Newton-Schulz steps."""
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = x.shape[1] > x.shape[2]
     y = x.bfloat16() if x.is_cuda else x

@@ -16,14 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.conversation import Message, build_prompt
 from dflash_core.events import PrefillEvent, StepEvent, TurnStats, turn_stats
-from dflash_core.loading import Draft, Target
+from dflash_core.loading import Target
 
-from . import bench_prompts, demo_draft_path, demo_target_path
+from . import bench_prompts, demo_draft_path, demo_target_path, export, net, train
+from .acceptance import acceptance
 from .bench_prompts import Question
 
+SLIDING = "the sliding-window drafter, thinking off"
 BUDGETS = (4, 8, 15, 16, 18, 22, 30, 40, 63)
 FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 NUMBER = re.compile(r"-?\d+")
@@ -77,7 +82,7 @@ def run(engine: Engine, target: Target, questions: Iterable[Question], knobs: Kn
         ids = prompt_ids(target, question.text, knobs.thinking)
         prefill: PrefillEvent | None = None
         steps: list[StepEvent] = []
-        spent = 0.0
+        spent, last = 0.0, 0.0
         for event in engine.generate(ids, knobs):
             now = time.perf_counter()
             if isinstance(event, PrefillEvent):
@@ -85,7 +90,7 @@ def run(engine: Engine, target: Target, questions: Iterable[Question], knobs: Kn
             else:
                 steps.append(event)
                 spent += now - last
-            last = time.perf_counter()
+            last = now
         if prefill is None:
             continue
         tokens = (*prefill.tokens, *(t for s in steps for t in s.tokens))
@@ -121,12 +126,8 @@ def right(text: str, question: Question) -> bool:
     return bool(want) and got[:1] == want[:1]
 
 
-def plain_loop_ms(target: Target, tokens: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
+def plain_loop_ms(tokens: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
     """Milliseconds per token of a loop that knows nothing of drafts: the trainer's own one-token step in float32."""
-    import torch
-
-    from . import export, net, train
-
     c = train.target_config()
     w = net.import_form(export.read_weights(demo_target_path()))
     spent, count = 0.0, 0
@@ -141,6 +142,29 @@ def plain_loop_ms(target: Target, tokens: Sequence[tuple[Sequence[int], Sequence
     return 1000 * spent / max(1, count)
 
 
+class Walked:
+    """Acceptance lengths of every budget at once: drafts for all positions of the greedy answers, then the walks.
+
+    The decoder is lossless, so its steps are known from the answer and the drafts; the card shows both side by side.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.c = train.target_config()
+        self.weights = net.import_form(export.read_weights(demo_target_path()))
+
+    def lengths(self, prompts: Sequence[Sequence[int]], *, sliding: bool = False) -> dict[str, float]:
+        """ "chain" and each budget of BUDGETS -> acceptance length over 128 tokens of greedy answer."""
+        file = demo_draft_path(sliding=sliding)
+        drafter, _ = train.draft_configs(self.c)[file.name]
+        asked = [np.array(ids) for ids in prompts]
+        answers = train.answer_all(
+            self.c, self.weights, asked, batch=len(asked), most=128, temperature=0.0, seed=0
+        )  # fmt: skip
+        texts = [(list(p), a.tolist()) for p, a in zip(prompts, answers, strict=True)]
+        return acceptance(self.c, self.weights, drafter, export.read_weights(file), texts, BUDGETS)
+
+
 def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     """All rows of the card, as plain numbers."""
     target = load_target(demo_target_path(), device="cpu")
@@ -151,10 +175,7 @@ def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> dict[
         clean = [q for q in questions if q.number not in copies.get(name, set())]
         return clean[:: max(1, len(clean) // most)][:most]
 
-    pairs: dict[str, Draft] = {"full": load_draft(demo_draft_path(), target=target)}
-    if demo_draft_path(sliding=True).exists():
-        pairs["sliding"] = load_draft(demo_draft_path(sliding=True), target=target)
-    engine = Engine(target, pairs["full"])
+    engine = Engine(target, load_draft(demo_draft_path(), target=target))
     tree, chain, ar = (Knobs(mode=m, max_tokens=128) for m in ("tree", "chain", "ar"))
     everything = bench_prompts.held_questions()
     mixed = fresh(everything, "held")
@@ -172,42 +193,37 @@ def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> dict[
     out["ended"] = (answers.ended, sum(map(loops, answers.tokens)), len(mixed))
     say(f"ended by themselves, loops: {out['ended']}")
 
-    sets = {"held-out, thinking off": (mixed, False), "held-out, thinking on": (mixed, True)}
+    walked = Walked(target)
+    prompts = [prompt_ids(target, q.text, False) for q in mixed]
+    thoughts = [prompt_ids(target, q.text, True) for q in mixed]
+    rows = {"held-out, thinking off": (len(mixed), walked.lengths(prompts))}
+    rows["held-out, thinking on"] = (len(mixed), walked.lengths(thoughts))
     for name in bench_prompts.FILES if bench else ():
-        sets[name] = (fresh(bench_prompts.file_questions(bench or Path(), name), name), False)
-    rows = {}
-    for name, (questions, thinking) in sets.items():
-        a = run(engine, target, questions, chain.replace(thinking=thinking))
-        b = run(engine, target, questions, tree.replace(thinking=thinking))
-        rows[name] = (len(questions), a.acceptance_length, b.acceptance_length, b.depth_rates())
-        say(f"{name}: chain {a.acceptance_length:.2f}, tree {b.acceptance_length:.2f}")
+        questions = fresh(bench_prompts.file_questions(bench or Path(), name), name)
+        rows[name] = (len(questions), walked.lengths([prompt_ids(target, q.text, False) for q in questions]))
+    rows[SLIDING] = (len(mixed), walked.lengths(prompts, sliding=True))
+    for name, (_, found) in rows.items():
+        say(f"{name}: " + ", ".join(f"{k} {v:.2f}" for k, v in found.items()))
     out["acceptance"] = rows
-    if "sliding" in pairs:
-        other = Engine(target, pairs["sliding"])
-        a, b = run(other, target, mixed, chain), run(other, target, mixed, tree)
-        out["sliding"] = (a.acceptance_length, b.acceptance_length)
-        say(f"sliding-window drafter: chain {a.acceptance_length:.2f}, tree {b.acceptance_length:.2f}")
-    out["sweep"] = {}
-    for budget in BUDGETS:
-        found = run(engine, target, mixed, tree.replace(budget=budget))
-        out["sweep"][budget] = (found.acceptance_length, found.tokens_per_second)
-        say(f"budget {budget}: {found.acceptance_length:.2f} at {found.tokens_per_second:.0f} tok/s")
 
     timed: dict[str, list[Run]] = {"ar": [], "tree": [], "chain": []}
+    loops_ms: list[float] = []
     for _ in range(3):  # in turns, so that a busy machine slows all of them
         for name, knobs in (("ar", ar), ("tree", tree), ("chain", chain)):
             timed[name].append(run(engine, target, mixed, knobs))
+        loops_ms.append(plain_loop_ms(list(zip(prompts, timed["ar"][-1].tokens, strict=True))))
     best = {name: max(runs, key=lambda r: r.tokens_per_second) for name, runs in timed.items()}
-    prompts = [prompt_ids(target, q.text, False) for q in mixed]
-    loop = min(plain_loop_ms(target, list(zip(prompts, best["ar"].tokens, strict=True))) for _ in range(3))
+    loop = min(loops_ms)
     same = sum(a == b for a, b in zip(best["ar"].tokens, best["tree"].tokens, strict=True))
     out["speed"] = {
-        "ar": best["ar"].tokens_per_second, "tree": best["tree"].tokens_per_second, "chain": best["chain"].tokens_per_second,
+        "ar": best["ar"].tokens_per_second, "tree": best["tree"].tokens_per_second,
+        "chain": best["chain"].tokens_per_second,
         "draft_ms": best["tree"].stage_ms("draft"), "verify_ms": best["tree"].stage_ms("verify"),
         "rest_ms": sum(best["tree"].stage_ms(s) for s in ("tree", "accept", "commit")),
         "ar_ms": 1000 / best["ar"].tokens_per_second, "loop_ms": loop, "same": same,
     }  # fmt: skip
-    say(f"speed: {out['speed']}")
+    out["decoder"] = (best["chain"].acceptance_length, best["tree"].acceptance_length, best["tree"].depth_rates())
+    say(f"speed: {out['speed']}, decoder: {out['decoder']}")
     return out
 
 
@@ -223,7 +239,8 @@ def table(m: dict[str, Any]) -> str:
     """The table of bars."""
     rows = m["acceptance"]
     final = next(r for r in reversed(m["facts"]["target_log"]) if "held_loss" in r)
-    off, on = rows["held-out, thinking off"], rows["held-out, thinking on"]
+    off, on = rows["held-out, thinking off"][1], rows["held-out, thinking on"][1]
+    chain, tree = m["decoder"][:2]
     speed = m["speed"]
     ratio = speed["tree"] / speed["ar"]
     lines = ["| what | measured | bar | |", "|---|---|---|---|"]
@@ -231,10 +248,11 @@ def table(m: dict[str, Any]) -> str:
     def row(what: str, measured: str, wanted: str = "", state: str = "") -> None:
         lines.append(f"| {what} | {measured} | {wanted} | {state} |")
 
-    row("validation loss and bits per byte, generated held-out answers",
-        f"{final['held_loss']:.3f} nats per token, {final['held_bits_per_byte']:.3f}", "reported", "")  # fmt: skip
-    row("the same on held-out read text (school math, standard library)",
-        f"{final['held_read_loss']:.3f} nats per token, {final['held_read_bits_per_byte']:.3f}", "reported", "")  # fmt: skip
+    for what, key in (("generated held-out answers", "held"), ("held-out school math and library code", "held_read")):
+        lowest = min(r[f"{key}_loss"] for r in m["facts"]["target_log"] if f"{key}_loss" in r)
+        loss, bits = final[f"{key}_loss"], final[f"{key}_bits_per_byte"]
+        measured = f"{loss:.3f} nats per token (lowest {lowest:.3f}), {bits:.3f} bits per byte"
+        row(f"validation loss, {what}", measured, "falling to the end", bar(loss <= lowest))
     for what, (good, count), wanted in (
         ("Python answers that parse", m["parse"], 0.9),
         ("sums and differences up to 99, held-out pairs", m["sums"], 0.9),
@@ -249,20 +267,18 @@ def table(m: dict[str, Any]) -> str:
     )
     row(
         "acceptance length, thinking off, chain of 15 / tree 22",
-        f"{off[1]:.2f} / {off[2]:.2f}",
+        f"{chain:.2f} / {tree:.2f}",
         ">= 4.0 / >= 4.6",
-        bar(off[1] >= 4.0 and off[2] >= 4.6),
+        bar(chain >= 4.0 and tree >= 4.6),
     )
-    for name, (number, chain, tree, _) in rows.items():
+    for name, (number, found) in rows.items():
         if not name.startswith("held-out"):
-            row(f"the same on {name} prompts ({number})", f"{chain:.2f} / {tree:.2f}", "reported")
+            row(f"the same, {name} ({number})", f"{found['chain']:.2f} / {found['22']:.2f}", "reported")
     row(
         "thinking on",
-        f"{on[1]:.2f} / {on[2]:.2f}, ratio to off {on[1] / off[1]:.2f} / {on[2] / off[2]:.2f}",
+        f"{on['chain']:.2f} / {on['22']:.2f}; to off {on['chain'] / off['chain']:.2f} / {on['22'] / off['22']:.2f}",
         "reported",
     )
-    if "sliding" in m:
-        row("the sliding-window drafter, thinking off", f"{m['sliding'][0]:.2f} / {m['sliding'][1]:.2f}", "reported")
     row(
         "tree 22 against AR on the CPU",
         f"{speed['tree']:.0f} against {speed['ar']:.0f} tokens per second = {ratio:.2f}x",
@@ -290,14 +306,16 @@ def table(m: dict[str, Any]) -> str:
 
 
 def sweep_table(m: dict[str, Any]) -> str:
-    lines = ["| budget | acceptance length | tokens per second |", "|---|---|---|"]
-    lines += [f"| {b} | {length:.2f} | {rate:.0f} |" for b, (length, rate) in m["sweep"].items()]
+    names = list(m["acceptance"])
+    lines = ["| budget | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for key in ("chain", *map(str, BUDGETS)):
+        found = [f"{m['acceptance'][name][1][key]:.2f}" for name in names]
+        lines.append(f"| {'chain of 15' if key == 'chain' else key} | " + " | ".join(found) + " |")
     return "\n".join(lines)
 
 
 def depth_line(m: dict[str, Any]) -> str:
-    rates = m["acceptance"]["held-out, thinking off"][3]
-    return ", ".join(f"{r:.0%}" for r in rates)
+    return ", ".join(f"{rate:.0%}" for rate in m["decoder"][2])
 
 
 def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> str:
@@ -315,13 +333,15 @@ def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> 
     for name, color in (("demo-draft.gguf", "#3ba66b"), ("demo-draft-swa.gguf", "#a04fc4")):
         curves.append((name.removesuffix(".gguf"), color, [(r["progress"], r[name]) for r in draft if name in r]))
     high = 3.2
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+             'font-size="11">',
              f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
              f'<text x="{left}" y="16">loss (nats per token) over the share of each stage\'s time</text>']  # fmt: skip
     for tick in range(4):
         y = top + plot_h * (1 - tick / high)
         parts.append(
-            f'<path d="M{left} {y:.1f}H{left + plot_w}" stroke="#dddddd"/><text x="{left - 16}" y="{y + 4:.1f}">{tick}</text>'
+            f'<path d="M{left} {y:.1f}H{left + plot_w}" stroke="#dddddd"/>'
+            f'<text x="{left - 16}" y="{y + 4:.1f}">{tick}</text>'
         )
     for number, (name, color, points) in enumerate(curves):
         xy = [(left + plot_w * min(x, 1), top + plot_h * (1 - min(y, high) / high)) for x, y in points]

@@ -21,8 +21,8 @@ SPLIT = (
 """The qwen35 pre-tokenizer: like Qwen2's, with marks counted among the letters; every digit stands alone."""
 
 
-def train(texts: Iterable[str]) -> Tokenizer:
-    """Learn the merges from `texts`. The special tokens inside them are cut out first and never merged."""
+def train(texts: Iterable[str], vocab: int = VOCAB) -> Tokenizer:
+    """Learn the merges from `texts` until the vocabulary has `vocab` tokens, the special ones included."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -32,10 +32,10 @@ def train(texts: Iterable[str]) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB - len(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocab - len(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if tokenizer.get_vocab_size() != VOCAB - len(SPECIAL):
+    if tokenizer.get_vocab_size() != vocab - len(SPECIAL):
         raise ValueError(f"only {tokenizer.get_vocab_size()} tokens could be learned; more text is needed")
     tokenizer.add_special_tokens(list(SPECIAL))
     return tokenizer
@@ -46,20 +46,16 @@ def load(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def token_id(name: str) -> int:
+def token_id(name: str, vocab: int = VOCAB) -> int:
     """The id of a special token: they are the last of the vocabulary, whatever was learned."""
-    return VOCAB - len(SPECIAL) + SPECIAL.index(name)
+    return vocab - len(SPECIAL) + SPECIAL.index(name)
 
 
 def gguf_tables(path: Path) -> tuple[list[str], list[int], list[str]]:
     """Tokens by id, their GGUF types (1 normal, 3 control, 4 user-defined) and the merges, from a tokenizer file."""
     data = json.loads(path.read_text(encoding="utf-8"))
-    tokens = [""] * VOCAB
-    for token, number in data["model"]["vocab"].items():
-        tokens[number] = token
-    types = [1] * VOCAB
-    for token in SPECIAL:
-        tokens[token_id(token)] = token
-        types[token_id(token)] = 3 if token in CONTROL else 4
+    learned = data["model"]["vocab"]
+    tokens = sorted(learned, key=learned.__getitem__) + list(SPECIAL)
+    types = [1] * len(learned) + [3 if token in CONTROL else 4 for token in SPECIAL]
     merges = [m if isinstance(m, str) else " ".join(m) for m in data["model"]["merges"]]
     return tokens, types, merges

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch._dynamo
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from . import data, export, net, prepare
@@ -198,8 +198,15 @@ def train_target(
         if step % 10 == 0:
             _sync(device)
         if step % 50 == 0:
-            log(step=step, epoch=epoch, tokens=seen, loss=round(float(running) / 50, 4), progress=round(clock.progress, 3),
-                lr=round(schedule(step, clock.progress, 60), 3), rounded=strength)  # fmt: skip
+            log(
+                step=step,
+                epoch=epoch,
+                tokens=seen,
+                loss=round(float(running) / 50, 4),
+                progress=round(clock.progress, 3),
+                lr=round(schedule(step, clock.progress, 60), 3),
+                rounded=strength,
+            )
             running.zero_()
         if clock.progress >= next_check:
             next_check += 0.12
@@ -424,8 +431,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--checks", type=int, default=1000, help="held-out prompts answered at the end of the target stage"
     )
-    parser.add_argument("--workers", type=int, default=max(0, (os.cpu_count() or 1) - 4),
-                        help="processes that make new documents for each epoch; 0 repeats those of the corpus file")  # fmt: skip
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=max(0, (os.cpu_count() or 1) - 4),
+        help="processes that make new documents for each epoch; 0 repeats those of the corpus file",
+    )
     parser.add_argument("--target-time", type=float, help="seconds of the target stage, if not --time-limit")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -441,9 +452,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if a.stage in ("target", "both"):
         log = Log(a.out / "target-log.jsonl")
         start = net.import_form(export.read_weights(a.start)) if a.start else None
+        deadline = log.start + (a.target_time or a.time_limit) - 8
         final = train_target(
-            c, corpus, tokenizer, a.out, log, deadline=log.start + (a.target_time or a.time_limit) - 8, batch=a.batch, length=a.length,
-            seed=a.seed, device=device, start=start, workers=a.workers,
+            c, corpus, tokenizer, a.out, log, deadline=deadline, batch=a.batch, length=a.length, seed=a.seed,
+            device=device, start=start, workers=a.workers,
         )  # fmt: skip
         check_answers(c, final, corpus, tokenizer, log, device, a.checks)
     if a.stage in ("draft", "both"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -65,6 +66,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return out.view(heads, n, d).transpose(0, 1).reshape(n, heads * d)
 
 
+def is_spine(path: Sequence[int]) -> bool:
+    """Whether a path of ascending nodes is 0, 1, 2, ...: its rows then need no gathering."""
+    return path[-1] == len(path) - 1
+
+
 class KVCache:
     """Keys and values of the committed positions, followed by the uncommitted rows of the pass under way."""
 
@@ -80,11 +86,13 @@ class KVCache:
         self.k[:, length:end], self.v[:, length:end] = k, v
         return self.k[:, :end], self.v[:, :end]
 
-    def keep(self, length: int, path: Tensor) -> None:
+    def keep(self, length: int, path: Sequence[int]) -> None:
         """Commit the rows `path` of the last write: they move up to directly behind `length`."""
-        end = length + len(path)
-        self.k[:, length:end] = self.k[:, length + path]
-        self.v[:, length:end] = self.v[:, length + path]
+        if is_spine(path):
+            return  # they stand there already
+        index, end = length + torch.tensor(path), length + len(path)
+        self.k[:, length:end] = self.k[:, index]
+        self.v[:, length:end] = self.v[:, index]
 
     @property
     def nbytes(self) -> int:

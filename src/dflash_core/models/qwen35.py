@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dflash_core.config import TargetConfig
-from dflash_core.models.layers import FeedForward, KVCache, Rotary, attend, rms_norm
+from dflash_core.models.layers import FeedForward, KVCache, Rotary, attend, is_spine, rms_norm
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.tree import ancestors, conv_taps
 
@@ -67,13 +67,15 @@ class DeltaState:
     conv: Tensor
     rows: DeltaRows | None = None
 
-    def keep(self, path: Tensor) -> None:
+    def keep(self, path: Sequence[int]) -> None:
         """S' = e^{G_p} S + sum over the path of k_j e^{G_p - G_j} u_j^T; the conv state is p's own last inputs."""
         assert self.rows is not None, "commit without a pass"
-        rows, last = self.rows, path[-1]
-        total, dtype = rows.log_decay[:, last], self.s.dtype
-        k = rows.k[:, path] * torch.exp(total[:, None] - rows.log_decay[:, path]).to(dtype)[..., None]
-        self.s = torch.exp(total).to(dtype)[:, None, None] * self.s + k.transpose(1, 2) @ rows.u[:, path]
+        rows, last, dtype = self.rows, path[-1], self.s.dtype
+        at = slice(len(path)) if is_spine(path) else torch.tensor(path)
+        total = rows.log_decay[:, last]
+        k = rows.k[:, at] * torch.exp(total[:, None] - rows.log_decay[:, at]).to(dtype)[..., None]
+        carried = torch.exp(total).to(dtype)[:, None, None] * self.s
+        self.s = torch.baddbmm(carried, k.transpose(1, 2), rows.u[:, at])
         self.conv = rows.inputs[rows.taps[last, 1:]]
         self.rows = None
 

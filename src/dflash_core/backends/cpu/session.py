@@ -79,14 +79,13 @@ class CpuSession:
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int]) -> None:
-        index = torch.tensor(path, dtype=torch.long)
         for state in self.states:
             if isinstance(state, KVCache):
-                state.keep(self.length, index)
+                state.keep(self.length, path)
             else:
-                state.keep(index)
+                state.keep(path)
         if self.drafter is not None and self._features is not None:
-            self._waiting.append(self._features[index])
+            self._waiting.append(self._features[list(path)])
         self._features = None
         self.length += len(path)
         if self.length - self._absorbed >= ABSORB_ROWS:

@@ -22,7 +22,7 @@ class Exchange:
     family: str = ""
 
 
-class NothingHeld(LookupError):
+class NothingHeldError(LookupError):
     """A list of templates has no held-out member, so no held-out document can be made from it."""
 
 
@@ -36,11 +36,11 @@ class Draw:
     def template(self, family: str, options: Sequence[str], keep: int = 1) -> str:
         """One of `options`, from this split's share of them; `family` keeps equal texts of two tasks apart.
 
-        The first `keep` options are always trained. Raises NothingHeld where this leaves none to hold out.
+        The first `keep` options are always trained. Raises NothingHeldError where this leaves none to hold out.
         """
         mine = [o for i, o in enumerate(options) if self._split(f"{family}:{o}", i < keep) == self.split]
         if not mine:
-            raise NothingHeld(family)
+            raise NothingHeldError(family)
         return self.rng.choice(mine)
 
     def allows(self, key: str) -> bool:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from . import arithmetic, everyday, problems, program, python_code, smalltalk
-from .base import Draw, Exchange, NothingHeld
+from .base import Draw, Exchange, NothingHeldError
 from .splits import Split, split_of
 
 Generator = Callable[[Draw], Exchange]
@@ -65,7 +65,7 @@ def exchange(draw: Draw) -> Exchange:
         generator, _ = draw.rng.choices(families, [weight for _, weight in families])[0]
         try:
             return generator(draw)
-        except NothingHeld:
+        except NothingHeldError:
             continue
 
 
