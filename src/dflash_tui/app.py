@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -17,11 +20,14 @@ from textual.widgets import TextArea
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.resources import themes_dir
+from dflash_tui.flow import fault, keep_trace
 from dflash_tui.history import History, data_folder
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.themes import DEFAULT_THEME, load_themes
+from dflash_tui.widgets.prompt import Prompt
+from dflash_tui.widgets.transcript import Transcript
 
 JOIN_S = 2.0  # how long quitting waits for a step that is under way
 
@@ -50,17 +56,18 @@ class DFlashApp(App[int]):
         super().__init__()
         self._wanted_theme = theme
         self._theme_dirs = theme_dirs
+        self.fault = ""  # why the app ended, where it was not asked to
         history = History(data_dir or data_folder())
         self.chat = ChatScreen(loader, knobs or request.knobs, history, _name(request))
 
     def on_mount(self) -> None:
+        self._heed_signals()
         problems = self._load_themes()
         self.push_screen(self.chat)
         if problems:
             # One toast for all of them, on the screen that stays.
-            self.call_after_refresh(
-                self.notify, "\n".join(problems), title="Themes left out", severity="warning", timeout=10
-            )
+            tell = partial(self.notify, title="Themes left out", severity="warning", timeout=10, markup=False)
+            self.call_after_refresh(tell, "\n".join(problems))
 
     def _load_themes(self) -> list[str]:
         problems: list[str] = []
@@ -113,13 +120,45 @@ class DFlashApp(App[int]):
         if answer:
             self._leave()
 
-    def _leave(self) -> None:
+    def _heed_signals(self) -> None:
+        """A signal that ends the program ends it as Ctrl+Q does: the terminal as it was, nothing lost."""
+        if not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: int) -> None:
+        self._rescue()
+        self._leave(128 + number)
+
+    def _rescue(self) -> list[str]:
+        """Write down what was typed and generated, because nobody asked for this end. Says what is where."""
+        kept = []
+        for prompt in self.chat.query(Prompt):
+            self.chat.past.save_draft(prompt.text)
+            kept += ["your text comes back at the next start"] * bool(prompt.text.strip())
+        for transcript in self.chat.query(Transcript):
+            path = self.chat.past.save_conversation(transcript.as_text())
+            kept += [f"the conversation is in {path}"] * (path is not None)
+        return kept
+
+    def _handle_exception(self, error: Exception) -> None:
+        """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost."""
+        if not self.fault:
+            trace = keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)
+            self.fault = "; ".join([fault(error), *self._rescue(), trace])
+        super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        """In place of Textual's pages of source and variables: `run_app` prints `fault`."""
+        self._close_messages_no_wait()
+
+    def _leave(self, code: int = 0) -> None:
         self.chat.past.save_draft(self.chat.prompt.text)
         running = self.chat.flow.running
         if running is not None:
             running.stop()
             running.join(JOIN_S)
-        self.exit(0)
+        self.exit(code)
 
 
 def _name(request: LoadRequest) -> str:
@@ -137,9 +176,13 @@ def run_app(request: LoadRequest, knobs: Knobs | None = None, *, theme: str = DE
     sys.setswitchinterval(0.0005)
     app = DFlashApp(request, partial(load_session, request), knobs, theme=theme)
     code = app.run()
+    if code is None:
+        code = app.return_code or 0
+    if app.fault:
+        sys.stderr.write(f"dflash-tui: {app.fault}\n")
     if app.chat.loading_now or app.chat.flow.busy:
         # A daemon thread deep inside torch can crash an interpreter that is being taken down.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code or 0)
-    return code or app.return_code or 0
+        os._exit(code)
+    return code

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _discard(stream)
         return DONE
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except MemoryError:
         return _fail("out of memory; close other programs or use a smaller model")
     except KeyboardInterrupt:

@@ -50,14 +50,15 @@ class Flow:
 
     async def begin(self, block: TurnBlock, open_turn: Callable[[OnPrefill], TurnLike], knobs: Knobs) -> None:
         """Start a turn under `block`."""
-        block.queued("")
+        # Busy before the first await: keys are handled beside the screen's messages, and a retry may come meanwhile.
+        self.running = running = Running(open_turn)
+        self.meter, self.report, self.answer = Meter(), None, None
         self._block = block
-        self.answer = await block.add_answer(knobs)
-        self.meter, self.report = Meter(), None
-        self.running = Running(open_turn)
         self._taken = (0, 0)  # characters of text and thinking that were drained
+        block.queued("")
+        self.answer = await block.add_answer(knobs)
         self.answer.waiting("reading the prompt…")
-        self.running.start()
+        running.start()
         self._arm(SHORTEST)
 
     def stop(self) -> None:
@@ -132,12 +133,20 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
         return str(error), "Nothing is lost. /clear begins an empty conversation; a shorter message may fit."
     if isinstance(error, DFlashError):
         return str(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
+    return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."
+
+
+def fault(error: Exception) -> str:
+    """An error that is no refusal, as one line."""
+    return f"fault in the program: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+
+
+def keep_trace(trace: str, folder: Path) -> str:
+    """Write a trace to a file; says where it is."""
     path = folder / "last-error.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(trace, encoding="utf-8")
-        where = f"the trace is in {path}"
+        path.write_text(trace, encoding="utf-8", errors="replace")
     except OSError:
-        where = f"the trace could not be written to {path}"
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"fault in the program: {line}", f"The conversation is kept; {where}. Ctrl+R tries again."
+        return f"the trace could not be written to {path}"
+    return f"the trace is in {path}"

@@ -29,6 +29,7 @@ class History:
         self._entries = self._load()
         self._place = len(self._entries)
         self._draft = ""
+        self._known_draft = ""  # what this app has read from the draft's file, or written there
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -61,15 +62,25 @@ class History:
         return self._draft if self._place == len(self._entries) else self._entries[self._place]
 
     def save_draft(self, text: str) -> None:
-        """Keep unsent text for the next start."""
-        if text.strip() or self._draft_file.exists():
+        """Keep unsent text for the next start. What another running app left there meanwhile goes into the history."""
+        mine, stored = self._known_draft, self.load_draft()
+        if stored not in (mine, text):
+            self.add(stored)
+        if text.strip() or stored:
             self._write(self._draft_file, text, append=False)
+        self._known_draft = text
 
     def load_draft(self) -> str:
         try:
-            return self._draft_file.read_text(encoding="utf-8")
+            self._known_draft = self._draft_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
-            return ""
+            self._known_draft = ""
+        return self._known_draft
+
+    def save_conversation(self, text: str) -> Path | None:
+        """Keep a conversation that ends before its time; says where it is, None where it could not be written."""
+        path = self.folder / "last-conversation.md"
+        return path if text and self._write(path, text, append=False) else None
 
     def _load(self) -> list[str]:
         try:
@@ -90,14 +101,16 @@ class History:
                 entries.append(prompt)
         return entries[-KEEP:]
 
-    def _write(self, path: Path, text: str, *, append: bool) -> None:
+    def _write(self, path: Path, text: str, *, append: bool) -> bool:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
             with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="replace") as file:
                 file.write(text)
+            return True
         except OSError as error:
             self._fail(f"{path} cannot be written: {error.strerror}; prompts are kept until the app closes")
+            return False
 
     def _fail(self, problem: str) -> None:
         """The first problem is the one to tell; later ones are its consequences."""

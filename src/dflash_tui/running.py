@@ -47,8 +47,9 @@ class Running:
             self._turn.stop()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread; True where it has ended."""
-        self._thread.join(timeout)
+        """Wait for the thread; True where it has ended, or was never started."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
         return not self._thread.is_alive()
 
     @property

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from dflash_core.errors import ContextError, DFlashError, FormatError
-from dflash_tui.app import DFlashApp
+from dflash_tui.app import DFlashApp, run_app
+from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
 from .fake import ANSWER, FakeSession
@@ -155,3 +159,72 @@ async def test_an_answer_without_text(make_app: MakeApp) -> None:
         await ask(pilot, "hi")
         await idle(pilot)
         await shows(pilot, "1 tok")
+
+
+async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make_app: MakeApp, tmp_path: Path) -> None:
+    app = make_app()
+    with pytest.raises(ZeroDivisionError):
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot)
+            await ask(pilot, "hi")
+            await idle(pilot)
+            app.chat.prompt.text = "half a thought"
+            app.chat.call_next(lambda: 1 / 0)
+            await pilot.pause()
+    data = tmp_path / "data"
+    assert (data / "draft.txt").read_text() == "half a thought"
+    assert (data / "last-conversation.md").read_text() == f"> hi\n\n{ANSWER}"
+    assert "ZeroDivisionError" in (data / "last-error.txt").read_text()
+    assert "\n" not in app.fault
+    assert app.fault.startswith("fault in the program: ZeroDivisionError")
+    for name in ("last-conversation.md", "last-error.txt"):
+        assert str(data / name) in app.fault
+    assert not app._exit_renderables, "no page of source on the terminal"
+
+
+def test_a_fault_in_the_app_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+    def run(app: DFlashApp) -> None:
+        app._handle_exception(ZeroDivisionError("by zero"))
+
+    monkeypatch.setattr(DFlashApp, "run", run)
+    assert run_app(LoadRequest(demo=True)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("dflash-tui: fault in the program: ZeroDivisionError: by zero; ")
+    assert error.count("\n") == 1
+
+
+async def test_a_data_folder_with_brackets_in_its_name_is_named_as_it_is(make_app: MakeApp, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    app = make_app(data_dir=tmp_path / "file" / "[/b][red]")
+    async with app.run_test(size=(200, 60), notifications=True) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        assert "[/b][red]" in next(iter(app._notifications)).message
+        await shows(pilot, "Prompt history", "[/b]")
+
+
+async def test_a_loader_that_has_just_ended_still_counts_as_loading(make_app: MakeApp) -> None:
+    """Else a message in that moment is turned away, and Ctrl+R loads the model a second time."""
+    go, loads = threading.Event(), []
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        loads.append(1)
+        go.wait(10)
+        return FakeSession()
+
+    app = make_app(load=load)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: app.chat._loading is not None)
+        loading = app.chat._loading
+        assert loading is not None
+        go.set()
+        while not loading.over:
+            time.sleep(0.001)  # the app does not run meanwhile, so it has not looked
+        await app.chat.action_retry()
+        await loaded(pilot)
+        assert loads == [1]

@@ -159,3 +159,17 @@ async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> Non
         assert app.chat.knobs.budget == 30, "digits belong to a slider"
         await pilot.press("x")
         assert app.chat.prompt.text == "h ix"
+
+
+def test_two_running_apps_do_not_lose_each_others_draft(tmp_path: Path) -> None:
+    first, second = History(tmp_path), History(tmp_path)
+    assert first.load_draft() == second.load_draft() == ""
+    first.save_draft("of the first")
+    second.save_draft("")
+    third = History(tmp_path)
+    assert third.load_draft() == ""
+    assert third.entries == ("of the first",), "it is in the history instead"
+    third.save_draft("of the third")
+    third.save_draft("of the third, longer")
+    assert History(tmp_path).load_draft() == "of the third, longer"
+    assert History(tmp_path).entries == ("of the first",), "its own earlier draft is not another's"

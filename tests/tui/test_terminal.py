@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -119,3 +120,23 @@ def test_a_wrong_file_says_so_in_the_app(open_app: Callable[..., Terminal], tmp_
     assert "Traceback" not in screen
     terminal.keys("C-q")
     assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+def test_a_signal_ends_the_app_as_ctrl_q_does(open_app: Callable[..., Terminal], tmp_path: Path, name: str) -> None:
+    terminal = open_app("--demo", "--set", "ignore_eos=on")
+    terminal.wait(lambda screen: "ctx" in screen, "the loaded model")
+    terminal.type("hi")
+    terminal.keys("Enter")
+    terminal.wait(lambda screen: "writing" in screen, "an answer under way")
+    terminal.type("half a thought")
+    terminal.wait(lambda screen: "half a thought" in screen, "the unsent text")
+    terminal.tmux("set-option", "remain-on-exit", "on")
+    shell = terminal.tmux("display", "-p", "#{pane_pid}").strip()
+    program = subprocess.run(["pgrep", "-P", shell], capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(program[0]), getattr(signal, f"SIG{name}"))
+    assert terminal.exit_code() == 128 + getattr(signal, f"SIG{name}")
+    assert terminal.tmux("display", "-p", "#{alternate_on}#{mouse_any_flag}").strip() == "00"
+    data = tmp_path / "dflash-tui"
+    assert (data / "draft.txt").read_text() == "half a thought"
+    assert (data / "last-conversation.md").read_text().startswith("> hi\n\n")

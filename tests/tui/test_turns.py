@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from textual.containers import VerticalScroll
+from textual.events import Key
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
@@ -252,3 +254,36 @@ async def test_a_turn_goes_on_behind_the_help_page(make_app: MakeApp) -> None:
         await idle(pilot)
         await pilot.press("escape")
         await shows(pilot, "but each verify pass gets slower", "B=22 p=0 · tree")
+
+
+async def test_a_retry_in_the_same_moment_as_a_message_loses_neither(make_app: MakeApp) -> None:
+    """Keys are handled beside the screen's own messages: Ctrl+R arrives while Enter's message is put on the screen."""
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "one")
+        await idle(pilot)
+        app.chat.prompt.text = "two"
+        for key in ("enter", "ctrl+r", "ctrl+r"):
+            app.post_message(Key(key, None))
+        await wait_until(pilot, lambda: "two" in [prompt for prompt, _ in session.asked])
+        await idle(pilot)
+        await wait_until(pilot, lambda: not app.chat._queue)
+        assert [turn.prompt for turn in app.chat.transcript.turns] == ["one", "two"]
+        assert all(answer.text == ANSWER for turn in app.chat.transcript.turns for answer in turn.answers)
+        assert app.chat.transcript.turns[-1].answers
+
+
+async def test_a_panel_that_begins_to_scroll_keeps_its_width(make_app: MakeApp) -> None:
+    """Else what was drawn for the wider panel is broken over two rows."""
+    app = make_app(FakeSession())
+    async with app.run_test(size=(120, 26)) as pilot:
+        await loaded(pilot)
+        scroll = app.chat.inspector.stats_panel.query_one(VerticalScroll)
+        assert not scroll.show_vertical_scrollbar
+        width = scroll.scrollable_content_region.width
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await wait_until(pilot, lambda: scroll.show_vertical_scrollbar)
+        assert scroll.scrollable_content_region.width == width

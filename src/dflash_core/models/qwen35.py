@@ -26,20 +26,24 @@ L2_EPS = 1e-6
 class Rows:
     """The rows of one pass. `length` positions are committed; row i sits at position length + depth of i.
 
-    tokens: n ids; positions (n,); ancestors (n, n) bool, self included; taps (n, conv_kernel), see tree.conv_taps.
+    tokens: n ids; positions (n,); ancestors (n, n) bool, self included, and its complement `unrelated`; `sums` (n, n)
+    float64, which adds up a row's ancestors; taps (n, conv_kernel), see tree.conv_taps.
     """
 
     tokens: tuple[int, ...]
     length: int
     positions: Tensor
     ancestors: Tensor
+    unrelated: Tensor
+    sums: Tensor
     taps: Tensor
 
     @staticmethod
     def of(tokens: Sequence[int], parents: Sequence[int], length: int, conv_kernel: int) -> Rows:
         mask = torch.from_numpy(ancestors(parents))
         positions = length + mask.sum(dim=1) - 1
-        return Rows(tuple(tokens), length, positions, mask, torch.from_numpy(conv_taps(parents, conv_kernel)))
+        taps = torch.from_numpy(conv_taps(parents, conv_kernel))
+        return Rows(tuple(tokens), length, positions, mask, ~mask, mask.T.double(), taps)
 
     @property
     def visible(self) -> Tensor:
@@ -67,6 +71,10 @@ class DeltaState:
     conv: Tensor
     rows: DeltaRows | None = None
 
+    def copy(self) -> DeltaState:
+        """The committed state alone, on memory of its own."""
+        return DeltaState(self.s.clone(), self.conv.clone())
+
     def keep(self, path: Sequence[int]) -> None:
         """S' = e^{G_p} S + sum over the path of k_j e^{G_p - G_j} u_j^T; the conv state is p's own last inputs."""
         assert self.rows is not None, "commit without a pass"
@@ -74,8 +82,8 @@ class DeltaState:
         at = slice(len(path)) if is_spine(path) else torch.tensor(path)
         total = rows.log_decay[:, last]
         k = rows.k[:, at] * torch.exp(total[:, None] - rows.log_decay[:, at]).to(dtype)[..., None]
-        carried = torch.exp(total).to(dtype)[:, None, None] * self.s
-        self.s = torch.baddbmm(carried, k.transpose(1, 2), rows.u[:, at])
+        # In place: the state is the largest thing that a step writes.
+        self.s.mul_(torch.exp(total).to(dtype)[:, None, None]).baddbmm_(k.transpose(1, 2), rows.u[:, at])
         self.conv = rows.inputs[rows.taps[last, 1:]]
         self.rows = None
 
@@ -132,12 +140,11 @@ class GatedDeltaNet:
         With G the decays summed along root..i and D_ij = exp(G_i - G_j) where j is i or an ancestor of i:
         (I + diag(beta) (strict D * K K^T)) U = diag(beta) (V - diag(e^G) K S),   O = diag(e^G) Q S + (D * Q K^T) U.
         """
-        seen = rows.ancestors
         # G in float64: it grows along a long chunk while the differences that matter stay small.
-        total = log_decay.double() @ seen.T.double()
+        total = log_decay.double() @ rows.sums
         gap = total[:, :, None] - total[:, None, :]
         # Masked before exp: between branches the difference can be positive and overflow.
-        decay = torch.exp(gap.masked_fill(~seen, -torch.inf).to(q.dtype))
+        decay = torch.exp(gap.masked_fill_(rows.unrelated, -torch.inf).to(q.dtype))
         carried = torch.exp(total.to(q.dtype))[..., None]
         system = beta * (decay * (k @ k.transpose(1, 2))).tril(-1)
         known = beta * (v - carried * (k @ state.s))

@@ -99,7 +99,7 @@ class ChatScreen(Screen[None]):
 
     @property
     def loading_now(self) -> bool:
-        return self._loading is not None and not self._loading.over
+        return self._loading is not None  # also in the moment between its end and the look at how it ended
 
     def say(self, text: str) -> None:
         """A small fact above the prompt."""
@@ -108,7 +108,7 @@ class ChatScreen(Screen[None]):
     def say_problem(self) -> None:
         """Say once that prompts cannot be kept."""
         if self.past.problem:
-            self.notify(self.past.problem, title="Prompt history", severity="warning")
+            self.notify(self.past.problem, title="Prompt history", severity="warning", markup=False)
             self.past.problem = ""
 
     # Loading
@@ -184,6 +184,10 @@ class ChatScreen(Screen[None]):
     async def _ask(self, block: TurnBlock) -> None:
         """Answer a message: for the first time, or again where the conversation holds it already."""
         if self.session is None:
+            return
+        if self.flow.busy:  # a retry was asked for while this message was put on the screen
+            block.queued("queued: it is sent after this answer")
+            self._queue.append(block)
             return
         if not block.entered and self.prompt.text == block.prompt:
             self.prompt.text = ""  # a refused message that had been given back is on its way again

@@ -80,14 +80,23 @@ class Transcript(VerticalScroll):
         """A new user message, at the end."""
         self.query_one("#welcome").display = False
         turn = TurnBlock(prompt)
-        self.turns.append(turn)
         await self.mount(turn)
+        self.turns.append(turn)  # not sooner: a retry would find it before it can take an answer
         self.anchor()
         return turn
 
     async def note(self, note: Note) -> None:
         """A note between turns."""
         await self.mount(note)
+
+    def as_text(self) -> str:
+        """The whole conversation, as a file can keep it: every message with each of its answers."""
+        parts: list[str] = []
+        for turn in self.turns:
+            parts.append("> " + turn.prompt.replace("\n", "\n> "))
+            for answer in turn.answers:
+                parts += [text.strip("\n") for text in (answer.thinking.text, answer.text) if text.strip()]
+        return "\n\n".join(parts) + "\n" if parts else ""
 
     async def clear(self) -> None:
         """Take every turn and note away."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -101,7 +100,7 @@ class CpuSession:
 
     def checkpoint(self) -> CpuCheckpoint:
         self._absorb()
-        return CpuCheckpoint(self.length, [copy.copy(s) for s in self.states if isinstance(s, DeltaState)])
+        return CpuCheckpoint(self.length, [s.copy() for s in self.states if isinstance(s, DeltaState)])
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
@@ -110,7 +109,7 @@ class CpuSession:
         assert isinstance(checkpoint, CpuCheckpoint), "a checkpoint of another backend"
         self._absorb()
         kept = iter(checkpoint.states)
-        self.states = [copy.copy(next(kept)) if isinstance(s, DeltaState) else s for s in self.states]
+        self.states = [next(kept).copy() if isinstance(s, DeltaState) else s for s in self.states]
         self.length = self._absorbed = checkpoint.length
 
     @property
