@@ -155,12 +155,12 @@ class StaleConvBackend(PlantedBackend):
 @pytest.mark.parametrize("broken", [SpoiledBackend, StaleConvBackend])
 def test_a_spoiled_commit_is_seen(broken: type[PlantedBackend]) -> None:
     ids, expected = prompt(BOTH[0]), plain(BOTH[0], False)
-    for budget in (16, 22, 63, 256):
+    for budget in (16, 22, 63):
         wrong = 0
-        for seed in range(6):
+        for seed in range(5):
             backend = broken(target(), ids, expected, seed)
-            wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=LONG))[0] != expected[:LONG]
-        assert wrong >= 3, f"budget {budget} hides it"
+            wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=48))[0] != expected[:48]
+        assert wrong >= 3, f"budget {budget} hides it: {wrong} of 5"
 
 
 @pytest.mark.full
