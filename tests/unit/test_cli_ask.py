@@ -134,6 +134,32 @@ def test_a_system_message_changes_the_prompt(capsys: pytest.CaptureFixture[str])
     assert lengths[1] > lengths[0]
 
 
+def test_a_slow_model_is_announced_before_it_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_core.engine.time_step", lambda model, rows: 0.5 * rows)
+    assert cli.main(["ask", "hi", *PAIR, "--set", "budget=9", "--set", "max_tokens=2"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    at = next(n for n, line in enumerate(lines) if "about 5.0 s per step" in line)
+    assert any("tok/s" in line for line in lines[at:])
+    assert cli.main(["ask", "hi", *PAIR, "--set", "mode=ar", "--set", "max_tokens=2"]) == 0
+    assert "per step" not in capsys.readouterr().err
+
+
+def test_a_template_that_raises_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The template is judged before the weights are read, and its own words are passed on."""
+    sound = (DATA / "tiny-Q4_K_M.gguf").read_bytes()
+    at = sound.index(b"tokenizer.chat_template") + len("tokenizer.chat_template") + 4
+    length = int.from_bytes(sound[at : at + 8], "little")
+    template = b"{{ raise_exception('no such role here') }}".ljust(length)
+    path = tmp_path / "raises.gguf"
+    path.write_bytes(sound[: at + 8] + template + sound[at + 8 + length :])
+    assert cli.main(["ask", "hi", "--target", str(path)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("dflash-tui: ")
+    assert "no such role here" in last
+
+
 def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "notes.txt"
     wrong.write_text("not a model")
