@@ -80,8 +80,9 @@ class DeltaState:
         assert self.rows is not None, "commit without a pass"
         rows, last, dtype = self.rows, path[-1], self.s.dtype
         at = slice(len(path)) if is_spine(path) else torch.tensor(path)
-        total = rows.log_decay[:, last]
-        k = rows.k[:, at] * torch.exp(total[:, None] - rows.log_decay[:, at]).to(dtype)[..., None]
+        total, k = rows.log_decay[:, last], rows.k[:, at]
+        if len(path) > 1:
+            k = k * torch.exp(total[:, None] - rows.log_decay[:, at]).to(dtype)[..., None]
         # In place: the state is the largest thing that a step writes.
         self.s.mul_(torch.exp(total).to(dtype)[:, None, None]).baddbmm_(k.transpose(1, 2), rows.u[:, at])
         self.conv = rows.inputs[rows.taps[last, 1:]]
@@ -140,6 +141,12 @@ class GatedDeltaNet:
         With G the decays summed along root..i and D_ij = exp(G_i - G_j) where j is i or an ancestor of i:
         (I + diag(beta) (strict D * K K^T)) U = diag(beta) (V - diag(e^G) K S),   O = diag(e^G) Q S + (D * Q K^T) U.
         """
+        if len(rows.tokens) == 1:
+            # A row alone meets no other: D is 1, the system is the identity, and plain decoding pays for neither.
+            carried = torch.exp(log_decay)[..., None]
+            u = beta * (v - carried * (k @ state.s))
+            state.rows = DeltaRows(inputs, rows.taps, k, u, log_decay.double())
+            return (carried * (q @ state.s) + (q * k).sum(-1, keepdim=True) * u).transpose(0, 1)
         # G in float64: it grows along a long chunk while the differences that matter stay small.
         total = log_decay.double() @ rows.sums
         gap = total[:, :, None] - total[:, None, :]
@@ -148,7 +155,7 @@ class GatedDeltaNet:
         carried = torch.exp(total.to(q.dtype))[..., None]
         system = beta * (decay * (k @ k.transpose(1, 2))).tril(-1)
         known = beta * (v - carried * (k @ state.s))
-        u: Tensor = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True)
+        u = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True)
         state.rows = DeltaRows(inputs, rows.taps, k, u, total)
         out: Tensor = carried * (q @ state.s) + (decay * (q @ k.transpose(1, 2))) @ u
         return out.transpose(0, 1)
