@@ -12,10 +12,23 @@ import pytest
 import torch
 
 from dflash_core import load_draft, load_target
-from dflash_core.demo import demo_draft_path, demo_target_path, export, net, train
+from dflash_core.demo import demo_draft_path, demo_target_path, export
 from dflash_core.demo import tokenizer as tok
 from dflash_core.demo.corpus import build
-from dflash_core.demo.net import DraftConfig, TargetConfig
+from dflash_core.demo.draft_net import draft_forward
+from dflash_core.demo.pair import draft_configs, target_config
+from dflash_core.demo.rounding import quantised
+from dflash_core.demo.shapes import (
+    DraftConfig,
+    TargetConfig,
+    Weights,
+    default_taps,
+    draft_shapes,
+    import_form,
+    initialise,
+    target_shapes,
+)
+from dflash_core.demo.target_net import target_forward
 
 TARGET = TargetConfig(vocab=600, hidden=64, layers=4, ffn=96)
 DRAFT = DraftConfig(hidden=64, layers=2, ffn=96, taps=(0, 2), mask_id=599, sliding=(False, False))
@@ -28,30 +41,28 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def draft_logits(
-    c: DraftConfig, weights: net.Weights, target: net.Weights, features: np.ndarray, anchor: int
-) -> np.ndarray:
+def draft_logits(c: DraftConfig, weights: Weights, target: Weights, features: np.ndarray, anchor: int) -> np.ndarray:
     """(block - 1, vocab) by the trainer's drafter."""
     block = torch.full((1, 1, c.block), c.mask_id)
     block[..., 0] = anchor
     noise = torch.nn.functional.embedding(block, target["token_embd.weight"])
     seg = torch.zeros(1, len(features), dtype=torch.long)
     start = torch.tensor([[len(features)]])
-    out = net.draft_forward(c, weights, torch.from_numpy(features)[None], seg, start, start * 0, noise)
+    out = draft_forward(c, weights, torch.from_numpy(features)[None], seg, start, start * 0, noise)
     return (out[0, 0, 1:] @ target["output.weight"].T).numpy()
 
 
 @torch.no_grad()
 def test_a_written_target_gives_the_trained_logits(tokenizer: Path, tmp_path: Path) -> None:
-    shapes = net.target_shapes(TARGET)
-    weights = net.quantised(net.initialise(shapes, TARGET.layers, 1), shapes)
+    table = target_shapes(TARGET)
+    weights = quantised(initialise(table, TARGET.layers, 1), table)
     export.write_target(tmp_path / "t.gguf", TARGET, weights, tokenizer)
-    again = net.import_form(export.read_weights(tmp_path / "t.gguf"))
-    for name, (shape, _) in shapes.items():
+    again = import_form(export.read_weights(tmp_path / "t.gguf"))
+    for name, (shape, _) in table.items():
         assert again[name].shape == shape
         torch.testing.assert_close(again[name], weights[name], atol=1e-6, rtol=1e-5)
     ids = torch.randint(0, 600, (1, 90), generator=torch.Generator().manual_seed(2))
-    hidden, taps = net.target_forward(TARGET, weights, ids, torch.zeros_like(ids), (0, 2))
+    hidden, taps = target_forward(TARGET, weights, ids, torch.zeros_like(ids), (0, 2))
     loaded = load_target(tmp_path / "t.gguf", device="cpu")
     expected = (hidden[0] @ weights["output.weight"].T).numpy()
     np.testing.assert_allclose(loaded.logits(ids[0].tolist()), expected, atol=2e-4)
@@ -65,9 +76,9 @@ def test_a_written_drafter_gives_the_trained_logits(tokenizer: Path, tmp_path: P
     c = replace(DRAFT, window=window, sliding=(window > 0, False))
     mask = tok.token_id("<|mask|>", 600)
     c = replace(c, mask_id=mask)
-    target_shapes, shapes = net.target_shapes(TARGET), net.draft_shapes(c, kind)
-    target = net.quantised(net.initialise(target_shapes, TARGET.layers, 3), target_shapes)
-    weights = net.quantised(net.initialise(shapes, c.layers, 4), shapes)
+    target_table, table = target_shapes(TARGET), draft_shapes(c, kind)
+    target = quantised(initialise(target_table, TARGET.layers, 3), target_table)
+    weights = quantised(initialise(table, c.layers, 4), table)
     export.write_target(tmp_path / "t.gguf", TARGET, target, tokenizer)
     export.write_draft(tmp_path / "d.gguf", c, weights, tokenizer, TARGET.context, kind)
     loaded = load_draft(tmp_path / "d.gguf", target=load_target(tmp_path / "t.gguf", device="cpu"))
@@ -79,15 +90,15 @@ def test_a_written_drafter_gives_the_trained_logits(tokenizer: Path, tmp_path: P
 @torch.no_grad()
 @pytest.mark.parametrize("sliding", [False, True])
 def test_the_shipped_files_are_what_the_trainer_computes(sliding: bool) -> None:
-    c = train.target_config()
-    target = net.import_form(export.read_weights(demo_target_path()))
+    c = target_config()
+    target = import_form(export.read_weights(demo_target_path()))
     loaded = load_target(demo_target_path(), device="cpu")
     ids = loaded.tokenizer.encode("What is 37 + 48? The drafter guesses a block of tokens.")
     row = torch.tensor([ids])
-    hidden, taps = net.target_forward(c, target, row, torch.zeros_like(row), net.default_taps(c.layers, 5))
+    hidden, taps = target_forward(c, target, row, torch.zeros_like(row), default_taps(c.layers, 5))
     np.testing.assert_allclose(loaded.logits(ids), (hidden[0] @ target["output.weight"].T).numpy(), atol=1e-3)
     file = demo_draft_path(sliding=sliding)
-    dc, _ = train.draft_configs(c)[file.name]
+    dc, _ = draft_configs(c)[file.name]
     weights = export.read_weights(file)
     features = taps[0].numpy()
     expected = draft_logits(dc, weights, target, features, anchor=ids[-1])

@@ -12,16 +12,29 @@ import torch
 from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file
 
-from dflash_core.demo import export, net
-from dflash_core.demo.net import DraftConfig, TargetConfig
+from dflash_core.demo import delta, export
+from dflash_core.demo.decode import decode_state, target_step
+from dflash_core.demo.draft_net import draft_forward
+from dflash_core.demo.rounding import fake_quant
+from dflash_core.demo.shapes import (
+    DraftConfig,
+    TargetConfig,
+    Weights,
+    default_taps,
+    draft_shapes,
+    initialise,
+    target_shapes,
+)
+from dflash_core.demo.target_net import target_forward
+from support.golden import golden, goldens
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "data"
+DRAFTERS = [folder for folder in goldens("tiny-dflash*") if folder.is_dir()]
 SMALL = TargetConfig(vocab=320, hidden=64, layers=4, ffn=96, heads=2, kv_heads=1, v_heads=6)
 
 
-def small_target(seed: int = 0) -> net.Weights:
+def small_target(seed: int = 0) -> Weights:
     """Random weights with norms off one, so that a norm left out would show."""
-    weights = net.initialise(net.target_shapes(SMALL), SMALL.layers, seed)
+    weights = initialise(target_shapes(SMALL), SMALL.layers, seed)
     rng = torch.Generator().manual_seed(seed)
     return {
         n: w + 0.2 * torch.randn(w.shape, generator=rng) if n.endswith("norm.weight") else w for n, w in weights.items()
@@ -34,7 +47,7 @@ def grouped(x: torch.Tensor, size: int) -> torch.Tensor:
     return x.view(repeat, SMALL.k_heads, size, -1).transpose(0, 1).reshape(SMALL.v_heads * size, -1)
 
 
-def hugging_face(weights: net.Weights) -> torch.nn.Module:
+def hugging_face(weights: Weights) -> torch.nn.Module:
     """A Qwen3_5ForCausalLM that holds `weights`."""
     modeling = pytest.importorskip("transformers.models.qwen3_5.modeling_qwen3_5")
     c, w = SMALL, weights
@@ -81,8 +94,8 @@ def hugging_face(weights: net.Weights) -> torch.nn.Module:
     return model
 
 
-def logits(weights: net.Weights, ids: torch.Tensor, seg: torch.Tensor | None = None) -> torch.Tensor:
-    hidden, _ = net.target_forward(SMALL, weights, ids, torch.zeros_like(ids) if seg is None else seg)
+def logits(weights: Weights, ids: torch.Tensor, seg: torch.Tensor | None = None) -> torch.Tensor:
+    hidden, _ = target_forward(SMALL, weights, ids, torch.zeros_like(ids) if seg is None else seg)
     return hidden @ weights["output.weight"].T
 
 
@@ -92,7 +105,7 @@ def test_the_target_equals_hugging_face() -> None:
     ids = torch.randint(0, SMALL.vocab, (2, 150), generator=torch.Generator().manual_seed(1))
     reference = hugging_face(weights)(ids, output_hidden_states=True)
     torch.testing.assert_close(logits(weights, ids), reference.logits, atol=1e-4, rtol=0)
-    _, taps = net.target_forward(SMALL, weights, ids, torch.zeros_like(ids), (0, 2))
+    _, taps = target_forward(SMALL, weights, ids, torch.zeros_like(ids), (0, 2))
     expected = torch.cat([reference.hidden_states[1], reference.hidden_states[3]], dim=-1)
     torch.testing.assert_close(taps, expected, atol=1e-4, rtol=1e-4)
 
@@ -110,8 +123,8 @@ def test_documents_in_one_row_do_not_see_each_other() -> None:
 def test_one_token_at_a_time_equals_the_whole_text() -> None:
     weights = small_target()
     ids = torch.randint(0, SMALL.vocab, (2, 70), generator=torch.Generator().manual_seed(3))
-    state = net.decode_state(SMALL, 2, 70, torch.device("cpu"), torch.float32)
-    stepped = torch.stack([net.target_step(SMALL, weights, state, ids[:, t]) for t in range(70)], dim=1)
+    state = decode_state(SMALL, 2, 70, torch.device("cpu"), torch.float32)
+    stepped = torch.stack([target_step(SMALL, weights, state, ids[:, t]) for t in range(70)], dim=1)
     torch.testing.assert_close(stepped, logits(weights, ids), atol=1e-4, rtol=0)
 
 
@@ -119,10 +132,10 @@ def test_gradients_of_the_sequential_parts() -> None:
     rng = torch.Generator().manual_seed(4)
     u, w, tail = (torch.randn(3, 2, 4, 5, generator=rng, dtype=torch.float64).requires_grad_() for _ in range(3))
     decay = torch.rand(3, 2, 1, 1, generator=rng, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(net._Scan.apply, (u, w, tail, decay), fast_mode=True)
+    assert torch.autograd.gradcheck(delta._Scan.apply, (u, w, tail, decay), fast_mode=True)
     a = torch.randn(2, 32, 32, generator=rng, dtype=torch.float64).mul(0.1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: net._Inverse.apply(x.tril(-1)), (a,), fast_mode=True)
-    inverse = net.unit_lower_inverse(a.detach().tril(-1))
+    assert torch.autograd.gradcheck(lambda x: delta._Inverse.apply(x.tril(-1)), (a,), fast_mode=True)
+    inverse = delta.unit_lower_inverse(a.detach().tril(-1))
     torch.testing.assert_close(inverse, (torch.eye(32) + a.detach().tril(-1)).inverse())
 
 
@@ -141,12 +154,9 @@ def drafter_name(name: str) -> str:
     return name
 
 
-@pytest.mark.parametrize("name", ["tiny-dflash", "tiny-dflash-swa"])
+@pytest.mark.parametrize("folder", DRAFTERS, ids=lambda folder: folder.name)
 @torch.no_grad()
-def test_the_drafter_equals_the_golden_logits(name: str) -> None:
-    folder = GOLDEN / name
-    if not folder.exists() or not (GOLDEN / "tiny-F16.gguf").exists():
-        pytest.skip("this golden model is not part of the checkout")
+def test_the_drafter_equals_the_golden_logits(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     c = DraftConfig(
@@ -156,14 +166,14 @@ def test_the_drafter_equals_the_golden_logits(name: str) -> None:
         sliding=tuple(kind == "sliding_attention" for kind in kinds),
     )  # fmt: skip
     weights = {drafter_name(n): w.float() for n, w in load_file(folder / "model.safetensors").items()}
-    target = export.read_weights(GOLDEN / "tiny-F16.gguf")
-    assert {n: tuple(w.shape) for n, w in weights.items()} == {n: s for n, (s, _) in net.draft_shapes(c).items()}
-    z = np.load(GOLDEN / f"{name}.npz")
+    target = export.read_weights(golden("tiny-F16.gguf"))
+    assert {n: tuple(w.shape) for n, w in weights.items()} == {n: s for n, (s, _) in draft_shapes(c).items()}
+    z = np.load(folder.with_suffix(".npz"))
     features = torch.from_numpy(z["features"]).float()[None]
     zero = torch.zeros(1, 1, dtype=torch.long)
     noise = torch.nn.functional.embedding(torch.from_numpy(z["block"]).long(), target["token_embd.weight"])[None, None]
     seg = torch.zeros(features.shape[:2], dtype=torch.long)
-    out = net.draft_forward(c, weights, features, seg, zero + features.shape[1], zero, noise)
+    out = draft_forward(c, weights, features, seg, zero + features.shape[1], zero, noise)
     found = out[0, 0, 1:] @ target["output.weight"].T
     torch.testing.assert_close(found, torch.from_numpy(z["draft_logits"]), atol=1e-4, rtol=0)
 
@@ -174,12 +184,12 @@ def test_rounding_in_training_is_the_rounding_of_the_file(kind: str) -> None:
     x[0, :32] = 0
     quant = gguf.GGMLQuantizationType[kind]
     stored = dequantize(quantize(x.numpy(), quant), quant)
-    found = net.fake_quant(x.reshape(-1, 32), kind).view(x.shape)
+    found = fake_quant(x.reshape(-1, 32), kind).view(x.shape)
     assert np.array_equal(found.numpy(), stored)
-    assert torch.equal(net.fake_quant(found.reshape(-1, 32), kind).view(x.shape), found)
+    assert torch.equal(fake_quant(found.reshape(-1, 32), kind).view(x.shape), found)
 
 
 def test_default_taps_follow_the_published_rule() -> None:
-    assert net.default_taps(64, 5) == (1, 16, 31, 46, 61)
-    assert net.default_taps(8, 5) == (1, 2, 3, 4, 5)
-    assert net.default_taps(8, 1) == (4,)
+    assert default_taps(64, 5) == (1, 16, 31, 46, 61)
+    assert default_taps(8, 5) == (1, 2, 3, 4, 5)
+    assert default_taps(8, 1) == (4,)

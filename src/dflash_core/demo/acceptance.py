@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from ..tree import Candidates, build, walk
-from .net import DraftConfig, TargetConfig, Weights, draft_forward, linear, target_forward
+from .draft_net import draft_forward
+from .pieces import linear
+from .shapes import DraftConfig, TargetConfig, Weights
+from .target_net import target_forward
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 from gguf.quants import dequantize, quantize
 
 from . import tokenizer as tok
-from .net import DraftConfig, TargetConfig, Weights, draft_shapes, export_form, target_shapes
+from .shapes import DraftConfig, Shapes, TargetConfig, Weights, draft_shapes, export_form, target_shapes
 
 TEMPLATE = Path(__file__).parent / "chat_template.jinja"
 
@@ -19,19 +19,7 @@ TEMPLATE = Path(__file__).parent / "chat_template.jinja"
 def write_target(path: Path, c: TargetConfig, weights: Weights, tokenizer: Path, name: str = "DFlash demo") -> None:
     """Write a target with the storage types of `target_shapes`."""
     w = gguf.GGUFWriter(path, "qwen35")
-    w.add_type("model")
-    w.add_name(name)
-    w.add_block_count(c.layers)
-    w.add_context_length(c.context)
-    w.add_embedding_length(c.hidden)
-    w.add_feed_forward_length(c.ffn)
-    w.add_head_count(c.heads)
-    w.add_head_count_kv(c.kv_heads)
-    w.add_key_length(c.head_dim)
-    w.add_value_length(c.head_dim)
-    w.add_layer_norm_rms_eps(c.eps)
-    w.add_rope_freq_base(c.rope_theta)
-    w.add_rope_dimension_count(c.rope_dim)
+    _write_sizes(w, c, name, c.context, c.rope_dim)
     w.add_rope_dimension_sections([11, 11, 10, 0])
     w.add_ssm_conv_kernel(c.conv)
     w.add_ssm_state_size(c.state)
@@ -51,19 +39,7 @@ def write_draft(
 ) -> None:  # fmt: skip
     """Write a drafter. The file counts target layers by their input, so every tapped id is stored plus one."""
     w = gguf.GGUFWriter(path, "dflash")
-    w.add_type("model")
-    w.add_name(name)
-    w.add_block_count(c.layers)
-    w.add_context_length(context)
-    w.add_embedding_length(c.hidden)
-    w.add_feed_forward_length(c.ffn)
-    w.add_head_count(c.heads)
-    w.add_head_count_kv(c.kv_heads)
-    w.add_key_length(c.head_dim)
-    w.add_value_length(c.head_dim)
-    w.add_layer_norm_rms_eps(c.eps)
-    w.add_rope_freq_base(c.rope_theta)
-    w.add_rope_dimension_count(c.head_dim)
+    _write_sizes(w, c, name, context, c.head_dim)
     w.add_uint32("dflash.block_size", c.block)
     w.add_array("dflash.target_layers", [i + 1 for i in c.taps])
     if c.window:
@@ -80,6 +56,23 @@ def write_draft(
     _write_tensors(w, export_form(weights), draft_shapes(c, kind))
 
 
+def _write_sizes(w: Any, c: TargetConfig | DraftConfig, name: str, context: int, rope_dim: int) -> None:
+    """The keys that both architectures have."""
+    w.add_type("model")
+    w.add_name(name)
+    w.add_block_count(c.layers)
+    w.add_context_length(context)
+    w.add_embedding_length(c.hidden)
+    w.add_feed_forward_length(c.ffn)
+    w.add_head_count(c.heads)
+    w.add_head_count_kv(c.kv_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_layer_norm_rms_eps(c.eps)
+    w.add_rope_freq_base(c.rope_theta)
+    w.add_rope_dimension_count(rope_dim)
+
+
 def _write_tokenizer(w: Any, path: Path) -> None:
     tokens, types, merges = tok.gguf_tables(path)
     w.add_quantization_version(2)
@@ -93,7 +86,8 @@ def _write_tokenizer(w: Any, path: Path) -> None:
     w.add_add_bos_token(False)
 
 
-def _write_tensors(w: Any, weights: Weights, shapes: dict[str, tuple[tuple[int, ...], str]]) -> None:
+def _write_tensors(w: Any, weights: Weights, shapes: Shapes) -> None:
+    """Quantise and add every tensor of the table, then write the whole file."""
     for name, (shape, kind) in shapes.items():
         data = np.ascontiguousarray(weights[name].numpy(), np.float32)
         if data.shape != shape:

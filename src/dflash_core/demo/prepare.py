@@ -1,7 +1,9 @@
 """Builds the training corpus: `python -m dflash_core.demo.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER`.
 
-Writes `tokenizer.json` and `corpus.npz`: `tokens` uint16 (bit 15 set on the tokens of the answer), `starts` int64 of
-each document, and the same for the held-out documents. Needs no GPU; the same arguments give the same bytes.
+Writes `tokenizer.json`, `facts.json` with the counts, and `corpus.npz`. The latter has four sets of documents: made and
+held are generated, known and held_read were read, and the held ones are never trained on. Each set is two arrays, NAME
+uint16 (bit 15 set on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same
+arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -11,21 +13,21 @@ import gzip
 import json
 import os
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from . import tokenizer as tok
+from .bench_prompts import FILES, HELD_DOCUMENTS
 from .corpus import build, splits
 from .corpus.build import Document
-from .data import ANSWER, U16
+from .data import ANSWER, U16, Documents
 
 
-def encode(tokenizer: Tokenizer, documents: Iterable[Document], context: int) -> tuple[U16, npt.NDArray[np.int64]]:
-    """Tokens and starts of all documents that fit the context."""
+def encode(tokenizer: Tokenizer, documents: Iterable[Document], context: int) -> Documents:
+    """The documents that fit the context."""
     parts: list[U16] = []
     documents = iter(documents)
     while batch := list(islice(documents, 4096)):
@@ -34,12 +36,11 @@ def encode(tokenizer: Tokenizer, documents: Iterable[Document], context: int) ->
         for p, a in zip(prompts, answers, strict=True):
             if len(p.ids) + len(a.ids) <= context:
                 parts.append(np.array([*p.ids, *(i | ANSWER for i in a.ids)], np.uint16))
-    starts = np.cumsum([0] + [len(p) for p in parts]).astype(np.int64)
-    return np.concatenate(parts), starts
+    return Documents.of(parts)
 
 
-def fresh_shard(task: tuple[Path, int, int, int, int]) -> tuple[U16, npt.NDArray[np.int64]]:
-    """Tokenise one shard of new training documents: (tokenizer file, first, count, seed, context)."""
+def fresh_shard(task: tuple[Path, int, int, int, int]) -> Documents:
+    """Make one shard of new training documents: (tokenizer file, first, count, seed, context)."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the shards already share the cores
     path, first, count, seed, context = task
     return encode(tok.load(path), build.generated(count, "train", seed, first), context)
@@ -48,7 +49,7 @@ def fresh_shard(task: tuple[Path, int, int, int, int]) -> tuple[U16, npt.NDArray
 def bench_texts(folder: Path) -> list[str]:
     """The prompts of the benchmark files that lie in `folder`, for the near-copy count."""
     out = []
-    for name, key in (("HumanEval.jsonl.gz", "prompt"), ("gsm8k_test.jsonl.gz", "question")):
+    for name, key in FILES.values():
         if (folder / name).exists():
             with gzip.open(folder / name, "rt", encoding="utf-8") as lines:
                 out += [json.loads(line)[key] for line in lines]
@@ -70,25 +71,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     a.out.mkdir(parents=True, exist_ok=True)
 
     read = build.sources(a.school_math)
-    texts = (d.prompt() + d.answer() for d in build.generated(40_000, "train", a.seed + 1))
+    made_texts = (d.prompt() + d.answer() for d in build.generated(40_000, "train", a.seed + 1))
     read_texts = (d.prompt() + d.answer() for d in build.read_documents(read, "train"))
-    tokenizer = tok.train(t for texts_ in (read_texts, texts) for t in texts_)
+    tokenizer = tok.train(chain(read_texts, made_texts))
     tokenizer.save(str(a.out / "tokenizer.json"))
 
-    made, made_starts = encode(tokenizer, build.generated(a.documents, "train", a.seed), a.context)
-    known, known_starts = encode(tokenizer, build.read_documents(read, "train"), a.context)
-    held, held_starts = encode(tokenizer, build.generated(4000, "held", a.seed), a.context)
-    held_read, held_read_starts = encode(tokenizer, build.read_documents(read, "held"), a.context)
+    made = encode(tokenizer, build.generated(a.documents, "train", a.seed), a.context)
+    known = encode(tokenizer, build.read_documents(read, "train"), a.context)
+    held = encode(tokenizer, build.generated(HELD_DOCUMENTS, "held", a.seed), a.context)
+    held_read = encode(tokenizer, build.read_documents(read, "held"), a.context)
     np.savez_compressed(
-        a.out / "corpus.npz", made=made, made_starts=made_starts, known=known, known_starts=known_starts,
-        held=held, held_starts=held_starts, held_read=held_read, held_read_starts=held_read_starts,
+        a.out / "corpus.npz", made=made.tokens, made_starts=made.starts, known=known.tokens, known_starts=known.starts,
+        held=held.tokens, held_starts=held.starts, held_read=held_read.tokens, held_read_starts=held_read.starts,
     )  # fmt: skip
 
-    facts = {"documents": len(made_starts) - 1, "tokens": len(made), "read documents": len(known_starts) - 1,
-             "read tokens": len(known), "held-out documents": len(held_starts) + len(held_read_starts) - 2}  # fmt: skip
+    facts = {"documents": len(made), "tokens": len(made.tokens), "read documents": len(known),
+             "read tokens": len(known.tokens), "held-out documents": len(held) + len(held_read)}  # fmt: skip
     if a.bench:
         rows = [np.array(e.ids, np.uint16) for e in tokenizer.encode_batch_fast(bench_texts(a.bench))]
-        copies = splits.near_copies(rows, np.concatenate([made, known]) & np.uint16(ANSWER - 1))
+        copies = splits.near_copies(rows, np.concatenate([made.tokens, known.tokens]) & np.uint16(ANSWER - 1))
         facts |= {"bench prompts": len(rows), "bench near-copies": sum(copies)}
     (a.out / "facts.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(facts))  # noqa: T201

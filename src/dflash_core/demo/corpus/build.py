@@ -1,4 +1,4 @@
-"""Mixes the families into conversations, with and without thinking, and writes the tokenised corpus."""
+"""Mixes the families into conversations, with and without thinking, in two splits that share no template."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def generated(count: int, split: Split, seed: int = 0, first: int = 0) -> Iterat
 
 
 def read_documents(exchanges: Sequence[Exchange], split: Split) -> Iterator[Document]:
-    """Plain and thinking versions of exchanges that were read from somewhere, this split's part of them.
+    """Exchanges that were read from somewhere, this split's part of them, answered without thinking.
 
-    A school-math answer already is its reasoning, so its thinking version ends with the result alone.
+    School math comes with thinking too: its answer already is its reasoning, so that version ends with the result alone.
     """
     for e in exchanges:
         if split_of(f"{e.family}:{e.user}") != split:

@@ -182,7 +182,6 @@ OPPOSITE = [
 UPPER = ["Write {w} in capital letters.", "Put {w} in upper case.", "Convert {w} to uppercase."]
 LENGTH = ["How many letters does the word {w} have?", "How many letters are in {w}?", "Count the letters in {w}."]
 SPELL = ["Spell the word {w}.", "How do you spell {w}?", "Spell {w} letter by letter."]
-IS_A = ["Is {x} a {kind}?", "Is {x} one of the {kind}?"]
 
 
 def _join(items: list[str]) -> str:

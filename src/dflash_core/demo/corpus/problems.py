@@ -95,9 +95,7 @@ def stories(draw: Draw) -> Exchange:
         text = draw.template("gain", GAIN).format(n=n, a=a, b=b, t=t)
         answer = draw.one(
             [
-                f"{n} has {a} + {b} = {a + b} {t}."
-                if "{n} has" in text or "have" in text
-                else f"The total is {a} + {b} = {a + b} {t}.",
+                f"{n} has {a} + {b} = {a + b} {t}." if "have" in text else f"The total is {a} + {b} = {a + b} {t}.",
                 f"Add the two numbers: {a} + {b} = {a + b}. The answer is {a + b} {t}.",
             ]
         )

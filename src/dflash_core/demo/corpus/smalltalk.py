@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Draw, Exchange
 
-# (questions, answers, thoughts)
+# (questions, answers): any answer of a topic fits all of its questions
 TOPICS: list[tuple[list[str], list[str]]] = [
     (["hi", "hello", "hey", "Hi there!", "Hello!", "Hi", "hey there", "good day", "Greetings", "hiya", "Hello there", "hi :)"],
      ["Hello! How can I help you today?", "Hi! What would you like to talk about?", "Hello! Ask me about numbers, small Python functions or this program.", "Hi there! You can ask me a question, or try a slider and watch the tree."]),

@@ -1,0 +1,175 @@
+"""What the two networks are made of: their sizes, and a table of their tensors.
+
+A model is `Weights`, tensors by their names in the GGUF file; a table lists their shapes and storage types, so that
+initialising, training, rounding and exporting are loops over one table. Linear weights are (out, in) as in torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+
+Shapes = dict[str, tuple[tuple[int, ...], str]]
+"""GGUF name -> (torch shape, storage type: F32, Q4_0, Q5_0 or Q8_0)."""
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """Sizes of a qwen35 target, by default the shipped one; `state` is the size of a K or V head of the delta net."""
+
+    vocab: int = 8192
+    hidden: int = 384
+    layers: int = 8
+    ffn: int = 768
+    heads: int = 2
+    kv_heads: int = 1
+    head_dim: int = 256
+    rope_dim: int = 64
+    rope_theta: float = 1e7
+    k_heads: int = 2
+    v_heads: int = 6
+    state: int = 128
+    conv: int = 4
+    interval: int = 4
+    context: int = 2048
+    eps: float = 1e-6
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the convolution: q, k and v side by side."""
+        return (2 * self.k_heads + self.v_heads) * self.state
+
+    @property
+    def inner(self) -> int:
+        """Width of all V heads together."""
+        return self.v_heads * self.state
+
+    def is_full(self, layer: int) -> bool:
+        """Whether a layer is full attention; the others are gated delta nets."""
+        return (layer + 1) % self.interval == 0
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """Sizes of a drafter, the target layers that it reads (`taps`) and the layers that are sliding-window ones."""
+
+    hidden: int = 384
+    layers: int = 3
+    ffn: int = 512
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 128
+    rope_theta: float = 1e7
+    taps: tuple[int, ...] = (1, 2, 3, 4, 5)
+    block: int = 16
+    mask_id: int = 0
+    window: int = 0  # positions that a sliding-window layer sees; 0 where there is no such layer
+    sliding: tuple[bool, ...] = (False, False, False)
+    eps: float = 1e-6
+
+
+def default_taps(target_layers: int, count: int) -> tuple[int, ...]:
+    """Layer ids spread evenly from the second layer to the third last, as published drafters choose them."""
+    if count == 1:
+        return (target_layers // 2,)
+    return tuple(round(1 + i * (target_layers - 4) / (count - 1)) for i in range(count))
+
+
+def target_shapes(c: TargetConfig) -> Shapes:
+    """Every tensor of the target, in the order of the file."""
+    out: Shapes = {"token_embd.weight": ((c.vocab, c.hidden), "Q4_0")}
+    for i in range(c.layers):
+        b = f"blk.{i}."
+        out[b + "attn_norm.weight"] = ((c.hidden,), "F32")
+        if c.is_full(i):
+            out[b + "attn_q.weight"] = ((2 * c.heads * c.head_dim, c.hidden), "Q5_0")
+            out[b + "attn_k.weight"] = ((c.kv_heads * c.head_dim, c.hidden), "Q5_0")
+            out[b + "attn_v.weight"] = ((c.kv_heads * c.head_dim, c.hidden), "Q5_0")
+            out[b + "attn_output.weight"] = ((c.hidden, c.heads * c.head_dim), "Q5_0")
+            out[b + "attn_q_norm.weight"] = ((c.head_dim,), "F32")
+            out[b + "attn_k_norm.weight"] = ((c.head_dim,), "F32")
+        else:
+            out[b + "attn_qkv.weight"] = ((c.conv_dim, c.hidden), "Q4_0")
+            out[b + "attn_gate.weight"] = ((c.inner, c.hidden), "Q4_0")
+            out[b + "ssm_conv1d.weight"] = ((c.conv_dim, c.conv), "F32")
+            out[b + "ssm_dt.bias"] = ((c.v_heads,), "F32")
+            out[b + "ssm_a"] = ((c.v_heads,), "F32")
+            out[b + "ssm_beta.weight"] = ((c.v_heads, c.hidden), "Q8_0")
+            out[b + "ssm_alpha.weight"] = ((c.v_heads, c.hidden), "Q8_0")
+            out[b + "ssm_norm.weight"] = ((c.state,), "F32")
+            out[b + "ssm_out.weight"] = ((c.hidden, c.inner), "Q4_0")
+        out[b + "post_attention_norm.weight"] = ((c.hidden,), "F32")
+        out[b + "ffn_gate.weight"] = ((c.ffn, c.hidden), "Q4_0")
+        out[b + "ffn_up.weight"] = ((c.ffn, c.hidden), "Q4_0")
+        out[b + "ffn_down.weight"] = ((c.hidden, c.ffn), "Q4_0")
+    out["output_norm.weight"] = ((c.hidden,), "F32")
+    out["output.weight"] = ((c.vocab, c.hidden), "Q5_0")
+    return out
+
+
+def draft_shapes(c: DraftConfig, kind: str = "Q8_0") -> Shapes:
+    """Every tensor of the drafter in the `dflash` flavour's names; `kind` stores the matrices."""
+    out: Shapes = {
+        "fc.weight": ((c.hidden, len(c.taps) * c.hidden), kind),
+        "enc.output_norm.weight": ((c.hidden,), "F32"),
+    }
+    for i in range(c.layers):
+        b = f"blk.{i}."
+        out[b + "attn_norm.weight"] = ((c.hidden,), "F32")
+        out[b + "attn_q.weight"] = ((c.heads * c.head_dim, c.hidden), kind)
+        out[b + "attn_k.weight"] = ((c.kv_heads * c.head_dim, c.hidden), kind)
+        out[b + "attn_v.weight"] = ((c.kv_heads * c.head_dim, c.hidden), kind)
+        out[b + "attn_output.weight"] = ((c.hidden, c.heads * c.head_dim), kind)
+        out[b + "attn_q_norm.weight"] = ((c.head_dim,), "F32")
+        out[b + "attn_k_norm.weight"] = ((c.head_dim,), "F32")
+        out[b + "ffn_norm.weight"] = ((c.hidden,), "F32")
+        out[b + "ffn_gate.weight"] = ((c.ffn, c.hidden), kind)
+        out[b + "ffn_up.weight"] = ((c.ffn, c.hidden), kind)
+        out[b + "ffn_down.weight"] = ((c.hidden, c.ffn), kind)
+    out["output_norm.weight"] = ((c.hidden,), "F32")
+    return out
+
+
+def initialise(shapes: Shapes, layers: int, seed: int) -> Weights:
+    """Random float32 weights. Outputs into the residual stream start small, so a fresh model is nearly its embedding.
+
+    `ssm_a` holds log(-a) while it is trained, because a must stay negative; `export_form` turns it back.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    weights: Weights = {}
+    for name, (shape, _) in shapes.items():
+        if name.endswith("norm.weight"):
+            weights[name] = torch.ones(shape)
+        elif name.endswith("ssm_a"):
+            weights[name] = torch.empty(shape).uniform_(1, 16, generator=rng).log()
+        elif name.endswith("ssm_dt.bias"):
+            step = torch.empty(shape).uniform_(math.log(1e-3), math.log(0.1), generator=rng).exp()
+            weights[name] = step + torch.log(-torch.expm1(-step))  # the inverse of softplus
+        elif name.endswith("ssm_conv1d.weight"):
+            weights[name] = torch.empty(shape).uniform_(-0.5, 0.5, generator=rng)
+        elif name == "token_embd.weight":
+            weights[name] = torch.randn(shape, generator=rng) * 0.3
+        elif name == "output.weight":
+            weights[name] = torch.randn(shape, generator=rng) * 0.02
+        else:
+            scale = 0.7 / math.sqrt(shape[1])
+            if name.endswith(("attn_output.weight", "ssm_out.weight", "ffn_down.weight")):
+                scale /= math.sqrt(2 * layers)
+            weights[name] = torch.randn(shape, generator=rng) * scale
+    return weights
+
+
+def export_form(weights: Weights) -> Weights:
+    """The values that the file holds: float32 on the CPU, and `ssm_a` as the decay factor itself."""
+    out = {name: tensor.detach().float().cpu() for name, tensor in weights.items()}
+    return {name: -tensor.exp() if name.endswith("ssm_a") else tensor for name, tensor in out.items()}
+
+
+def import_form(weights: Weights) -> Weights:
+    """The inverse of `export_form`."""
+    return {name: (-tensor).log() if name.endswith("ssm_a") else tensor for name, tensor in weights.items()}
