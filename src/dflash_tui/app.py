@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
@@ -122,13 +124,21 @@ class DFlashApp(App[int]):
 
     def _heed_signals(self) -> None:
         """A signal that ends the program ends it as Ctrl+Q does: the terminal as it was, nothing lost."""
-        if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+        if self.is_headless:
+            return
+        loop = asyncio.get_running_loop()
 
-    def _signalled(self, number: int) -> None:
-        self._rescue()
-        self._leave(128 + number)
+        def end(number: int, _frame: FrameType | None) -> None:
+            self._rescue()
+            loop.call_soon_threadsafe(self._leave, 128 + number)
+            # Where the terminal is gone, the app may wait for it for ever.
+            last = threading.Timer(JOIN_S + 1, os._exit, (128 + number,))
+            last.daemon = True
+            last.start()
+
+        # Not the loop's own handlers: those would wait with it.
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, end)
 
     def _rescue(self) -> list[str]:
         """Write down what was typed and generated, because nobody asked for this end. Says what is where."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 from textual.selection import SELECT_ALL
 
 from dflash_core.knobs import Knobs
@@ -215,3 +216,31 @@ async def test_a_message_may_begin_with_a_slash(make_app: MakeApp) -> None:
         await pilot.press("enter")
         await idle(pilot)
         assert session.asked[0][0] == "/help"
+
+
+@pytest.mark.parametrize("focus", ["prompt", "transcript"])
+async def test_alt_t_as_terminals_send_it_opens_the_thinking_and_types_nothing(make_app: MakeApp, focus: str) -> None:
+    """Pilot's keys have no character; a terminal's Alt+T has the character t, which is no text."""
+    app = make_app(knobs=Knobs(thinking=True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        getattr(app.chat, focus).focus()
+        await pilot.pause()
+        for key, character in (("alt+t", "t"), ("alt+x", "x")):
+            app.post_message(Key(key, character))
+            await pilot.pause()
+        await wait_until(pilot, lambda: answer.thinking.line.open)
+        assert app.chat.prompt.text == ""
+
+
+async def test_the_names_that_set_knows_are_all_seen_at_80_columns(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.text = "/set budget 7 8"
+        await pilot.press("enter")
+        await shows(pilot, "ignore_eos")

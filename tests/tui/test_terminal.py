@@ -60,6 +60,12 @@ class Terminal:
             time.sleep(0.1)
         pytest.fail("the program did not end")
 
+    def program(self) -> int:
+        """The process id of what runs in the window."""
+        shell = self.tmux("display", "-p", "#{pane_pid}").strip()
+        children = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        return next(int(pid) for pid, parent in (line.split() for line in children.splitlines()) if parent == shell)
+
     def close(self) -> None:
         subprocess.run(["tmux", "-S", str(self.socket), "kill-server"], capture_output=True, check=False)
 
@@ -122,8 +128,8 @@ def test_a_wrong_file_says_so_in_the_app(open_app: Callable[..., Terminal], tmp_
     assert terminal.exit_code() == 0
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
-def test_a_signal_ends_the_app_as_ctrl_q_does(open_app: Callable[..., Terminal], tmp_path: Path, name: str) -> None:
+def in_mid_answer(open_app: Callable[..., Terminal]) -> Terminal:
+    """The app with an answer under way and unsent text in the prompt."""
     terminal = open_app("--demo", "--set", "ignore_eos=on")
     terminal.wait(lambda screen: "ctx" in screen, "the loaded model")
     terminal.type("hi")
@@ -131,12 +137,29 @@ def test_a_signal_ends_the_app_as_ctrl_q_does(open_app: Callable[..., Terminal],
     terminal.wait(lambda screen: "writing" in screen, "an answer under way")
     terminal.type("half a thought")
     terminal.wait(lambda screen: "half a thought" in screen, "the unsent text")
+    return terminal
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+def test_a_signal_ends_the_app_as_ctrl_q_does(open_app: Callable[..., Terminal], tmp_path: Path, name: str) -> None:
+    terminal = in_mid_answer(open_app)
     terminal.tmux("set-option", "remain-on-exit", "on")
-    shell = terminal.tmux("display", "-p", "#{pane_pid}").strip()
-    program = subprocess.run(["pgrep", "-P", shell], capture_output=True, text=True, check=True).stdout.split()
-    os.kill(int(program[0]), getattr(signal, f"SIG{name}"))
+    os.kill(terminal.program(), getattr(signal, f"SIG{name}"))
     assert terminal.exit_code() == 128 + getattr(signal, f"SIG{name}")
     assert terminal.tmux("display", "-p", "#{alternate_on}#{mouse_any_flag}").strip() == "00"
     data = tmp_path / "dflash-tui"
     assert (data / "draft.txt").read_text() == "half a thought"
     assert (data / "last-conversation.md").read_text().startswith("> hi\n\n")
+
+
+def test_a_terminal_that_closes_in_mid_answer_ends_the_app_and_loses_nothing(
+    open_app: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    terminal = in_mid_answer(open_app)
+    program = terminal.program()
+    terminal.close()
+    deadline = time.monotonic() + PATIENCE_S
+    while subprocess.run(["ps", "-p", str(program)], capture_output=True, check=False).returncode == 0:
+        assert time.monotonic() < deadline, "the program lives on without a terminal"
+        time.sleep(0.1)
+    assert (tmp_path / "dflash-tui" / "draft.txt").read_text() == "half a thought"

@@ -11,6 +11,7 @@ from textual.events import Key
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets import transcript
 from dflash_tui.widgets.knob_row import LEFT
 from dflash_tui.widgets.slider import Slider
 
@@ -287,3 +288,31 @@ async def test_a_panel_that_begins_to_scroll_keeps_its_width(make_app: MakeApp) 
         await idle(pilot)
         await wait_until(pilot, lambda: scroll.show_vertical_scrollbar)
         assert scroll.scrollable_content_region.width == width
+
+
+async def test_turns_long_past_become_plain_text_behind_one_line(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript, "SHOWN", 2)
+    app = make_app(FakeSession(answer="An *answer*."))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        for word in ("one", "two", "three", "four"):
+            await ask(pilot, word)
+            await idle(pilot)
+        await shows(pilot, "▶ 2 earlier turns", "❯ three", "❯ four")
+        assert len(app.chat.query("TurnBlock")) == 2
+        assert "> one" not in screen_text(app)
+        assert app.chat.transcript.as_text().count("An *answer*.") == 4
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        await shows(pilot, "‹2/2›")
+        app.chat.transcript.earlier.line.focus()
+        await pilot.press("enter")
+        app.chat.transcript.release_anchor()
+        app.chat.transcript.scroll_home(animate=False)
+        await shows(pilot, "▼ 2 earlier turns", "> one", "> two")
+        await app.chat.action_clear()
+        await pilot.pause()
+        assert "earlier" not in screen_text(app)
+        assert app.chat.transcript.as_text() == ""

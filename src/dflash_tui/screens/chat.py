@@ -335,7 +335,9 @@ class ChatScreen(Screen[None]):
 
     def on_key(self, event: Key) -> None:
         """Text typed anywhere goes to the prompt, unless the widget in focus has a use for the key."""
-        if not event.is_printable or not event.character or isinstance(self.focused, TextArea):
+        if not event.is_printable or not event.character or event.key.startswith("alt+"):
+            return
+        if isinstance(self.focused, TextArea):
             return
         if event.key not in self.active_bindings:
             self.prompt.focus()

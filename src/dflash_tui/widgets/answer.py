@@ -50,6 +50,11 @@ class Answer(Foldable):
     def text(self) -> str:
         return self.body.text
 
+    @property
+    def over(self) -> bool:
+        """Its turn has ended."""
+        return bool(self._summary)
+
     async def add(self, text: str, thinking: str, meter: Meter) -> None:
         """More of the answer."""
         if thinking:

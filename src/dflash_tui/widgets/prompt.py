@@ -63,6 +63,10 @@ class Prompt(TextArea):
             event.prevent_default()
             self.action_send()
             return
+        if event.key.startswith("alt+"):
+            # Its character is no text: terminals send Alt+T as Esc and t. It goes on to the bindings.
+            event.prevent_default()
+            return
         await super()._on_key(event)
 
     def action_send(self) -> None:

@@ -58,7 +58,6 @@ class Status:
     used: Knobs = field(default_factory=Knobs)
     mode: str = ""
     reason: str = ""
-    activity: str = ""
 
 
 _SHOWN = (("budget", "B"), ("p_min", "p"), ("temperature", "T"), ("thinking", "think "))
@@ -86,8 +85,6 @@ class StatusStrip(Widget):
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in dict(_SHOWN))
         if others:
             parts.append((f"  •{others} more", "bold $warning"))
-        if it.activity:
-            parts.append((f"  {it.activity}", "bold $accent"))
         asked = f"mode {it.knobs.mode}" if not it.mode else it.mode if not it.reason else f"{it.mode}: {it.reason}"
         parts.append((f"  {asked}", "$foreground 70%"))
         return _clipped(parts, width)

@@ -10,7 +10,10 @@ from textual.widgets import Static
 from dflash_core.knobs import Knobs
 from dflash_tui.clean import clean
 from dflash_tui.widgets.answer import Answer
+from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.note import Note
+
+SHOWN = 20  # turns that keep their form
 
 WELCOME = Content.assemble(
     ("Ask something.", "bold"),
@@ -35,6 +38,18 @@ class TurnBlock(Vertical):
             yield Static(Content(clean(self.prompt)), classes="user-text")
         yield Static("", classes="queued", markup=False)
 
+    @property
+    def over(self) -> bool:
+        """Answered, and nothing is being written under it."""
+        return bool(self.answers) and all(answer.over for answer in self.answers)
+
+    def as_text(self) -> str:
+        """The message and each of its answers as plain text."""
+        parts = ["> " + self.prompt.replace("\n", "\n> ")]
+        for answer in self.answers:
+            parts += [text.strip("\n") for text in (answer.thinking.text, answer.text) if text.strip()]
+        return "\n\n".join(parts)
+
     def queued(self, why: str) -> None:
         """Say why the message waits; an empty text takes the line away."""
         line = self.query_one(".queued", Static)
@@ -53,6 +68,33 @@ class TurnBlock(Vertical):
         return answer
 
 
+class Earlier(Foldable):
+    """Turns that are long past, as plain text behind one line. Every key and resize pays for what is laid out."""
+
+    def __init__(self) -> None:
+        super().__init__(id="earlier")
+        self.texts: list[str] = []
+        self.line = FoldLine()
+        self.body = Static("", markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield self.line
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.show()
+
+    def show(self) -> None:
+        """Bring line and text up to date."""
+        self.line.title = f"{len(self.texts)} earlier turns"
+        self.display = bool(self.texts)
+        self.toggled(self.line.open)
+
+    def toggled(self, is_open: bool) -> None:
+        self.body.display = is_open
+        self.body.update(Content(clean("\n\n".join(self.texts))) if is_open else "")
+
+
 class Transcript(VerticalScroll):
     """Every turn of the conversation."""
 
@@ -61,9 +103,11 @@ class Transcript(VerticalScroll):
     def __init__(self) -> None:
         super().__init__(id="transcript")
         self.turns: list[TurnBlock] = []
+        self.earlier = Earlier()
 
     def compose(self) -> ComposeResult:
         yield Static(WELCOME, id="welcome")
+        yield self.earlier
 
     def on_mount(self) -> None:
         self.anchor()
@@ -82,24 +126,31 @@ class Transcript(VerticalScroll):
         turn = TurnBlock(prompt)
         await self.mount(turn)
         self.turns.append(turn)  # not sooner: a retry would find it before it can take an answer
+        await self._prune()
         self.anchor()
         return turn
+
+    async def _prune(self) -> None:
+        while len(self.turns) > SHOWN and self.turns[0].over:
+            turn = self.turns.pop(0)
+            self.earlier.texts.append(turn.as_text())
+            await turn.remove()
+        self.earlier.show()
 
     async def note(self, note: Note) -> None:
         """A note between turns."""
         await self.mount(note)
 
     def as_text(self) -> str:
-        """The whole conversation, as a file can keep it: every message with each of its answers."""
-        parts: list[str] = []
-        for turn in self.turns:
-            parts.append("> " + turn.prompt.replace("\n", "\n> "))
-            for answer in turn.answers:
-                parts += [text.strip("\n") for text in (answer.thinking.text, answer.text) if text.strip()]
-        return "\n\n".join(parts) + "\n" if parts else ""
+        """The whole conversation, as a file can keep it."""
+        texts = [*self.earlier.texts, *(turn.as_text() for turn in self.turns)]
+        return "\n\n".join(texts) + "\n" if texts else ""
 
     async def clear(self) -> None:
         """Take every turn and note away."""
         self.turns.clear()
+        self.earlier.line.open = False
+        self.earlier.texts.clear()
+        self.earlier.show()
         await self.remove_children(".turn, .note")
         self.query_one("#welcome").display = True
