@@ -137,7 +137,7 @@ def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> LoadR
         parser.error("--draft needs the --target that it was made for")
     if args.json and args.command is None:
         parser.error("--json needs a command: ask, inspect or doctor")
-    return LoadRequest(target=args.target, draft=args.draft, demo=args.target is None, device=args.device, knobs=knobs)
+    return LoadRequest(target=args.target, draft=args.draft, device=args.device, knobs=knobs)
 
 
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request: LoadRequest) -> int:

@@ -56,19 +56,28 @@ class EngineSession:
         self._conversation.reset()
 
 
-def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
-    """Load what the command line asked for. Raises DFlashError."""
+def load_engine(request: LoadRequest, progress: Progress, stop_key: str) -> tuple[Engine, tuple[str, ...]]:
+    """Load what the command line asked for, and what the user should know of it before the first answer.
+
+    Without a target that is the demo pair. `stop_key` ends a slow answer. Raises DFlashError.
+    """
     target, draft = request.target, request.draft
-    title = f"{target.stem if target else 'demo pair'}"
     if target is None:
         target, draft = demo_target_path(), demo_draft_path()
-    elif draft is not None:
-        title += f" + {draft.stem}"
     engine = load_pair(target, draft, request.device, progress)
     notes = list(engine.notes)
     if draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one")
     seconds = engine.predicted_step_seconds(request.knobs)
     if seconds is not None:
-        notes.append(f"about {seconds:.1f} s per step on this machine; Esc stops and keeps the text")
+        notes.append(f"about {seconds:.1f} s per step on this machine; {stop_key} stops and keeps the text")
+    return engine, tuple(notes)
+
+
+def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
+    """The loaded pair as the app's session. Raises DFlashError."""
+    title = request.target.stem if request.target else "demo pair"
+    if request.target and request.draft:
+        title += f" + {request.draft.stem}"
+    engine, notes = load_engine(request, progress, "Esc")
     return EngineSession(engine, title, request.knobs, notes)

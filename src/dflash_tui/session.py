@@ -18,7 +18,6 @@ class LoadRequest:
 
     target: Path | None = None
     draft: Path | None = None
-    demo: bool = False
     device: str = "auto"
     knobs: Knobs = field(default_factory=Knobs)
 

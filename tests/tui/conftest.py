@@ -42,7 +42,7 @@ def make_app(tmp_path: Path) -> Callable[..., DFlashApp]:
     def make(session: FakeSession | None = None, knobs: Knobs | None = None, **options: object) -> DFlashApp:
         load = options.pop("load", None) or loader(session or FakeSession())
         options.setdefault("data_dir", tmp_path / "data")
-        return DFlashApp(LoadRequest(demo=True), load, knobs, **options)  # type: ignore[arg-type]
+        return DFlashApp(LoadRequest(), load, knobs, **options)  # type: ignore[arg-type]
 
     return make
 

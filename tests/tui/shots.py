@@ -27,7 +27,7 @@ async def main(folder: Path, theme: str) -> None:
     for size in SIZES:
         session = FakeSession(pace=0.004)
         with tempfile.TemporaryDirectory() as data:
-            app = DFlashApp(LoadRequest(demo=True), loader(session), theme=theme, data_dir=Path(data))
+            app = DFlashApp(LoadRequest(), loader(session), theme=theme, data_dir=Path(data))
             async with app.run_test(size=size) as pilot:
                 await wait_until(pilot, lambda app=app: app.chat.session is not None)
                 name = f"{size[0]}"

@@ -195,7 +195,7 @@ def test_a_fault_in_the_app_is_one_line_and_exit_code_1(
         app._handle_exception(ZeroDivisionError("by zero"))
 
     monkeypatch.setattr(DFlashApp, "run", run)
-    assert run_app(LoadRequest(demo=True)) == 1
+    assert run_app(LoadRequest()) == 1
     error = capsys.readouterr().err
     assert error.startswith("dflash-tui: fault in the program: ZeroDivisionError: by zero; ")
     assert error.count("\n") == 1

@@ -139,7 +139,7 @@ async def test_tiny(make_app: MakeApp, snapshot: Snapshot) -> None:
 
 async def test_picture_of_the_readme(make_app: MakeApp, request: pytest.FixtureRequest) -> None:
     """The demo pair answers. Written with `--update-snapshots` or where it is missing; otherwise only tried."""
-    demo = LoadRequest(demo=True)
+    demo = LoadRequest()
     app = make_app(load=partial(load_session, demo))
     async with app.run_test(size=(120, 40)) as pilot:
         await scene(pilot)

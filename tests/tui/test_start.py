@@ -22,7 +22,7 @@ def test_the_first_frame_needs_no_torch(tmp_path: Path) -> None:
         assert "torch" not in sys.modules, "torch came before the first frame"
         raise RuntimeError("that is all")
 
-    app = DFlashApp(LoadRequest(demo=True), load, data_dir=Path({str(tmp_path)!r}))
+    app = DFlashApp(LoadRequest(), load, data_dir=Path({str(tmp_path)!r}))
 
     def frame():
         strips = app.chat._compositor.render_strips()

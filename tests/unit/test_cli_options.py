@@ -56,7 +56,7 @@ def usage_error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_no_command_opens_the_app_on_the_demo_pair(opened: list[LoadRequest]) -> None:
     assert cli.main([]) == 0
     [request] = opened
-    assert request.demo
+    assert request.target is None
     assert request.target is None
     assert request.device == "auto"
     assert request.knobs.budget == 22
@@ -75,7 +75,7 @@ def test_files_and_settings_reach_the_app(opened: list[LoadRequest], tmp_path: P
     argv = ["--target", str(target), "--draft", str(tmp_path), "--device", "cpu", "--set", "budget=40"]
     assert cli.main([*argv, "--set", "thinking=on"]) == 0
     [request] = opened
-    assert (request.target, request.draft, request.demo, request.device) == (target, tmp_path, False, "cpu")
+    assert (request.target, request.draft, request.device) == (target, tmp_path, "cpu")
     assert request.knobs.budget == 40
     assert request.knobs.thinking is True
 

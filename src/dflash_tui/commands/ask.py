@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.events import TurnReport
 from dflash_tui.clean import clean
 from dflash_tui.commands.output import Notes, write_json
@@ -49,18 +48,12 @@ def _ready(stdin: TextIO) -> bool:
 def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False) -> int:
     """Load the pair, answer, and report. Returns the exit code; raises DFlashError."""
     from dflash_core.conversation import Conversation
-    from dflash_core.engine import load_pair
+    from dflash_tui.engine_session import load_engine
 
     notes = Notes()
-    target, draft = request.target, request.draft
-    if target is None:
-        target, draft = demo_target_path(), demo_draft_path()
-    engine = load_pair(target, draft, request.device, notes.progress)
-    for note in engine.notes:
+    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
+    for note in worth_knowing:
         notes.line(f"note: {note}")
-    seconds = engine.predicted_step_seconds(request.knobs)
-    if seconds is not None:
-        notes.line(f"note: about {seconds:.1f} s per step on this machine; Ctrl+C stops and keeps the text")
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template, system)
     turn = conversation.ask(
         prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
