@@ -255,6 +255,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured = measure(a.prompts, a.bench, lambda line: print(line, flush=True))  # noqa: T201
     print(bars_table(measured))  # noqa: T201
     if a.docs:
+        a.docs.mkdir(parents=True, exist_ok=True)
         (a.docs / "demo-loss.svg").write_text(loss_picture(measured.facts), encoding="utf-8")
         (a.docs / "demo.md").write_text(card(measured), encoding="utf-8")
 
