@@ -19,7 +19,10 @@ LEFT = LABEL + 3  # focus mark, staged mark, label, a space
 
 
 class KnobRow(Widget, can_focus=True):
-    """A focusable row for one `Spec`. Posts `Changed` when the user changes the value, never when the app sets it."""
+    """A focusable row for one `Spec`. Posts `Changed` when the user changes the value, never when the app sets it.
+
+    Each kind of row brings its own `action_step(count)`, which the arrow keys call.
+    """
 
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -58,10 +61,6 @@ class KnobRow(Widget, can_focus=True):
         if value != self.value:
             self.value = value
             self.post_message(self.Changed(self.spec.name, value))
-
-    def action_step(self, count: int) -> None:
-        """Move by `count` steps."""
-        raise NotImplementedError
 
     def action_reset(self) -> None:
         self.change(self.spec.default)
