@@ -50,10 +50,10 @@ class Decoder:
         self.plan = plan(knobs, backend.draft_block)
         self.sampler = Sampler(knobs)
         self.answer: list[int] = []
-        self.prompt_length = backend.length
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
+        self.prompt_length = self.backend.length
         self._check_finite(logits[None], "target")
         token = self.sampler.draw(logits, self.backend.length, self.answer)
         (token,), stop = self._until_stop([token])

@@ -10,12 +10,11 @@ import torch
 
 from dflash_core import memory
 from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.config import DraftConfig, TargetConfig, check_pair
+from dflash_core.config import DraftConfig, TargetConfig
 from dflash_core.decoder import plan
 from dflash_core.errors import ContextError, MismatchError
-from dflash_core.formats.drafter import open_drafter
 from dflash_core.knobs import Knobs
-from dflash_core.loading import FLOAT_BYTES, Draft, Progress, Target, load_draft, open_target
+from dflash_core.loading import FLOAT_BYTES, Draft, Progress, Target, open_draft, open_target, silent
 from dflash_core.memory import Ledger, Owner
 from dflash_core.models.qwen35 import Qwen35, Rows
 from dflash_core.runner import MAX_CHECKPOINTS, Runner
@@ -103,14 +102,13 @@ def load_pair(
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read."""
-    say: Progress = progress or (lambda phase, done: None)
+    say = progress or silent
     _leave_a_core()
     opened = open_target(target, device, progress=say)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
-    if draft is not None:
-        check_pair(opened.config, open_drafter(draft)[0], opened.mask_token_id)
+    opened_draft = open_draft(draft, opened) if draft is not None else None
     opened.load(progress=say)
-    drafter = load_draft(draft, opened, progress=say) if draft is not None else None
+    drafter = opened_draft.load(progress=say) if opened_draft else None
     engine = Engine(opened, drafter, context_length=context_length)
     say("ready", 1.0)
     return engine

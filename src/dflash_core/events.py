@@ -111,33 +111,62 @@ class TurnStats:
     stage_ms: StageTimes
 
 
+class StepTotals:
+    """Sums over the steps of a turn, so far or in all: what a live meter and a finished turn both show."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.tokens = 0
+        self.drafted: list[int] = []  # by depth: steps that drafted it
+        self.reached: list[int] = []  # by depth: steps whose walk reached it
+        self._stages = dict.fromkeys((field.name for field in dataclasses.fields(StageTimes)), 0.0)
+
+    def add(self, step: StepEvent) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.tokens += len(step.tokens)
+        missing = step.drafted_depth - len(self.drafted)
+        self.drafted += [0] * missing
+        self.reached += [0] * missing
+        for depth in range(step.drafted_depth):
+            self.drafted[depth] += 1
+            self.reached[depth] += depth < step.accepted_depth
+        for name in self._stages:
+            self._stages[name] += getattr(step.stages, name)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Committed tokens per step; 0 before the first."""
+        return self.tokens / max(self.steps, 1)
+
+    @property
+    def accept_rates(self) -> tuple[float, ...]:
+        """By depth, of the steps that drafted it, the part whose walk reached it."""
+        return tuple(reached / drafted for reached, drafted in zip(self.reached, self.drafted, strict=True))
+
+    @property
+    def stage_ms(self) -> StageTimes:
+        """Mean milliseconds per step."""
+        return StageTimes(**{name: total / max(self.steps, 1) for name, total in self._stages.items()})
+
+
 def turn_stats(prefill: PrefillEvent, steps: Sequence[StepEvent], decode_s: float) -> TurnStats:
     """Sum up a turn; `stage_ms` is the mean per step. `tokens` counts all of the answer, the first included."""
-    drafted: list[int] = []
-    reached: list[int] = []
+    totals = StepTotals()
     for step in steps:
-        while len(drafted) < step.drafted_depth:
-            drafted.append(0)
-            reached.append(0)
-        for depth in range(step.drafted_depth):
-            drafted[depth] += 1
-            reached[depth] += depth < step.accepted_depth
-    committed = sum(len(step.tokens) for step in steps)
-    count = max(len(steps), 1)
-    names = [f.name for f in dataclasses.fields(StageTimes)]
-    means = {name: sum(getattr(step.stages, name) for step in steps) / count for name in names}
+        totals.add(step)
     return TurnStats(
-        steps=len(steps),
-        tokens=committed + len(prefill.tokens),
-        acceptance_length=committed / count,
-        accept_rate_by_depth=tuple(r / d for r, d in zip(reached, drafted, strict=True)),
-        drafted_by_depth=tuple(drafted),
-        tokens_per_second=committed / decode_s if decode_s > 0 else 0.0,
+        steps=totals.steps,
+        tokens=totals.tokens + len(prefill.tokens),
+        acceptance_length=totals.acceptance_length,
+        accept_rate_by_depth=totals.accept_rates,
+        drafted_by_depth=tuple(totals.drafted),
+        tokens_per_second=totals.tokens / decode_s if decode_s > 0 else 0.0,
         ttft_ms=prefill.elapsed_ms,
         decode_s=decode_s,
         prompt_tokens=prefill.prompt_tokens,
         reused_tokens=prefill.reused_tokens,
-        stage_ms=StageTimes(**means),
+        stage_ms=totals.stage_ms,
     )
 
 

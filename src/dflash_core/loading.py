@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -175,14 +176,14 @@ def load_target(
     Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """
     target = open_target(path, device, progress=progress)
-    target.load(packed=packed, dtype=dtype, progress=progress or _silent)
+    target.load(packed=packed, dtype=dtype, progress=progress or silent)
     return target
 
 
 def open_target(path: str | Path, device: str = "cpu", *, progress: Progress | None = None) -> Target:
     """Read a target's header only. Raises FormatError, UnsupportedError, DeviceError."""
     _check_device(device)
-    (progress or _silent)("reading the target's header", 0.0)
+    (progress or silent)("reading the target's header", 0.0)
     return Target(path)
 
 
@@ -193,15 +194,34 @@ def load_draft(
 
     Raises FormatError, UnsupportedError, OutOfMemoryError, and MismatchError where it was made for another target.
     """
-    (progress or _silent)("loading the drafter", 0.0)
+    return open_draft(path, target).load(dtype=dtype, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDraft:
+    """A drafter whose header was read and found to fit `target`."""
+
+    target: Target
+    config: DraftConfig
+    file: WeightFile
+    notes: tuple[str, ...]
+
+    def load(self, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Draft:
+        """Read the weights, held as the target's are. Raises OutOfMemoryError."""
+        (progress or silent)("loading the drafter", 0.0)
+        config, file, packed = self.config, self.file, self.target.packed
+        assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
+        if not packed:
+            _check_fits("drafter", file, _bytes(file.tensors.values(), packed=False))
+        model = DFlash(Weights(file, dtype=dtype, packed=packed), config)
+        return Draft(file, config, model, self.target, config.mask_token_id, packed=packed, notes=self.notes)
+
+
+def open_draft(path: str | Path, target: Target) -> OpenedDraft:
+    """Read a drafter's header only. Raises FormatError, UnsupportedError, MismatchError."""
     config, file = open_drafter(path)
     notes = check_pair(target.config, config, target.mask_token_id)
-    config = paired(target.config, config, target.mask_token_id)
-    assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
-    if not target.packed:
-        _check_fits("drafter", file, _bytes(file.tensors.values(), packed=False))
-    model = DFlash(Weights(file, dtype=dtype, packed=target.packed), config)
-    return Draft(file, config, model, target, config.mask_token_id, packed=target.packed, notes=notes)
+    return OpenedDraft(target, paired(target.config, config, target.mask_token_id), file, notes)
 
 
 def _check_device(device: str) -> None:
@@ -228,5 +248,5 @@ def _bytes(infos: Iterable[TensorInfo], packed: bool) -> int:
     return sum(info.n_bytes if packed else info.n_elements * FLOAT_BYTES for info in infos)
 
 
-def _silent(phase: str, done: float) -> None:
+def silent(phase: str, done: float) -> None:
     """Progress that nobody watches."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from textual.timer import Timer
 from textual.widget import Widget
 
 from dflash_core.errors import ContextError, DFlashError
@@ -36,7 +35,6 @@ class Flow:
         self._widget = widget
         self._host = host
         self._folder = folder
-        self._timer: Timer | None = None
         self.running: Running | None = None
         self.meter: Meter | None = None
         self.report: TurnReport | None = None
@@ -69,7 +67,7 @@ class Flow:
                 self.answer.waiting("stopping after this step…")
 
     def _arm(self, interval: float) -> None:
-        self._timer = self._widget.set_timer(interval, self._flush)
+        self._widget.set_timer(interval, self._flush)
 
     async def _flush(self) -> None:
         running, meter, answer = self.running, self.meter, self.answer

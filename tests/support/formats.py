@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from dflash_core.errors import DFlashError, FormatError
+from dflash_core.formats.weights import WeightFile
 
 STRING, ARRAY, U32 = 8, 9, 4
 CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -261,3 +263,18 @@ def refused(opener: Callable[[Path], Any], path: Path, error: type[DFlashError] 
     message = str(caught.value)
     assert "\n" not in message
     return message
+
+
+def peak_of_reading(open_file: Callable[[Path], WeightFile], path: Path) -> int:
+    """Bytes of Python memory at the most while a file is opened and every tensor read, or refused by name."""
+    tracemalloc.start()
+    try:
+        opened = open_file(path)
+        for name in opened.tensors:
+            opened.float32(name)
+    except DFlashError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak

@@ -90,7 +90,6 @@ def decode(backend: PlantedBackend, prompt: Sequence[int], knobs: Knobs) -> tupl
     """Decode one answer on a planted backend: its ids and its steps."""
     decoder = Decoder(backend, knobs, frozenset(), context_length=1 << 20)
     logits = backend.prefill(prompt)
-    decoder.prompt_length = backend.length
     _, stop = decoder.first(logits)
     steps = []
     while stop is None:

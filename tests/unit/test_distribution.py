@@ -87,7 +87,6 @@ def statistic(kind: type[Decoder]) -> tuple[float, float, float]:
         knobs = Knobs(mode="tree", budget=7, tree_width=4, max_tokens=3, seed=seed, **SAMPLING)
         decoder = kind(backend, knobs, frozenset(), 1000)  # type: ignore[arg-type]
         logits = backend.prefill([ROOT])
-        decoder.prompt_length = backend.length
         _, stop = decoder.first(logits)
         while stop is None:
             event = decoder.step()

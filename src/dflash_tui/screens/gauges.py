@@ -66,7 +66,7 @@ class Gauges:
             event = meter.last or meter.prefill
             mode, reason = (event.mode, event.reason) if event else ("", "")
             rate = meter.rate(time.monotonic()) if flow.busy else meter.overall_rate
-            acceptance = meter.acceptance
+            acceptance = meter.totals.acceptance_length
         screen.query_one(StatusStrip).status = Status(
             tuple(meter.rates) if meter else (),
             rate,
@@ -85,7 +85,9 @@ class Gauges:
     def tree(self) -> None:
         inspector, meter, session = self._screen.inspector, self._screen.flow.meter, self._screen.session
         if inspector.sees("tree") and session is not None:
-            inspector.tree_panel.show(meter.last if meter else None, meter.steps if meter else 0, session.token_text)
+            inspector.tree_panel.show(
+                meter.last if meter else None, meter.totals.steps if meter else 0, session.token_text
+            )
 
     async def memory(self) -> None:
         """Ask for the ledger on another thread: measuring may talk to a driver."""

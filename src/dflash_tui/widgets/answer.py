@@ -113,7 +113,7 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
         return outcome or "no tokens"
     mode = report.mode if report else meter.last.mode if meter.last else meter.prefill.mode if meter.prefill else ""
     rate = stats.tokens_per_second if stats else meter.overall_rate
-    accept = stats.acceptance_length if stats else meter.acceptance
+    accept = stats.acceptance_length if stats else meter.totals.acceptance_length
     parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"accept {accept:.1f}" if accept else ""]
     if mode != "ar":
         parts.append(f"B={knobs.budget} p={chance(knobs.p_min) if knobs.p_min else '0'}")

@@ -38,7 +38,7 @@ class Figures:
 
 def figures(meter: Meter, report: TurnReport | None) -> Figures:
     """The report's figures where there is one: they are the decoder's own."""
-    stages = report.stats.stage_ms if report else meter.stage_ms
+    stages = report.stats.stage_ms if report else meter.totals.stage_ms
     named = tuple((name, getattr(stages, name)) for name in ("draft", "tree", "verify", "accept", "commit"))
     if report is not None:
         stats = report.stats
@@ -49,9 +49,10 @@ def figures(meter: Meter, report: TurnReport | None) -> Figures:
         )  # fmt: skip
     prefill, event = meter.prefill, meter.last or meter.prefill
     return Figures(
-        "This turn", meter.overall_rate, meter.acceptance, meter.tokens, meter.steps, meter.decode_s,
+        "This turn", meter.overall_rate, meter.totals.acceptance_length, meter.tokens,
+        meter.totals.steps, meter.decode_s,
         prefill.elapsed_ms if prefill else None, prefill.prompt_tokens if prefill else 0,
-        prefill.reused_tokens if prefill else 0, meter.accept_rates, tuple(meter.drafted), named,
+        prefill.reused_tokens if prefill else 0, meter.totals.accept_rates, tuple(meter.totals.drafted), named,
         event.mode if event else "", event.reason if event else "",
     )  # fmt: skip
 
