@@ -6,16 +6,19 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 from dflash_core.errors import ContextError, DFlashError, TemplateError
-from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
+from dflash_core.events import Event, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
 from dflash_core.knobs import Knobs
+from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
 from dflash_core.text.prompt import render_ids
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.turns import Turns
 
 OnPrefill = Callable[[int, int], None]
 
@@ -26,7 +29,7 @@ class GenerationEngine(Protocol):
     `generate` yields one PrefillEvent, then StepEvents. The last event has `stop` set, except where it was cancelled
     between two steps; a stop token is the last id of its `tokens`. `keep` are prompt lengths after which the recurrent
     state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `cancel` may be called
-    from any thread.
+    from any thread; `change`, between two events, has the answer go on with other knobs as soon as it can.
     """
 
     @property
@@ -37,6 +40,17 @@ class GenerationEngine(Protocol):
     ) -> Iterator[Event]: ...
 
     def cancel(self) -> None: ...
+
+    def change(self, knobs: Knobs) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The names under which turns are kept: target, drafter, and the drafter's block length (0: none)."""
+
+    target: str = ""
+    draft: str = ""
+    draft_block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,7 @@ class Turn:
     `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
     error of the engine, which is passed on - what there is of the answer has been appended to the conversation, and
     `report` is set unless the engine did not get as far as a first token. After an error, which is then in `error`,
-    the report's `stop` reads "cancelled".
+    the report's `stop` reads "cancelled". `record` is the whole of it, step by step.
     """
 
     def __init__(
@@ -112,6 +126,7 @@ class Turn:
         self.text = ""
         self.thinking = ""
         self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
         self.error: BaseException | None = None
         self.done = False
         self._conversation = conversation
@@ -119,7 +134,10 @@ class Turn:
         self._stop_asked = False
         self._running = False
         self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that holds it
-        self._events: list[Event] = []
+        self._changed: Knobs | None = None
+        self._began = time.perf_counter()
+        self._recorder = Recorder(conversation._start(prompt, knobs), conversation.tokenizer.token_text)
+        self._parts = PartTotals()
         self._decode_s = 0.0
         self._detokenizer = Detokenizer(conversation.tokenizer)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
@@ -138,6 +156,10 @@ class Turn:
             if self._running:
                 self._conversation.engine.cancel()
 
+    def change(self, knobs: Knobs) -> None:
+        """Go on with what a running answer can take of `knobs`, from the next step; callable from any thread."""
+        self._changed = knobs
+
     def close(self) -> None:
         """End the turn where it is, from the thread that iterates over it; does nothing if it has ended.
 
@@ -154,6 +176,8 @@ class Turn:
         engine = self._conversation.engine
         events: Iterator[Event] = iter(())
         try:
+            self._began = time.perf_counter()
+            self._recorder.begin(self._conversation.watchers)
             with self._stop_lock:
                 self._running = not self._stop_asked
             if self._running:
@@ -173,6 +197,9 @@ class Turn:
             self._end()
 
     def _next(self, events: Iterator[Event]) -> Event | None:
+        if self._changed is not None:
+            changed, self._changed = self._changed, None
+            self._conversation.engine.change(changed)
         start = time.perf_counter()
         event = next(events, None)
         if isinstance(event, StepEvent):
@@ -190,14 +217,17 @@ class Turn:
             self._on_prefill(done, total)
 
     def _piece(self, event: Event) -> Piece:
-        self._events.append(event)
+        at = time.perf_counter() - self._began
         thinking, text = self._split.push(self._detokenizer.push(event.tokens))
         self.thinking += thinking
         self.text += text
         if event.stop is not None:
             more_thinking, more_text = self._flush()
             thinking, text = thinking + more_thinking, text + more_text
-        return Piece(event, text, thinking)
+        piece = Piece(event, text, thinking, at)
+        self._parts.add(piece)
+        self._recorder.add(piece)
+        return piece
 
     def _flush(self) -> tuple[str, str]:
         """What the detokeniser and the split still hold back, also added to the turn; nothing the second time."""
@@ -209,20 +239,23 @@ class Turn:
         return thinking, text
 
     def _end(self) -> None:
-        self._flush()
-        if self._events and isinstance(prefill := self._events[0], PrefillEvent):
-            last = self._events[-1]
+        thinking, text = self._flush()
+        events = self._recorder.events
+        if events and isinstance(prefill := events[0], PrefillEvent):
+            last = events[-1]
+            steps = [event for event in events if isinstance(event, StepEvent)]
             self.report = TurnReport(
                 text=self.text,
                 thinking=self.thinking,
-                tokens=tuple(id for event in self._events for id in event.tokens),
+                tokens=tuple(id for event in events for id in event.tokens),
                 mode=last.mode,
                 reason=last.reason,
                 stop=last.stop or "cancelled",
                 knobs=self.knobs,
-                stats=turn_stats(prefill, [e for e in self._events if isinstance(e, StepEvent)], self._decode_s),
+                stats=turn_stats(prefill, steps, self._decode_s, self._parts),
             )
-        self._events.clear()  # the candidate trees of a long answer are not small
+        record = self._recorder.end(self.report, text, thinking)
+        self.record = record if self.report is not None else None
         with self._stop_lock:
             self._running = False
         self.done = True
@@ -230,15 +263,26 @@ class Turn:
 
 
 class Conversation:
-    """Messages, and the turns that add to them. One turn at a time; `messages` may be read from any thread."""
+    """Messages, and the turns that add to them. One turn at a time; `messages` may be read from any thread.
+
+    `turns` keeps every turn that was answered here. `watchers` are called with each line of a running turn's record,
+    on the thread that runs it, and must not raise.
+    """
 
     def __init__(
-        self, engine: GenerationEngine, tokenizer: Tokenizer, template: ChatTemplate, system: str = ""
+        self,
+        engine: GenerationEngine,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        system: str = "",
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.template = template
+        self.models = Models()
         self.messages: tuple[Message, ...] = ()
+        self.turns = Turns()
+        self.watchers: list[Callable[[Line], None]] = []
         self._turn: Turn | None = None
         self.system = system
 
@@ -259,6 +303,7 @@ class Conversation:
 
     def reset(self) -> None:
         """Forget everything but the system prompt."""
+        self.turns = Turns()
         self.set_messages(self.messages[:1] if self.system else ())
 
     def set_messages(self, messages: Sequence[Message]) -> None:
@@ -310,8 +355,23 @@ class Conversation:
         if self._turn is not None:
             self._turn.close()
 
+    def _start(self, prompt: Prompt, knobs: Knobs) -> Start:
+        """What the record of a turn that answers the newest message begins with."""
+        return Start(
+            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            target=self.models.target,
+            draft=self.models.draft,
+            system=self.system,
+            prompt=self.messages[-1].content,
+            prompt_ids=prompt.ids,
+            knobs=knobs,
+            draft_block=self.models.draft_block,
+        )
+
     def _ended(self, turn: Turn) -> None:
         """Called by a turn when it ends. Even an empty answer is added: templates want the roles to alternate."""
+        if turn.record is not None:
+            self.turns.append(turn.record)
         if turn is self._turn:
             self._turn = None
             self.messages += (Message("assistant", turn.text, turn.thinking, turn.report),)

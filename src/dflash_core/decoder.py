@@ -6,13 +6,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.errors import NumericsError
-from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree, Stop
+from dflash_core.events import EffectiveMode, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates, Tree, Walk
@@ -37,6 +38,26 @@ def plan(knobs: Knobs, draft_block: int) -> Plan:
     return Plan(knobs.mode, "asked for")
 
 
+class StepDecoder(Protocol):
+    """What a runner asks of whatever decodes one answer behind the prompt that its backend has just read."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def answer(self) -> Sequence[int]:
+        """The tokens that `first` and `step` have returned."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether steps are under way that `step` has not returned yet; `finish` ends them and returns them."""
+
+    def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
+    def take(self, knobs: Knobs) -> None: ...
+    def step(self) -> StepEvent: ...
+    def finish(self) -> Sequence[StepEvent]: ...
+
+
 class Decoder:
     """Decodes one answer behind the prompt that `backend` has just read. Raises NumericsError from both calls.
 
@@ -47,9 +68,17 @@ class Decoder:
         self.backend, self.knobs = backend, knobs
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
-        self.plan = plan(knobs, backend.draft_block)
-        self.sampler = Sampler(knobs)
         self.answer: list[int] = []
+        self.take(knobs)
+
+    def take(self, knobs: Knobs) -> None:
+        """Go on with other knobs from the next step; those that only a new turn can take stay as they are.
+
+        The answer remains the target's own: from here on its draws follow the new sampling knobs.
+        """
+        self.knobs = self.knobs.in_mid_turn(knobs)
+        self.plan = plan(self.knobs, self.backend.draft_block)
+        self.sampler = Sampler(self.knobs)
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
@@ -58,11 +87,13 @@ class Decoder:
         token = self.sampler.draw(logits, self.backend.length, self.answer)
         (token,), stop = self._until_stop([token])
         self.answer.append(token)
+        self._clock = _Clock()
         return token, stop
 
     def step(self) -> StepEvent:
         """Decode one step behind the root, and leave the state at the last token of what it committed."""
-        clock = _Clock()
+        clock = self._clock
+        clock.lap("host")
         drafts = self.draft()
         clock.lap("draft")
         tree = self.tree(drafts)
@@ -88,7 +119,18 @@ class Decoder:
             mode=self.plan.mode,
             reason=self.plan.reason,
             stop=stop,
+            drafts=_candidates(drafts),
+            wanted=walk.next_token,
+            knobs=self.knobs,
         )
+
+    @property
+    def ahead(self) -> bool:
+        return False
+
+    def finish(self) -> Sequence[StepEvent]:
+        """Nothing: a step is over when it returns."""
+        return ()
 
     def draft(self) -> Candidates:
         """The drafter's best tokens per depth behind the root, or none in plain decoding."""
@@ -96,12 +138,13 @@ class Decoder:
             return NO_DRAFTS
         logits = self.backend.draft(self.answer[-1], self.knobs.draft_window)
         self._check_finite(logits, "drafter")
-        width = 1 if self.plan.mode == "chain" else self.knobs.tree_width
-        return ddtree.candidates(logits, width, self.knobs.tree_temperature)
+        return ddtree.candidates(logits, self.knobs.tree_width, self.knobs.tree_temperature)
 
     def tree(self, drafts: Candidates) -> Tree:
-        """The candidates' best-first tree within the budget."""
+        """The candidates' best-first tree within the budget; a chain is made of the best ones alone."""
         knobs = self.knobs
+        if self.plan.mode == "chain":
+            drafts = Candidates(drafts.tokens[:, :1], drafts.log_probs[:, :1])
         return ddtree.build(self.answer[-1], drafts, knobs.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
 
     def accept(self, tree: Tree, logits: Logits) -> Walk:
@@ -146,7 +189,15 @@ def _describe(tree: Tree, walk: Walk) -> StepTree:
     return StepTree(tree.tokens, tree.parents, tree.depths, probs, path_probs, walk.path)
 
 
+def _candidates(drafts: Candidates) -> StepDrafts:
+    # A token that the drafter rules out has a log-probability of -inf, which a record in JSON could not hold.
+    log_probs = np.maximum(drafts.log_probs, np.finfo(np.float64).min)
+    return StepDrafts(tuple(map(tuple, drafts.tokens.tolist())), tuple(map(tuple, log_probs.tolist())))
+
+
 class _Clock:
+    """Laps from one step to the next: what lies between two steps is a lap too."""
+
     def __init__(self) -> None:
         self.at = time.perf_counter()
         self.laps: dict[str, float] = {}

@@ -9,19 +9,14 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.config import DraftConfig, TargetConfig
-from dflash_core.decoder import plan
+from dflash_core.decoder import StepDecoder, plan
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.knobs import Knobs
-from dflash_core.loading import FLOAT_BYTES, Draft, Progress, Target, open_draft, open_target, silent
+from dflash_core.loading import DEFAULT_CARD, CardOptions, Draft, Progress, Target, open_draft, open_target, silent
 from dflash_core.memory import Ledger, Owner
 from dflash_core.models.qwen35 import Qwen35, Rows
-from dflash_core.runner import MAX_CHECKPOINTS, Runner
+from dflash_core.runner import Runner
 
-# The reference decoder's default ceiling: attention over more would take it minutes per answer.
-CPU_CONTEXT = 32_768
-SMALLEST_CONTEXT = 512
 # What torch starts with: the cores this process may use.
 CORES = torch.get_num_threads()
 # Steps slower than this are announced before they start.
@@ -43,18 +38,23 @@ class Engine(Runner):
             raise ContextError(f"a context of {context_length} positions, expected at least 2")
         self.target, self.draft = target, draft
         config = target.config
-        self.session = CpuSession(target.model, draft.model if draft else None, draft.mask_token if draft else 0)
-        fits = _context_that_fits(config, draft.config if draft else None)
+        self.machine = target.machine
+        fits = self.machine.context_that_fits(target, draft)
         context = min(fits if context_length is None else context_length, config.context_length)
-        super().__init__(self.session, target.tokenizer.stop_ids, context, config.vocab_size)
-        host = memory.host_memory()
         remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
-        memory.check(Ledger("this machine", tuple(self._sequence_owners()), host.total, host.free), remedies)
+        memory.check(self.machine.ledger(self.machine.sequence(target, draft, context)), remedies)
+        self.session = target.session(draft, context=context)
+        super().__init__(
+            self.session, target.tokenizer.stop_ids, context, config.vocab_size, self.machine.prefill_chunk
+        )
+
+    def decoder(self, knobs: Knobs) -> StepDecoder:
+        return self.session.decoder(knobs, self.stop_ids, self.context_length)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about this pair, a line each."""
-        notes = [self.target.template.notice] if self.target.template.notice else []
+        notes = [*self.target.notes, *([self.target.template.notice] if self.target.template.notice else [])]
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         if self.context_length < self.target.config.context_length:
@@ -63,30 +63,20 @@ class Engine(Runner):
         return (*notes, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> Ledger:
-        """Bytes by owner at full context, beside what the process really holds."""
-        host = memory.host_memory()
-        owners = [Owner("target", self.target.weight_bytes, f"{self.target.config.block_count} layers")]
-        if self.draft:
-            owners.append(Owner("drafter", self.draft.weight_bytes, f"{self.draft.config.block_count} layers"))
-        owners += [*self._sequence_owners(), Owner("program", self.target.program_bytes, "Python, torch and the rest")]
-        return Ledger("this machine", tuple(owners), host.total, host.free, host.process)
-
-    def _sequence_owners(self) -> list[Owner]:
-        """What a sequence of full length takes besides the weights."""
-        context, target = self.context_length, self.target.config
-        detail = f"{context:,} positions at most"
-        owners = [
-            Owner("target KV", context * _kv_bytes(target), detail),
-            Owner("states", _state_bytes(target) * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"),
-        ]
-        if self.draft:
-            owners.append(Owner("drafter KV", context * _draft_kv_bytes(self.draft.config), detail))
-        return owners
+        """Bytes by owner at full context, beside what is really held."""
+        target, draft = self.target, self.draft
+        owners = [Owner("target", target.weight_bytes, f"{target.config.block_count} layers")]
+        if draft:
+            owners.append(Owner("drafter", draft.weight_bytes, f"{draft.config.block_count} layers"))
+        owners += self.machine.sequence(target, draft, self.context_length)
+        return self.machine.ledger(tuple(owners), self.session)
 
     def predicted_step_seconds(self, knobs: Knobs) -> float | None:
         """Seconds per target pass with these knobs, from one timed layer of each kind; None where it is too little
         to mention."""
         mode, block = plan(knobs, self.session.draft_block).mode, self.session.draft_block
+        if not isinstance(self.target.model, Qwen35):
+            return None
         nodes = {"ar": 0, "chain": min(knobs.budget, block - 1), "tree": knobs.budget}[mode]
         seconds = time_step(self.target.model, 1 + nodes)
         return seconds if seconds > SLOW_STEP_S else None
@@ -99,17 +89,20 @@ def load_pair(
     progress: Progress | None = None,
     *,
     context_length: int | None = None,
+    card: CardOptions = DEFAULT_CARD,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read."""
     say = progress or silent
     _leave_a_core()
-    opened = open_target(target, device, progress=say)
+    opened = open_target(target, device, progress=say, card=card)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
     opened_draft = open_draft(draft, opened) if draft is not None else None
+    opened.check_room(opened_draft, context_length)
     opened.load(progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
     engine = Engine(opened, drafter, context_length=context_length)
+    engine.session.prepare(say)
     say("ready", 1.0)
     return engine
 
@@ -143,28 +136,3 @@ def time_step(model: Qwen35, rows: int) -> float:
     layer = config.embedding_length * (3 * config.feed_forward_length + config.inner_size)
     head: int = config.vocab_size * config.embedding_length
     return total + min(seconds.values()) / layer * head
-
-
-def _kv_bytes(config: TargetConfig) -> int:
-    """Target keys and values per position."""
-    return config.n_attention * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
-
-
-def _draft_kv_bytes(config: DraftConfig) -> int:
-    return config.block_count * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
-
-
-def _state_bytes(config: TargetConfig) -> int:
-    """Recurrent and convolution states of all linear layers."""
-    layer = config.time_step_rank * config.state_size * config.value_head_dim
-    layer += (config.conv_kernel - 1) * config.conv_channels
-    return config.n_linear * layer * FLOAT_BYTES
-
-
-def _context_that_fits(target: TargetConfig, draft: DraftConfig | None) -> int:
-    """The largest halving of the ceiling whose keys and values take at most half of the free memory."""
-    per_position = _kv_bytes(target) + (_draft_kv_bytes(draft) if draft else 0)
-    context, free = min(CPU_CONTEXT, target.context_length), memory.host_memory().free
-    while context > SMALLEST_CONTEXT and context * per_position > free // 2:
-        context //= 2
-    return context

@@ -44,3 +44,11 @@ class NumericsError(DFlashError):
 
 class DeviceError(DFlashError):
     """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit."""
+
+
+class KernelError(DFlashError):
+    """A CUDA call or kernel failed in mid-work; the message names it. `reload`: nothing on the device can be used."""
+
+    def __init__(self, message: str, *, reload: bool = False) -> None:
+        super().__init__(message)
+        self.reload = reload

@@ -15,17 +15,24 @@ EffectiveMode = Literal["ar", "chain", "tree"]
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Milliseconds that one step spent in each of its five parts."""
+    """Milliseconds that one step spent in each of its five parts, and between it and the step before it.
+
+    `host` is the wall time since the step before that no part accounts for: Python, detokenising, the app.
+    """
 
     draft: float = 0.0
     tree: float = 0.0
     verify: float = 0.0
     accept: float = 0.0
     commit: float = 0.0
+    host: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.draft + self.tree + self.verify + self.accept + self.commit
+        return self.draft + self.tree + self.verify + self.accept + self.commit + self.host
+
+
+STAGES = tuple(field.name for field in dataclasses.fields(StageTimes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,22 @@ class StepTree:
     probs: tuple[float, ...]
     path_probs: tuple[float, ...]
     accepted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepDrafts:
+    """What the drafter offered behind the root: per depth, from 1 on, its candidates, best first.
+
+    `tokens[d - 1][r]` has the log-probability `log_probs[d - 1][r]` (nats, normalised over the whole vocabulary at the
+    tree temperature). The tree holds some of them; which, budget and `p_min` decide.
+    """
+
+    tokens: tuple[tuple[int, ...], ...] = ()
+    log_probs: tuple[tuple[float, ...], ...] = ()
+
+
+NO_DRAFTS = StepDrafts()
+DEFAULT_KNOBS = Knobs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +88,9 @@ class StepEvent:
     """One speculative step. `tokens`: the accepted drafts and the token drawn after them, cut at a stop.
 
     `drafted_depth` is the deepest drafted position, `accepted_depth` how deep the walk went. Where the answer ends
-    inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed.
+    inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed. `drafts` are all
+    candidates that were there to choose from, `wanted` the token that the target drew where the walk left the tree,
+    `knobs` what this step ran with.
     """
 
     tokens: tuple[int, ...]
@@ -77,6 +102,20 @@ class StepEvent:
     mode: EffectiveMode
     reason: str
     stop: Stop | None = None
+    drafts: StepDrafts = NO_DRAFTS
+    wanted: int | None = None
+    knobs: Knobs = DEFAULT_KNOBS
+
+    @property
+    def departure_rank(self) -> int | None:
+        """The rank, 0 the best, at which the drafter had the token `wanted` where the walk left the tree.
+
+        None where it is not among the recorded candidates, or nothing was drafted that deep.
+        """
+        depth = self.accepted_depth
+        if depth >= len(self.drafts.tokens) or self.wanted not in self.drafts.tokens[depth]:
+            return None
+        return self.drafts.tokens[depth].index(self.wanted)
 
 
 Event = PrefillEvent | StepEvent
@@ -84,11 +123,26 @@ Event = PrefillEvent | StepEvent
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An event with the text that it made readable; either string may be empty while bytes are held back."""
+    """An event with the text that it made readable; either string may be empty while bytes are held back.
+
+    `at`: seconds since its turn began.
+    """
 
     event: Event
     text: str = ""
     thinking: str = ""
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartStats:
+    """Figures of a turn's reasoning, or of its answer. `seconds`: from step to step; a first token takes none."""
+
+    steps: int = 0
+    tokens: int = 0
+    acceptance_length: float = 0.0
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +150,8 @@ class TurnStats:
     """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the part that reached it.
 
     `decode_s` is the wall time of the steps alone, so `tokens_per_second` leaves prefill and its token out.
+    `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
+    below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
     """
 
     steps: int
@@ -109,6 +165,17 @@ class TurnStats:
     prompt_tokens: int
     reused_tokens: int
     stage_ms: StageTimes
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    lengths: tuple[int, ...] = ()
+    thinking: PartStats = PartStats()
+    answer: PartStats = PartStats()
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Prompt tokens that were not reused, over the time to the first token."""
+        return (self.prompt_tokens - self.reused_tokens) / self.ttft_ms * 1e3 if self.ttft_ms > 0 else 0.0
 
 
 class StepTotals:
@@ -119,12 +186,19 @@ class StepTotals:
         self.tokens = 0
         self.drafted: list[int] = []  # by depth: steps that drafted it
         self.reached: list[int] = []  # by depth: steps whose walk reached it
-        self._stages = dict.fromkeys((field.name for field in dataclasses.fields(StageTimes)), 0.0)
+        self.positions = self.verified = self.accepted = 0
+        self.lengths: list[int] = []  # by tokens committed: steps
+        self._stages = dict.fromkeys(STAGES, 0.0)
 
     def add(self, step: StepEvent) -> None:
         """Count one step."""
         self.steps += 1
         self.tokens += len(step.tokens)
+        self.positions += max(len(step.drafts.tokens), step.drafted_depth)
+        self.verified += len(step.tree.tokens) - 1
+        self.accepted += step.accepted_depth
+        self.lengths += [0] * (len(step.tokens) + 1 - len(self.lengths))
+        self.lengths[len(step.tokens)] += 1
         missing = step.drafted_depth - len(self.drafted)
         self.drafted += [0] * missing
         self.reached += [0] * missing
@@ -150,11 +224,59 @@ class StepTotals:
         return StageTimes(**{name: total / max(self.steps, 1) for name, total in self._stages.items()})
 
 
-def turn_stats(prefill: PrefillEvent, steps: Sequence[StepEvent], decode_s: float) -> TurnStats:
-    """Sum up a turn; `stage_ms` is the mean per step. `tokens` counts all of the answer, the first included."""
+class PartTotals:
+    """Reasoning and answer counted apart, piece by piece. The step that ends the reasoning counts to the answer."""
+
+    def __init__(self) -> None:
+        self._counts = {"thinking": [0, 0, 0], "answer": [0, 0, 0]}  # steps, their tokens, all tokens
+        self._seconds = {"thinking": 0.0, "answer": 0.0}
+        self._part: Literal["thinking", "answer"] | None = None
+        self._waiting: list[Piece] = []  # tags and half characters, before it is known what they begin
+        self._at: float | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Count one piece."""
+        self._waiting.append(piece)
+        if piece.text:
+            self._part = "answer"
+        elif piece.thinking:
+            self._part = "thinking"
+        if self._part is not None:
+            self._settle(self._part)
+
+    def _settle(self, part: Literal["thinking", "answer"]) -> None:
+        counts = self._counts[part]
+        for piece in self._waiting:
+            count = len(piece.event.tokens)
+            counts[2] += count
+            if isinstance(piece.event, StepEvent):
+                counts[0] += 1
+                counts[1] += count
+                self._seconds[part] += piece.at - self._at if self._at is not None else 0.0
+            self._at = piece.at
+        self._waiting.clear()
+
+    def stats(self, part: Literal["thinking", "answer"]) -> PartStats:
+        """What has been counted of one part so far."""
+        (steps, stepped, tokens), seconds = self._counts[part], self._seconds[part]
+        return PartStats(steps, tokens, stepped / max(steps, 1), seconds, stepped / seconds if seconds > 0 else 0.0)
+
+
+def turn_stats(
+    prefill: PrefillEvent, steps: Sequence[StepEvent], decode_s: float, parts: PartTotals | None = None
+) -> TurnStats:
+    """Sum up a turn; `stage_ms` is the mean per step. `tokens` counts all of the answer, the first included.
+
+    `parts`: reasoning and answer, where their pieces were counted.
+    """
     totals = StepTotals()
     for step in steps:
         totals.add(step)
+    return so_far(prefill, totals, decode_s, parts or PartTotals())
+
+
+def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: PartTotals) -> TurnStats:
+    """The figures of a turn that has come this far."""
     return TurnStats(
         steps=totals.steps,
         tokens=totals.tokens + len(prefill.tokens),
@@ -167,6 +289,12 @@ def turn_stats(prefill: PrefillEvent, steps: Sequence[StepEvent], decode_s: floa
         prompt_tokens=prefill.prompt_tokens,
         reused_tokens=prefill.reused_tokens,
         stage_ms=totals.stage_ms,
+        drafted=totals.positions,
+        verified=totals.verified,
+        accepted=totals.accepted,
+        lengths=tuple(totals.lengths),
+        thinking=parts.stats("thinking"),
+        answer=parts.stats("answer"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ from dflash_core.errors import KnobError
 
 Mode = Literal["ar", "chain", "tree", "auto"]
 Value = int | float | bool | str
-Group = Literal["speculation", "sampling", "answer"]
-Applies = Literal["next step", "next turn"]
+Group = Literal["speculation", "sampling", "answer", "loading"]
+Applies = Literal["next step", "next turn", "reload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Knobs:
         step=0.05, slider=(-2, 2),
     )  # fmt: skip
     seed: int = _knob(
-        0, "seed", "same seed, same draws, whatever the mode", "sampling", applies="next turn",
+        0, "seed", "same seed, same draws, whatever the mode", "answer", applies="next turn",
         bounds=(0, 2**63 - 1), slider=(0, 100),
     )  # fmt: skip
     max_tokens: int = _knob(
@@ -187,15 +187,40 @@ class Knobs:
         """A copy with some values changed. Raises KnobError."""
         unknown = [name for name in changes if name not in SPEC]
         if unknown:
-            raise KnobError(_unknown(unknown[0]))
+            raise KnobError(unknown_knob(unknown[0]))
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def in_mid_turn(self, wanted: Knobs) -> Knobs:
+        """These knobs with what a running turn can take over from `wanted`: all that applies from the next step."""
+        live = {name: getattr(wanted, name) for name in LIVE}
+        return dataclasses.replace(self, **live)
 
     def to_dict(self) -> dict[str, Value]:
         """Plain values, in the table's order."""
         return {spec.name: getattr(self, spec.name) for spec in SPECS}
 
 
-def _unknown(name: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the loaded pair can do: the drafter's block length, 0 without one, and positions of context."""
+
+    draft_block: int
+    context_length: int
+
+    def check(self, knobs: Knobs, changed: Collection[str]) -> None:
+        """Refuse changes that this pair could never follow. Raises KnobError with what is allowed."""
+        if "mode" in changed and knobs.mode in ("chain", "tree") and not self.draft_block:
+            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
+        if "max_tokens" in changed and knobs.max_tokens >= self.context_length:
+            most = f"{self.context_length - 1:,}"
+            raise KnobError(
+                f"max_tokens={knobs.max_tokens:,}: the context holds {self.context_length:,} with the prompt; "
+                f"expected 1 to {most}"
+            )
+
+
+def unknown_knob(name: str) -> str:
+    """The line that says so, with what may have been meant."""
     near = difflib.get_close_matches(name, [spec.name for spec in SPECS], n=1)
     hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(spec.name for spec in SPECS)
     return f"unknown parameter {name!r}; {hint}"
@@ -206,10 +231,16 @@ def parse_settings(settings: Mapping[str, str]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for name, text in settings.items():
         if name not in SPEC:
-            raise KnobError(_unknown(name))
+            raise KnobError(unknown_knob(name))
         values[name] = SPEC[name].parse(text)
     return values
 
 
 SPECS: tuple[Spec, ...] = tuple(Spec(name=f.name, **f.metadata) for f in dataclasses.fields(Knobs))
 SPEC: Mapping[str, Spec] = {spec.name: spec for spec in SPECS}
+CONTEXT = Spec(
+    "context", "context", "positions to keep memory for, prompt and answer together; 0 is as many as fit",
+    "loading", "reload", "int", 0, 0, 1_048_576, step=512, slider=(0, 32_768),
+)  # fmt: skip
+"""What a loaded pair cannot change: not a knob of a turn, but a row beside them."""
+LIVE: frozenset[str] = frozenset(spec.name for spec in SPECS if spec.applies == "next step")

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dflash_core import memory
+from dflash_core.backends.base import Logits, Machine, Session
+from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.config import (
     DraftConfig,
@@ -22,7 +25,7 @@ from dflash_core.config import (
     target_config,
     target_weights,
 )
-from dflash_core.errors import DeviceError, MismatchError
+from dflash_core.errors import DeviceError, MismatchError, UnsupportedError
 from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import TensorInfo, WeightFile
@@ -35,9 +38,20 @@ from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 
 Progress = Callable[[str, float], None]
-FLOAT_BYTES = 4
 # Dense weights may take this share of the free memory; past it they stay packed in the file's own types.
 DENSE_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class CardOptions:
+    """How weights are held and multiplied on a card. `half_activations`: f16 in place of int8 for every matrix;
+    `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded."""
+
+    half_activations: bool = False
+    draft_type: str = ""
+
+
+DEFAULT_CARD = CardOptions()
 
 
 class Target:
@@ -46,10 +60,11 @@ class Target:
     `model` and `packed` are there after `load`.
     """
 
-    model: Qwen35
+    model: Any  # of the backend: models.qwen35.Qwen35 on the CPU
     packed: bool
 
     def __init__(self, path: str | Path) -> None:
+        self.notes: tuple[str, ...] = ()  # what a user should know of how it was opened
         self.program_bytes = memory.host_memory().process  # Python and torch, before any of the model
         self.file: GGUFFile = open_gguf(path)
         self.config: TargetConfig = target_config(self.file)
@@ -86,15 +101,16 @@ class Target:
         weights = Weights(self.file, dtype=dtype, packed=self.packed)
         self.model = Qwen35(weights, self.config, lambda done, total: progress("loading the target", done / total))
 
-    @torch.inference_mode()
+    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
+        """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions.
+
+        Raises OutOfMemoryError. Here nothing: weights stay packed where floats would not fit.
+        """
+
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Next-token logits at every position, (n, vocab) float32. Raises ContextError for ids it does not have."""
-        session = CpuSession(self.model)
-        passes = self._passes(session, ids)
-        result: npt.NDArray[np.float32] = torch.cat([self.model.logits(h) for h, _ in passes]).float().numpy()
-        return result
+        return np.concatenate([logits for _, logits in self._passes((), ids)])
 
-    @torch.inference_mode()
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> npt.NDArray[np.float32]:
         """Outputs of `layers` (residual stream after the layer) at every position, concatenated in that order:
         (n, len(layers) * hidden) float32.
@@ -105,18 +121,35 @@ class Target:
         if wrong or not len(layers):
             what = f"layer {wrong[0]} does not exist" if wrong else "no layer named"
             raise MismatchError(f"{what}; this target has 0..{self.config.block_count - 1}")
-        session = CpuSession(self.model)
-        session.taps = tuple(layers)
-        passes = self._passes(session, ids)
-        result: npt.NDArray[np.float32] = torch.cat([torch.cat(taps, dim=-1) for _, taps in passes]).float().numpy()
-        return result
+        return np.concatenate([features for features, _ in self._passes(layers, ids)])
 
-    def _passes(self, session: CpuSession, ids: Sequence[int]) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
-        """Run a prompt chunk by chunk: final hidden rows and tapped outputs of each."""
+    def load_drafter(self, file: WeightFile, config: DraftConfig, dtype: torch.dtype) -> tuple[Any, int]:
+        """A drafter's model, held as this target's is, and its bytes. Raises OutOfMemoryError."""
+        if not self.packed:
+            _check_fits("drafter", file, _bytes(file.tensors.values(), packed=False))
+        model = DFlash(Weights(file, dtype=dtype, packed=self.packed), config)
+        return model, _bytes(file.tensors.values(), self.packed)
+
+    @property
+    def machine(self) -> Machine:
+        """Where it runs."""
+        return CpuMachine(self.program_bytes)
+
+    def session(self, draft: Draft | None = None, taps: Sequence[int] = (), context: int = 0) -> Session:
+        """An empty sequence on this target; without a drafter, `taps` names the layers whose outputs it records.
+
+        `context`: positions that it must hold, for backends that make room at once.
+        """
+        return CpuSession(self.model, draft.model if draft else None, draft.mask_token if draft else 0, taps)
+
+    def _passes(self, taps: Sequence[int], ids: Sequence[int]) -> Iterator[tuple[Logits, Logits]]:
+        """Run a prompt chunk by chunk: tapped outputs, if any, and logits of each."""
         plain = check_ids(ids, self.config.vocab_size)
+        session = self.session(taps=taps, context=len(plain))
         for at in range(0, len(plain), PREFILL_CHUNK):
             part = plain[at : at + PREFILL_CHUNK]
-            yield session.run(part, range(-1, len(part) - 1))
+            logits = session.verify(part, range(-1, len(part) - 1))
+            yield (session.features() if taps else logits[:, :0]), logits
             session.commit(range(len(part)))
 
 
@@ -127,22 +160,16 @@ class Draft:
         self,
         file: WeightFile,
         config: DraftConfig,
-        model: DFlash,
+        model: Any,
         target: Target,
         mask_token: int,
-        *,
-        packed: bool = False,
+        weight_bytes: int,
         notes: tuple[str, ...] = (),
     ) -> None:
+        """`model` is of the target's own backend; `weight_bytes`: what the weights take as they are held."""
         self.file, self.config, self.model, self.target = file, config, model, target
-        self.mask_token, self.packed, self.notes = mask_token, packed, notes
+        self.mask_token, self.weight_bytes, self.notes = mask_token, weight_bytes, notes
 
-    @property
-    def weight_bytes(self) -> int:
-        """What the weights take in memory as they are held."""
-        return _bytes(self.file.tensors.values(), self.packed)
-
-    @torch.inference_mode()
     def logits(self, features: npt.NDArray[np.float32], anchor: int) -> npt.NDArray[np.float32]:
         """Draft rows 1..block-1 behind a context: (block - 1, vocab) float32.
 
@@ -154,13 +181,9 @@ class Draft:
         if array.ndim != 2 or array.shape[1] != width or not len(array):
             raise MismatchError(f"features of shape {array.shape}; this drafter expects (positions, {width})")
         check_ids([anchor], self.target.config.vocab_size)
-        session = CpuSession(self.target.model, self.model, self.mask_token)
-        states = session.draft_states
-        self.model.absorb(torch.from_numpy(array).to(self.model.output_norm.dtype), 0, states)
-        block = [int(anchor)] + [self.mask_token] * (self.config.block_size - 1)
-        out = self.model.forward(self.target.model.token_embd.rows(block), len(array), states)
-        result: npt.NDArray[np.float32] = self.target.model.output(out[1:]).float().numpy()
-        return result
+        session = self.target.session(self, context=len(array))
+        session.absorb(array)
+        return session.draft(int(anchor), 0)
 
 
 def load_target(
@@ -180,11 +203,39 @@ def load_target(
     return target
 
 
-def open_target(path: str | Path, device: str = "cpu", *, progress: Progress | None = None) -> Target:
+def open_target(
+    path: str | Path, device: str = "cpu", *, progress: Progress | None = None, card: CardOptions = DEFAULT_CARD
+) -> Target:
     """Read a target's header only. Raises FormatError, UnsupportedError, DeviceError."""
-    _check_device(device)
     (progress or silent)("reading the target's header", 0.0)
+    if device == "cuda":
+        return _on_card(path, card)
+    if device not in ("cpu", "auto"):
+        raise DeviceError(f"unknown device {device!r}; expected auto, cpu or cuda")
+    if device == "auto" and _driver_is_there():
+        try:
+            return _on_card(path, card)
+        except (DeviceError, UnsupportedError) as error:
+            target = Target(path)
+            target.notes = (f"the GPU is not used: {error}",)
+            return target
     return Target(path)
+
+
+def _on_card(path: str | Path, card: CardOptions) -> Target:
+    from dflash_core.backends.cuda.target import CudaTarget, first_device
+
+    return CudaTarget(path, first_device(), half=card.half_activations, draft_type=card.draft_type)
+
+
+def _driver_is_there() -> bool:
+    from dflash_core.backends.cuda.driver import find_driver
+
+    try:
+        find_driver()
+    except DeviceError:
+        return False
+    return True
 
 
 def load_draft(
@@ -209,12 +260,10 @@ class OpenedDraft:
     def load(self, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Draft:
         """Read the weights, held as the target's are. Raises OutOfMemoryError."""
         (progress or silent)("loading the drafter", 0.0)
-        config, file, packed = self.config, self.file, self.target.packed
+        config = self.config
         assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
-        if not packed:
-            _check_fits("drafter", file, _bytes(file.tensors.values(), packed=False))
-        model = DFlash(Weights(file, dtype=dtype, packed=packed), config)
-        return Draft(file, config, model, self.target, config.mask_token_id, packed=packed, notes=self.notes)
+        model, held = self.target.load_drafter(self.file, config, dtype)
+        return Draft(self.file, config, model, self.target, config.mask_token_id, held, self.notes)
 
 
 def open_draft(path: str | Path, target: Target) -> OpenedDraft:
@@ -222,13 +271,6 @@ def open_draft(path: str | Path, target: Target) -> OpenedDraft:
     config, file = open_drafter(path)
     notes = check_pair(target.config, config, target.mask_token_id)
     return OpenedDraft(target, paired(target.config, config, target.mask_token_id), file, notes)
-
-
-def _check_device(device: str) -> None:
-    if device == "cuda":
-        raise DeviceError("device cuda asked for, but this version decodes on the CPU only; use --device cpu")
-    if device not in ("cpu", "auto"):
-        raise DeviceError(f"unknown device {device!r}; expected cpu or auto")
 
 
 def _check_fits(owner: str, file: WeightFile, dense: int) -> None:

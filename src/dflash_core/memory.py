@@ -12,11 +12,17 @@ from dflash_core.errors import OutOfMemoryError
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One consumer of memory: how many bytes, and of what."""
+    """One consumer of memory: how many bytes, of what, and what it was found to hold, where that can be told."""
 
     name: str
     bytes: int
     detail: str = ""
+    measured: int | None = None
+
+    @property
+    def off(self) -> float:
+        """By what share of the prediction the measurement misses it; 0 where nothing was measured."""
+        return 0.0 if self.measured is None else abs(self.measured - self.bytes) / max(self.bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,10 @@ wheels that hold the compiler and its headers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,19 @@ def version() -> tuple[int, int]:
     return major, minor
 
 
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """What one kernel takes of a multiprocessor: registers per thread, bytes of static shared memory per block.
+
+    `spilled`: bytes of registers per thread that did not fit and go through memory. `stack`: bytes of local arrays.
+    """
+
+    registers: int
+    spilled: int
+    shared: int
+    stack: int
+
+
 def compile_cubin(
     source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
 ) -> bytes:
@@ -37,26 +53,63 @@ def compile_cubin(
     Raises DeviceError where compiler or headers are missing, UnsupportedError with the log's first line where the
     source does not compile.
     """
+    with _compiled(source, name, arch, defines or {}, include) as (nvrtc, program, _):
+        code = bytearray(_ok(nvrtc.nvrtcGetCUBINSize(program)))
+        _ok(nvrtc.nvrtcGetCUBIN(program, code))
+    if not code:
+        raise UnsupportedError(f"{name} compiled to nothing for {arch}; expected an architecture such as sm_90a")
+    return bytes(code)
+
+
+def report(
+    source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
+) -> dict[str, KernelUse]:
+    """Compile as compile_cubin does; returns what each kernel uses, by name. Needs no card."""
+    with _compiled(source, name, arch, defines or {}, include, "--ptxas-options=-v") as (_, _, log):
+        return {
+            kernel: KernelUse(int(registers), int(stores) + int(loads), int(shared or 0), int(stack))
+            for kernel, stack, stores, loads, registers, shared in _USE.findall(log)
+        }
+
+
+def compile_ptx(
+    source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
+) -> str:
+    """Compile to assembly for `arch`, such as "compute_90": quicker, and it can be read. Raises as compile_cubin."""
+    with _compiled(source, name, arch, defines or {}, include) as (nvrtc, program, _):
+        text = bytearray(_ok(nvrtc.nvrtcGetPTXSize(program)))
+        _ok(nvrtc.nvrtcGetPTX(program, text))
+    return _text(text)
+
+
+_USE = re.compile(
+    r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?(\d+) bytes stack frame, "
+    r"(\d+) bytes spill stores, (\d+) bytes spill loads"
+    r"\s+ptxas info\s*: Used (\d+) registers(?:[^\n]*?(\d+) bytes smem)?"
+)
+
+
+@contextmanager
+def _compiled(
+    source: str, name: str, arch: str, defines: Mapping[str, str], include: Iterable[Path], *more: str
+) -> Iterator[tuple[Any, Any, str]]:
+    """The bindings, a compiled program and its log."""
     nvrtc = _nvrtc()
-    # With "compute_90" in place of "sm_90" the compiler succeeds and returns nothing.
-    options = [f"--gpu-architecture={arch}", "--std=c++17"]
+    # With "compute_90" in place of "sm_90" the compiler makes assembly alone.
+    options = [f"--gpu-architecture={arch}", "--std=c++17", *more]
     options += [f"--include-path={folder}" for folder in (*include, _headers())]
-    options += [f"--define-macro={key}={value}" for key, value in (defines or {}).items()]
+    options += [f"--define-macro={key}={value}" for key, value in defines.items()]
     encoded = [option.encode() for option in options]
     program = _ok(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     try:
         failed = int(nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]) != 0
+        log = bytearray(_ok(nvrtc.nvrtcGetProgramLogSize(program)))
+        _ok(nvrtc.nvrtcGetProgramLog(program, log))
         if failed:
-            log = bytearray(_ok(nvrtc.nvrtcGetProgramLogSize(program)))
-            _ok(nvrtc.nvrtcGetProgramLog(program, log))
-            raise UnsupportedError(f"{name} does not compile for {arch}: {_first_error(log)}")
-        code = bytearray(_ok(nvrtc.nvrtcGetCUBINSize(program)))
-        _ok(nvrtc.nvrtcGetCUBIN(program, code))
+            raise UnsupportedError(f"{name} does not compile for {arch}: {_first_error(_text(log))}")
+        yield nvrtc, program, _text(log)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    if not code:
-        raise UnsupportedError(f"{name} compiled to nothing for {arch}; expected an architecture such as sm_90a")
-    return bytes(code)
 
 
 def _nvrtc() -> Any:
@@ -90,9 +143,13 @@ def _ok(result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) > 1 else None
 
 
-def _first_error(log: bytes | bytearray) -> str:
-    lines = bytes(log).rstrip(b"\0").decode(errors="replace").splitlines()
+def _first_error(log: str) -> str:
+    lines = log.splitlines()
     return next((line for line in lines if "error" in line), lines[0] if lines else "no log").strip()
+
+
+def _text(data: bytearray) -> str:
+    return bytes(data).rstrip(b"\0").decode(errors="replace")
 
 
 def _line(error: Exception) -> str:

@@ -6,11 +6,12 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from dflash_core.backends.base import Backend, Checkpoint, Logits
-from dflash_core.decoder import Decoder
+from dflash_core.backends.base import Backend, Checkpoint, Logits, PrefillCancelled
+from dflash_core.decoder import Decoder, StepDecoder
 from dflash_core.errors import ContextError
-from dflash_core.events import Event, PrefillEvent, Stop
+from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
 
 PREFILL_CHUNK = 256
@@ -31,16 +32,67 @@ def check_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
 class Runner:
     """Runs answers on one backend, one at a time. Only `cancel` may be called from another thread."""
 
-    def __init__(self, backend: Backend, stop_ids: frozenset[int], context_length: int, vocab_size: int) -> None:
-        self.backend, self.stop_ids = backend, stop_ids
+    def __init__(
+        self,
+        backend: Backend,
+        stop_ids: frozenset[int],
+        context_length: int,
+        vocab_size: int,
+        prefill_chunk: int = PREFILL_CHUNK,
+    ) -> None:
+        self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
         self.context_length, self.vocab_size = context_length, vocab_size
         self._committed: list[int] = []
         self._checkpoints: list[Checkpoint] = []  # shortest first
         self._cancelled = threading.Event()
+        self._changed: Knobs | None = None
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; what is committed stays."""
         self._cancelled.set()
+
+    def redraft(self, before: Sequence[int], root: int, window: int = 0) -> Logits:
+        """What the drafter proposes behind the tokens `before` and `root`: logits (block - 1, vocab) of depths 1..
+
+        The drafter runs alone, over features that the session still holds; the state stays as it is. Not while an
+        answer is under way. Raises ContextError where the session does not hold `before`, or has no drafter.
+        """
+        if not self.backend.draft_block:
+            raise ContextError("nothing to draft with: no drafter is loaded")
+        if not before or self._committed[: len(before)] != list(before):
+            raise ContextError(
+                "this turn is no longer in the session, which holds the newest one; answer it again (Ctrl+R) first"
+            )
+        return self.backend.draft(root, window, len(before))
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Other prompts may be answered inside; afterwards the session stands where it stood, its checkpoints too.
+
+        What they overwrote is read again, which takes as long as reading a prompt of that length.
+        """
+        ids, keep = list(self._committed), frozenset(point.length for point in self._checkpoints)
+        try:
+            yield
+        finally:
+            self._cancelled.clear()
+            if ids != self._committed:
+                self._read_again(ids, keep)
+
+    def _read_again(self, ids: list[int], keep: frozenset[int]) -> None:
+        try:
+            if ids:
+                self._rewind(ids)
+                self._prefill(ids, keep, None)
+            else:
+                self.reset()
+        except BaseException:
+            self.reset()
+            raise
+
+    def change(self, knobs: Knobs) -> None:
+        """Between two events: have the answer under way go on with these knobs (see `Knobs.in_mid_turn`)."""
+        self._changed = knobs
 
     def reset(self) -> None:
         """Forget every token."""
@@ -70,16 +122,17 @@ class Runner:
                 "shorten the prompt or start a new conversation"
             )
         self._cancelled.clear()
+        self._changed = None
         return self._run(ids, knobs, frozenset(keep), on_prefill)
 
     def _run(
         self, ids: list[int], knobs: Knobs, keep: frozenset[int], on_prefill: Callable[[int, int], None] | None
     ) -> Iterator[Event]:
+        decoder = self.decoder(knobs)
         try:
             started = time.perf_counter()
             reused = self._rewind(ids)
             logits = self._prefill(ids, keep, on_prefill)
-            decoder = Decoder(self.backend, knobs, self.stop_ids, self.context_length)
             tokens: tuple[int, ...] = ()
             stop: Stop | None = "cancelled"
             if logits is not None:
@@ -89,18 +142,36 @@ class Runner:
             yield PrefillEvent(tokens, len(ids), reused, elapsed, decoder.plan.mode, decoder.plan.reason, stop)
             while stop is None and not self._cancelled.is_set():
                 root = decoder.answer[-1]
+                if self._changed is not None:
+                    decoder.take(self._changed)
+                    self._changed = None
                 event = decoder.step()
                 self._committed += [root, *event.tokens[:-1]]
                 stop = event.stop
-                if stop is None and self._cancelled.is_set():
+                if stop is None and self._cancelled.is_set() and not decoder.ahead:
                     event = dataclasses.replace(event, stop="cancelled")
                 yield event
+            yield from self._rest(decoder)
         except GeneratorExit:
+            list(self._rest(decoder))
             raise
         except BaseException:  # Ctrl+C in mid-pass too
             # A pass that failed half-way leaves a state nobody can vouch for.
             self.reset()
             raise
+
+    def decoder(self, knobs: Knobs) -> StepDecoder:
+        """What decodes the next answer. Raises KnobError for knobs that it cannot follow."""
+        return Decoder(self.backend, knobs, self.stop_ids, self.context_length)
+
+    def _rest(self, decoder: StepDecoder) -> Iterator[StepEvent]:
+        """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""
+        root = decoder.answer[-1] if decoder.answer else None
+        for event in decoder.finish():
+            assert root is not None, "a step without a root"
+            self._committed += [root, *event.tokens[:-1]]
+            root = event.tokens[-1]
+            yield event
 
     def _rewind(self, ids: Sequence[int]) -> int:
         """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits."""
@@ -125,8 +196,11 @@ class Runner:
             if self._cancelled.is_set():
                 return None
             stops = [length for length in keep if at < length < len(ids)]
-            end = min([at + PREFILL_CHUNK, len(ids), *stops])
-            logits = self.backend.prefill(ids[at:end])
+            end = min([at + self.prefill_chunk, len(ids), *stops])
+            try:
+                logits = self.backend.prefill(ids[at:end], self._cancelled.is_set)
+            except PrefillCancelled:
+                return None
             self._committed += ids[at:end]
             if end in keep:
                 self._checkpoints = [*self._checkpoints, self.backend.checkpoint()][-MAX_CHECKPOINTS:]

@@ -74,7 +74,7 @@ def variant(sliding: tuple[bool, ...], causal: tuple[bool, ...]) -> Draft:
     loaded = load_draft(golden("tiny-dflash"), target())
     config = replace(loaded.config, sliding_window=WINDOW if any(sliding) else 0, sliding=sliding, causal=causal)
     model = DFlash(Weights(loaded.file, dtype=torch.float64), config)
-    return Draft(loaded.file, config, model, target(), loaded.mask_token)
+    return Draft(loaded.file, config, model, target(), loaded.mask_token, loaded.weight_bytes)
 
 
 MASKS = [

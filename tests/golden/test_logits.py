@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.cpu.session import CpuSession
@@ -36,18 +35,15 @@ def test_target_matches_reference(path: Path) -> None:
 @pytest.mark.parametrize("chunk", [1, 63, 64, 65, 127, 129, 300])
 def test_any_chunk_length_gives_the_same_logits(chunk: int) -> None:
     target, expected = load_target(golden("tiny-F16.gguf")), np.load(golden("tiny-long.npz"))
-    session, ids, rows = CpuSession(target.model), [int(i) for i in expected["ids"]], []
-    session.taps = (0, 1, 2)
+    session, ids, rows = target.session(taps=(0, 1, 2)), [int(i) for i in expected["ids"]], []
     hidden = []
-    with torch.inference_mode():
-        for at in range(0, len(ids), chunk):
-            part = ids[at : at + chunk]
-            h, taps = session.run(part, range(-1, len(part) - 1))
-            rows.append(target.model.logits(h))
-            hidden.append(torch.stack(taps))
-            session.commit(range(len(part)))
-    assert_logits(torch.cat(rows).numpy(), expected["logits"])
-    every = torch.cat(hidden, dim=1)[:, ::37].numpy()
+    for at in range(0, len(ids), chunk):
+        part = ids[at : at + chunk]
+        rows.append(session.verify(part, range(-1, len(part) - 1)))
+        hidden.append(session.features().reshape(len(part), 3, -1))
+        session.commit(range(len(part)))
+    assert_logits(np.concatenate(rows), expected["logits"])
+    every = np.concatenate(hidden).swapaxes(0, 1)[:, ::37]
     assert np.abs(every - expected["hidden"][1:4]).max() < 2e-3
 
 

@@ -5,7 +5,7 @@ Random golden drafters are never accepted, so without this no test would ever se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -47,8 +47,8 @@ class PlantedBackend:
     def draft_block(self) -> int:
         return self.block
 
-    def prefill(self, tokens: Sequence[int]) -> Logits:
-        return self.inner.prefill(tokens)
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
+        return self.inner.prefill(tokens, cancelled)
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         return self.inner.verify(tokens, parents)
@@ -62,7 +62,7 @@ class PlantedBackend:
     def restore(self, checkpoint: Checkpoint | None) -> None:
         self.inner.restore(checkpoint)
 
-    def draft(self, root: int, window: int) -> Logits:
+    def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         rng, depths = self.rng, self.block - 1
         logits = rng.standard_normal((depths, self.vocab)).astype(np.float32)
         # `at` is the index in the answer of the token drafted at depth 1: the root is the one before it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
@@ -34,11 +34,11 @@ class ToyBackend:
     def length(self) -> int:
         return len(self.tokens)
 
-    def prefill(self, tokens: Sequence[int]) -> Logits:
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         self.tokens = list(tokens)
         return self.rows[tokens[-1]]
 
-    def draft(self, root: int, window: int) -> Logits:
+    def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         at, logits = root, []
         for depth in range(3):
             logits.append(self.rows[at] + self.noise[depth, at])

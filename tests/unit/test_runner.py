@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+from dflash_core.backends.base import PrefillCancelled
 from dflash_core.errors import ContextError
 from dflash_core.events import PrefillEvent, StepEvent
 from dflash_core.knobs import Knobs
@@ -54,13 +55,13 @@ class CountingBackend:
     def after(self, token: int) -> int:
         return (token + 1) % 40
 
-    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> np.ndarray:
         self.on_prefill()
         self.runs.append(list(tokens))
         self.tokens += tokens
         return self._row(tokens[-1])
 
-    def draft(self, root: int, window: int) -> np.ndarray:
+    def draft(self, root: int, window: int, at: int | None = None) -> np.ndarray:
         rows, token = [], root
         for depth in range(self.block - 1):
             token = self.after(token) if depth < self.right else 45
@@ -213,6 +214,28 @@ def test_cancel_in_the_middle_of_the_prompt() -> None:
     assert backend.length == PREFILL_CHUNK
     backend.on_prefill = lambda: None
     assert next(iter(run.generate(ids, Knobs(max_tokens=1)))).reused_tokens == PREFILL_CHUNK
+
+
+def test_cancel_within_one_pass_over_the_prompt() -> None:
+    """A backend that reads thousands of tokens at once is asked in between, and commits nothing."""
+
+    class LongPasses(CountingBackend):
+        def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> np.ndarray:
+            self.on_prefill()
+            if cancelled is not None and cancelled():
+                raise PrefillCancelled
+            return super().prefill(tokens, cancelled)
+
+    backend = LongPasses()
+    run = runner(backend)
+    assert answer(list(run.generate([1, 2], Knobs(max_tokens=2)))) == [3, 4]
+    held = list(backend.tokens)
+    backend.on_prefill = run.cancel
+    events = list(run.generate([*held, 9, 9], Knobs()))
+    assert [(event.tokens, event.stop) for event in events] == [((), "cancelled")]
+    assert backend.tokens == held
+    backend.on_prefill = lambda: None
+    assert next(iter(run.generate([*held, 9, 9], Knobs(max_tokens=1)))).reused_tokens == len(held)
 
 
 def test_cancel_from_another_thread() -> None:

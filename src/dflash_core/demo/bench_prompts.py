@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from ..bench.prompts import read_prompts
 from .corpus import build
 from .corpus.base import Exchange
 
@@ -39,6 +38,5 @@ def held_questions(families: Collection[str] | None = None) -> list[Question]:
 
 def file_questions(folder: Path, name: str) -> list[Question]:
     """The prompts of one benchmark file."""
-    file, key = FILES[name]
-    with gzip.open(folder / file, "rt", encoding="utf-8") as lines:
-        return [Question(i, json.loads(line)[key].strip()) for i, line in enumerate(lines)]
+    file, _ = FILES[name]
+    return [Question(number, task.text) for number, task in enumerate(read_prompts(folder / file))]

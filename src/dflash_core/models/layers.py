@@ -94,6 +94,12 @@ class KVCache:
         self.k[:, length:end] = self.k[:, index]
         self.v[:, length:end] = self.v[:, index]
 
+    def copy(self) -> KVCache:
+        """The same positions in memory of their own."""
+        other = object.__new__(KVCache)
+        other.k, other.v = self.k.clone(), self.v.clone()
+        return other
+
     @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Checkpoint, Logits
+from dflash_core.decoder import Decoder
+from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.layers import KVCache
 from dflash_core.models.qwen35 import DeltaState, LayerState, Qwen35, Rows
@@ -32,9 +35,11 @@ class CpuCheckpoint:
 class CpuSession:
     """Implements `backends.base.Backend` for a target and, if given, a drafter with the embedded mask token."""
 
-    def __init__(self, target: Qwen35, draft: DFlash | None = None, mask_token: int = 0) -> None:
+    def __init__(
+        self, target: Qwen35, draft: DFlash | None = None, mask_token: int = 0, taps: Sequence[int] = ()
+    ) -> None:
         self.target, self.drafter, self.mask_token = target, draft, mask_token
-        self.taps = draft.config.target_layers if draft else ()
+        self.taps = draft.config.target_layers if draft else tuple(taps)
         self._reset()
 
     def _reset(self) -> None:
@@ -49,32 +54,46 @@ class CpuSession:
     def draft_block(self) -> int:
         return self.drafter.config.block_size if self.drafter else 0
 
-    @torch.inference_mode()
-    def run(self, tokens: Sequence[int], parents: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """One target pass over a tree: final hidden rows (n, hidden) and the tapped layer outputs."""
+    def _run(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """One target pass over a tree: final hidden rows (n, hidden); the tapped outputs become the features."""
         rows = Rows.of(tokens, parents, self.length, self.target.config.conv_kernel)
         h, taps = self.target.forward(rows, self.states, self.taps)
         self._features = torch.cat(taps, dim=-1) if taps else None
-        return h, taps
+        return h
 
     @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int]) -> Logits:
-        h, _ = self.run(tokens, range(-1, len(tokens) - 1))
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
+        h = self._run(tokens, range(-1, len(tokens) - 1))
         self.commit(range(len(tokens)))
         return self._numpy(self.target.logits(h[-1:])[0])
 
     @torch.inference_mode()
-    def draft(self, root: int, window: int) -> Logits:
+    def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         assert self.drafter is not None, "draft without a drafter"
         self._absorb()
+        length, states = self.length, self.draft_states
+        if at is not None and at < length:
+            # A pass writes its own rows behind the context, where here the later positions stand.
+            length, states = at, [cache.copy() for cache in states]
         block = [root] + [self.mask_token] * (self.draft_block - 1)
-        out = self.drafter.forward(self.target.token_embd.rows(block), self.length, self.draft_states, window)
+        out = self.drafter.forward(self.target.token_embd.rows(block), length, states, window)
         return self._numpy(self.target.output(out[1:]))
 
     @torch.inference_mode()
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        h, _ = self.run(tokens, parents)
-        return self._numpy(self.target.logits(h))
+        return self._numpy(self.target.logits(self._run(tokens, parents)))
+
+    def features(self) -> Logits:
+        assert self._features is not None, "features without a pass that taps layers"
+        return self._numpy(self._features)
+
+    @torch.inference_mode()
+    def absorb(self, features: Logits) -> None:
+        assert self.drafter is not None, "features without a drafter"
+        assert self.length == 0, "features of a sequence that has its own"
+        rows = torch.from_numpy(np.ascontiguousarray(features)).to(self.drafter.output_norm.dtype)
+        self.drafter.absorb(rows, 0, self.draft_states)
+        self.length = self._absorbed = len(rows)
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int]) -> None:
@@ -98,6 +117,12 @@ class CpuSession:
             self._waiting.clear()
             self._absorbed = self.length
 
+    def prepare(self, progress: Callable[[str, float], None]) -> None:
+        """Nothing: torch is ready as it is."""
+
+    def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> Decoder:
+        return Decoder(self, knobs, stop_ids, context_length)
+
     def checkpoint(self) -> CpuCheckpoint:
         self._absorb()
         return CpuCheckpoint(self.length, [s.copy() for s in self.states if isinstance(s, DeltaState)])
@@ -117,7 +142,7 @@ class CpuSession:
         """Bytes held now: recurrent states, target KV, drafter KV."""
         recurrent = sum(s.s.nbytes + s.conv.nbytes for s in self.states if isinstance(s, DeltaState))
         kv = sum(s.nbytes for s in self.states if isinstance(s, KVCache))
-        return {"states": recurrent, "kv": kv, "draft kv": sum(cache.nbytes for cache in self.draft_states)}
+        return {"states": recurrent, "target KV": kv, "drafter KV": sum(cache.nbytes for cache in self.draft_states)}
 
     @staticmethod
     def _numpy(logits: Tensor) -> Logits:

@@ -1,0 +1,69 @@
+"""What a sequence takes in this machine's main memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dflash_core import memory
+from dflash_core.config import DraftConfig, TargetConfig
+from dflash_core.memory import Ledger, Owner
+from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK
+
+if TYPE_CHECKING:
+    from dflash_core.backends.base import Session
+    from dflash_core.loading import Draft, Target
+
+# The reference decoder's default ceiling: attention over more would take it minutes per answer.
+CEILING = 32_768
+SMALLEST_CONTEXT = 512
+FLOAT_BYTES = 4
+
+
+class CpuMachine:
+    """Implements `backends.base.Machine` for the reference backend."""
+
+    name = "this machine"
+    prefill_chunk = PREFILL_CHUNK
+
+    def __init__(self, program_bytes: int = 0) -> None:
+        self.program_bytes = program_bytes  # of the process before any model was loaded
+
+    def context_that_fits(self, target: Target, draft: Draft | None) -> int:
+        """The largest halving of the ceiling whose keys and values take at most half of the free memory."""
+        per_position = _kv_bytes(target.config) + (_draft_kv_bytes(draft.config) if draft else 0)
+        context, free = min(CEILING, target.config.context_length), memory.host_memory().free
+        while context > SMALLEST_CONTEXT and context * per_position > free // 2:
+            context //= 2
+        return context
+
+    def sequence(self, target: Target, draft: Draft | None, context: int) -> tuple[Owner, ...]:
+        detail = f"{context:,} positions at most"
+        owners = [
+            Owner("target KV", context * _kv_bytes(target.config), detail),
+            Owner("states", _state_bytes(target.config) * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"),
+        ]
+        if draft:
+            owners.append(Owner("drafter KV", context * _draft_kv_bytes(draft.config), detail))
+        return tuple(owners)
+
+    def ledger(self, owners: tuple[Owner, ...], session: Session | None = None) -> Ledger:
+        host = memory.host_memory()
+        if session is not None:
+            owners += (Owner("program", self.program_bytes, "Python, torch and the rest"),)
+        return Ledger(self.name, owners, host.total, host.free, host.process)
+
+
+def _kv_bytes(config: TargetConfig) -> int:
+    """Target keys and values per position."""
+    return config.n_attention * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
+
+
+def _draft_kv_bytes(config: DraftConfig) -> int:
+    return config.block_count * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
+
+
+def _state_bytes(config: TargetConfig) -> int:
+    """Recurrent and convolution states of all linear layers."""
+    layer = config.time_step_rank * config.state_size * config.value_head_dim
+    layer += (config.conv_kernel - 1) * config.conv_channels
+    return config.n_linear * layer * FLOAT_BYTES

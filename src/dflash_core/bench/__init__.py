@@ -1,0 +1,1 @@
+"""Measuring: prompt sets, the order of runs, the statistics of their figures."""

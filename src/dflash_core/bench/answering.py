@@ -1,0 +1,55 @@
+"""One prompt, one measured answer: what every measurement is made of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from dflash_core.conversation import Conversation, Message, Turn
+from dflash_core.errors import DFlashError
+from dflash_core.events import TurnReport
+from dflash_core.knobs import Knobs
+from dflash_core.runner import Runner
+from dflash_core.text.template import ChatTemplate
+from dflash_core.text.tokenizer import Tokenizer
+
+
+class Answerer:
+    """Answers prompts on an engine, each as a conversation of its own. One at a time; `stop` from any thread."""
+
+    def __init__(self, engine: Runner, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        self.engine, self.tokenizer, self.template = engine, tokenizer, template
+        self._lock = threading.RLock()  # a signal handler may call `stop` on the thread that holds it
+        self._turn: Turn | None = None
+        self._stopped = threading.Event()
+
+    def answer(self, messages: Sequence[Message], knobs: Knobs) -> TurnReport | None:
+        """The answer to the last of `messages`, a user's; None where it was stopped before its end.
+
+        Raises TemplateError, ContextError, and what the engine raises.
+        """
+        conversation = Conversation(self.engine, self.tokenizer, self.template)
+        conversation.set_messages(messages[:-1])
+        turn = conversation.ask(messages[-1].content, knobs)
+        with self._lock:
+            self._turn = turn
+            if self._stopped.is_set():
+                return None
+        try:
+            for _ in turn:
+                pass
+        finally:
+            with self._lock:
+                self._turn = None
+        if self._stopped.is_set():
+            return None
+        if turn.report is None:
+            raise DFlashError("the engine ended an answer before its first token; expected at least one")
+        return turn.report
+
+    def stop(self) -> None:
+        """End the answer under way after its step, and every later one before it begins."""
+        with self._lock:
+            self._stopped.set()
+            if self._turn is not None:
+                self._turn.stop()

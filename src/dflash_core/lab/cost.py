@@ -1,0 +1,66 @@
+"""What a step costs by the draft tokens that it verifies: measured where it was, else a line through what was.
+
+    between two measured counts     the straight line between their medians    "interpolated"
+    outside of them                 the least-squares line through all medians  "extrapolated"
+
+Real costs have steps of their own, where a kernel's tile or a cache is full; what is not measured cannot show them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from dflash_core.events import StepEvent
+
+FEWEST_STEPS = 5
+"""Steps with the same count of nodes that make its median a measurement."""
+
+Source = Literal["measured", "interpolated", "extrapolated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Milliseconds per step, and how they are known."""
+
+    ms: float
+    source: Source
+
+
+class StepCosts:
+    """Times of the steps of a session by the nodes they verified, the root not counted. Plain decoding is left out."""
+
+    def __init__(self, steps: Iterable[StepEvent] = ()) -> None:
+        self._times: dict[int, list[float]] = {}
+        for step in steps:
+            self.add(step)
+
+    def add(self, step: StepEvent) -> None:
+        """Count one step; it drafts whatever its tree then holds, so only steps without a drafter are others."""
+        if step.mode != "ar":
+            self._times.setdefault(len(step.tree.tokens) - 1, []).append(step.stages.total)
+
+    @property
+    def measured(self) -> dict[int, float]:
+        """Median milliseconds by nodes, where there are enough steps; ascending."""
+        enough = ((nodes, times) for nodes, times in sorted(self._times.items()) if len(times) >= FEWEST_STEPS)
+        return {nodes: statistics.median(times) for nodes, times in enough}
+
+    def at(self, nodes: float) -> Cost | None:
+        """The cost of a step of `nodes`; None where what is measured does not tell, as a single count does not."""
+        measured = self.measured
+        if nodes in measured:
+            return Cost(measured[int(nodes)], "measured")
+        if len(measured) < 2:
+            return None
+        below = max((n for n in measured if n < nodes), default=None)
+        above = min((n for n in measured if n > nodes), default=None)
+        if below is not None and above is not None:
+            share = (nodes - below) / (above - below)
+            return Cost(measured[below] + share * (measured[above] - measured[below]), "interpolated")
+        slope, start = statistics.linear_regression(list(measured), list(measured.values()))
+        ms = start + slope * nodes
+        return Cost(ms, "extrapolated") if ms > 0 and math.isfinite(ms) else None

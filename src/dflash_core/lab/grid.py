@@ -1,0 +1,155 @@
+"""Which settings to try: axes as a user types them, every combination of them, refusals before anything runs.
+
+budget=4,15,22      these values
+budget=4..63        from 4 to 63 in round steps, both ends included
+budget=4..63:8      from 4 in steps of 8, and 63
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_core.decoder import plan
+from dflash_core.errors import KnobError
+from dflash_core.knobs import SPEC, Knobs, Limits, Spec, Value, unknown_knob
+
+MOST_VALUES = 12
+"""A range without a step is given at most this many values."""
+MOST_SETTINGS = 256
+NICE = (1, 2, 4, 5, 8)
+ONLY_WITH_DRAFTS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
+ONLY_IN_TREES = frozenset({"tree_width", "chain_seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One parameter and the values that it is to take, each once, in the order asked for."""
+
+    name: str
+    values: tuple[Value, ...]
+
+    @property
+    def spec(self) -> Spec:
+        return SPEC[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a run is made with, and the words that tell it from the others."""
+
+    label: str
+    knobs: Knobs
+
+
+def parse_axis(text: str) -> Axis:
+    """Read `name=values`. Raises KnobError: unknown name, a value out of range, a range that makes no sense."""
+    name, _, values = (part.strip() for part in text.partition("="))
+    if not name or not values:
+        raise KnobError(f"{text}: expected NAME=VALUES, for example budget=4,15,22 or budget=4..63:8")
+    if name not in SPEC:
+        raise KnobError(unknown_knob(name))
+    spec, out = SPEC[name], list[Value]()
+    for part in values.split(","):
+        out += _range(spec, part) if ".." in part else [spec.parse(part)]
+    return Axis(name, tuple(dict.fromkeys(out)))
+
+
+def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
+    """One or two axes, each a word `name=values` or two words `name values`. Raises KnobError."""
+    axes = tuple(map(parse_axis, joined(words)))
+    if not 1 <= len(axes) <= 2:
+        raise KnobError(f"{len(axes)} parameters to sweep, expected one or two; for example budget=4..63 p_min=0,0.1")
+    if len({axis.name for axis in axes}) < len(axes):
+        raise KnobError(f"{axes[0].name} is there twice; name two different parameters, or one")
+    return axes
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """Words with an equals sign each: two words without one become one."""
+    rest = iter(words)
+    return [word if "=" in word else f"{word}={next(rest, '')}" for word in rest]
+
+
+def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Setting, ...]:
+    """Every combination, the last axis fastest.
+
+    Raises KnobError for combinations that the loaded pair, of these `limits`, cannot run, with the range that it can.
+    """
+    count = math.prod(len(axis.values) for axis in axes)
+    if count > MOST_SETTINGS:
+        raise KnobError(f"{count:,} combinations, at most {MOST_SETTINGS} are run; give a larger step: 4..63:8")
+    out = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        changes = {axis.name: value for axis, value in zip(axes, values)}
+        label = ", ".join(f"{axis.spec.label} {show(axis.spec, value)}" for axis, value in zip(axes, values))
+        setting = Setting(label, base.replace(**changes))
+        check(setting, frozenset(changes), limits)
+        out.append(setting)
+    return tuple(out)
+
+
+def check(setting: Setting, changed: frozenset[str], limits: Limits) -> None:
+    """Raise KnobError where `setting` could not run as asked, or what was `changed` in it has no effect."""
+    knobs, draft_block = setting.knobs, limits.draft_block
+    limits.check(knobs, changed)
+    if knobs.max_tokens < 2:
+        raise KnobError("max_tokens=1 leaves no step to measure; expected 2 or more")
+    mode = plan(knobs, draft_block).mode
+    if mode == "ar" and (idle := sorted(changed & ONLY_WITH_DRAFTS)):
+        why = "no drafter is loaded" if draft_block == 0 else "mode is ar"
+        raise KnobError(f"{idle[0]} changes nothing where {why}; sweep it with mode=tree and a drafter")
+    if mode == "chain" and (idle := sorted(changed & ONLY_IN_TREES)):
+        raise KnobError(f"{idle[0]} changes nothing in a chain; sweep it with mode=tree")
+    if mode == "chain" and "budget" in changed and knobs.budget > draft_block - 1:
+        raise KnobError(
+            f"budget={knobs.budget} with mode=chain: the drafter's block of {draft_block} makes chains of at most "
+            f"{draft_block - 1}; expected 1 to {draft_block - 1}, or mode=tree"
+        )
+
+
+def show(spec: Spec, value: Value) -> str:
+    """A value as short as it can be written."""
+    return f"{value:g}" if isinstance(value, float) else spec.show(value)
+
+
+def _range(spec: Spec, text: str) -> list[Value]:
+    span, _, step_text = text.partition(":")
+    if spec.kind not in ("int", "float"):
+        raise KnobError(f"{spec.name}={text}: a range needs numbers; expected {spec.allowed}")
+    low_text, _, high_text = span.partition("..")
+    low, high = (spec.parse(end) for end in (low_text, high_text))
+    assert not isinstance(low, str)
+    assert not isinstance(high, str)
+    if low > high:
+        raise KnobError(f"{spec.name}={text}: the range runs backwards; write {high_text}..{low_text}")
+    step = _step(spec, step_text) if step_text else _nice_step(spec, high - low)
+    count = math.floor((high - low) / step + 1e-9) + 1
+    if count > MOST_SETTINGS:
+        raise KnobError(f"{spec.name}={text}: {count:,} values, at most {MOST_SETTINGS} are run; give a larger step")
+    # Rounded: 3 * 0.1 is not 0.3 in binary, and labels and equal values would show it.
+    return [*(spec.check(round(low + place * step, 9)) for place in range(count)), high]
+
+
+def _step(spec: Spec, text: str) -> float:
+    try:
+        step = int(text) if spec.kind == "int" else float(text)
+    except ValueError:
+        step = 0
+    if not (0 < step < math.inf):
+        kind = "a whole number" if spec.kind == "int" else "a number"
+        raise KnobError(f"{spec.name}: the step {text!r} is not {kind} above 0; for example {spec.name}=1..9:2")
+    return step
+
+
+def _nice_step(spec: Spec, span: float) -> float:
+    """The smallest of 1, 2, 4, 5, 8, 10, 20, ... times the parameter's own step that gives few enough values."""
+    unit = 1 if spec.kind == "int" else spec.step
+    for power in itertools.count():
+        for nice in NICE:
+            step = unit * nice * 10.0**power
+            if span / step <= MOST_VALUES - 1:
+                return step
+    raise AssertionError("unreachable")

@@ -1,0 +1,83 @@
+"""Experiments on a loaded engine. Whatever runs here, the conversation it holds goes on as if it had not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from dflash_core.bench.answering import Answerer
+from dflash_core.bench.interleave import interleave
+from dflash_core.errors import DFlashError
+from dflash_core.events import StepEvent
+from dflash_core.knobs import SPEC, Limits
+from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.grid import Setting
+from dflash_core.lab.plain import PlainRun
+from dflash_core.lab.progress import Progress
+from dflash_core.lab.sweep import Case, Sweep
+from dflash_core.lab.whatif import ExactReplay
+from dflash_core.record import TurnRecord
+from dflash_core.runner import Runner
+from dflash_core.text.template import ChatTemplate
+from dflash_core.text.tokenizer import Tokenizer
+
+TIMED_ROUNDS = 4
+WARM_STEPS, TIMED_STEPS = 1, 3
+"""Of every budget in every round: thrown away, and timed."""
+TIMED_BUDGETS = (1, 4, 8, 15, 22, 32, 48, 63)
+MOST = int(SPEC["max_tokens"].maximum)
+
+
+class Laboratory:
+    """What can be tried with one engine. One experiment at a time, and none while an answer is written.
+
+    `about` are facts of machine and models that go into exports, as (name, value).
+    """
+
+    def __init__(
+        self, engine: Runner, tokenizer: Tokenizer, template: ChatTemplate, about: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._engine, self._tokenizer, self._template = engine, tokenizer, template
+        self._about = tuple(about)
+
+    @property
+    def limits(self) -> Limits:
+        """What the engine can do."""
+        return Limits(self._engine.backend.draft_block, self._engine.context_length)
+
+    def sweep(
+        self, settings: Sequence[Setting], cases: Sequence[Case], repeats: int, axes: Sequence[str] = ()
+    ) -> Sweep:
+        """Every setting on every case, `repeats` times."""
+        answerer = Answerer(self._engine, self._tokenizer, self._template)
+        return Sweep(answerer, settings, cases, repeats, axes, self._about)
+
+    def replay(self, record: TurnRecord, budgets: Sequence[int]) -> ExactReplay:
+        """The turn as other budgets would have drafted it. Raises DFlashError for a turn without a step."""
+        answer = [token for event in record.events for token in event.tokens]
+        return ExactReplay(self._engine.redraft, record.start.prompt_ids, answer, record.knobs, budgets)
+
+    def time_plain(self, record: TurnRecord) -> PlainRun:
+        """How fast plain decoding is behind the turn's prompt."""
+        return PlainRun(self._engine, record)
+
+    def time_steps(self, record: TurnRecord, budgets: Sequence[int], costs: StepCosts) -> Iterator[Progress]:
+        """Time a few steps of each budget behind the turn's prompt, into `costs`; what they write is thrown away.
+
+        The budgets take turns, so that a busy machine is busy for all of them. Stop iterating to give up; what was
+        timed is kept. Raises DFlashError without a drafter, and what the engine raises.
+        """
+        if not self._engine.backend.draft_block:
+            raise DFlashError("no drafter is loaded, so steps have no budget; start with --draft")
+        slots = list(interleave(len(budgets), 1, TIMED_ROUNDS))
+        with self._engine.aside():
+            for done, slot in enumerate(slots):
+                budget = budgets[slot.setting]
+                yield Progress(done, len(slots), None, f"timing steps of budget {budget}")
+                # p_min would leave the trees smaller than asked for; a stop token would leave too few of them.
+                knobs = record.knobs.replace(mode="tree", budget=budget, p_min=0.0, ignore_eos=True, max_tokens=MOST)
+                events = self._engine.generate(record.start.prompt_ids, knobs, keep=(len(record.start.prompt_ids) - 1,))
+                steps = (event for event in events if isinstance(event, StepEvent))
+                for step in islice(steps, WARM_STEPS, WARM_STEPS + TIMED_STEPS):
+                    costs.add(step)
+        yield Progress(len(slots), len(slots), 0.0, "done")

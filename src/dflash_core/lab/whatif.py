@@ -1,0 +1,181 @@
+"""What other budgets would have given, from one turn: acceptance length by budget, with no pass of the target.
+
+The text of an answer does not depend on the budget, so whatever tree is drafted from some position of it, how far the
+target would have walked is known: as far as the tree holds the text. Trees of growing budget are prefixes of each
+other, so one tree of the largest budget tells it for all smaller ones.
+
+    estimate    from the step starts that the turn had and the candidates that were recorded there. A smaller budget
+                would have begun its next steps elsewhere, so this is not what it would have done.
+    exact       the drafter runs again from every step start that a budget would have had. Equals a real run, but for
+                near-ties in the drafter's order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dflash_core.backends.base import Logits
+from dflash_core.errors import DFlashError
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.lab.cost import Source, StepCosts
+from dflash_core.lab.progress import Progress
+from dflash_core.tree import Candidates, build, candidates, walk
+
+Kind = Literal["estimate", "exact"]
+Redraft = Callable[[Sequence[int], int, int], Logits]
+"""(tokens before the root, root, draft window) -> logits (block - 1, vocab): `Runner.redraft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What a budget gives over one turn: tokens per step, and the mean number of draft tokens that a step verifies."""
+
+    budget: int
+    length: float
+    nodes: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A budget with its speed: `tok_s` = length / ms * 1000. Both None where the cost of a step is not known."""
+
+    acceptance: Acceptance
+    ms: float | None = None
+    source: Source | None = None
+
+    @property
+    def budget(self) -> int:
+        return self.acceptance.budget
+
+    @property
+    def tok_s(self) -> float | None:
+        return self.acceptance.length / self.ms * 1e3 if self.ms else None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points of ascending budget, of a turn that ran with the budget `current`."""
+
+    kind: Kind
+    points: tuple[Point, ...]
+    current: int
+    measured: tuple[int, ...] = ()
+
+    @property
+    def best(self) -> Point | None:
+        """The fastest, the smaller budget of equals; None where fewer than two speeds are known."""
+        known = [point for point in self.points if point.tok_s is not None]
+        return max(known, key=lambda point: (point.tok_s or 0.0, -point.budget)) if len(known) > 1 else None
+
+    def at(self, budget: int) -> Point | None:
+        return next((point for point in self.points if point.budget == budget), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """From one start: the indices of the tree's nodes that the text walks over, and how many nodes the tree has."""
+
+    path: tuple[int, ...]
+    nodes: int
+
+    def accepted(self, budget: int) -> int:
+        """How many draft tokens of the text are in the tree of that budget."""
+        return sum(node <= budget for node in self.path)
+
+
+def estimate(steps: Sequence[StepEvent], budgets: Sequence[int]) -> tuple[Acceptance, ...]:
+    """Acceptance lengths over the turn's own step starts. Raises DFlashError where it drafted nothing.
+
+    For the budget that the turn ran with it is what was measured.
+    """
+    text = [token for step in steps for token in step.tokens]
+    starts = [0, *itertools.accumulate(len(step.tokens) for step in steps)]
+    drafted = [(step, start) for step, start in zip(steps, starts) if step.drafts.tokens]
+    if not drafted:
+        raise DFlashError("this turn drafted nothing, so there is nothing to go by; answer again with mode=tree")
+    largest = max(budgets)
+    reaches = [(_reach(step, text[start:], largest), len(text) - start) for step, start in drafted]
+    out = []
+    for budget in budgets:
+        committed = sum(min(reach.accepted(budget) + 1, rest) for reach, rest in reaches)
+        nodes = sum(min(reach.nodes, budget) for reach, _ in reaches)
+        out.append(Acceptance(budget, committed / len(reaches), nodes / len(reaches), len(reaches)))
+    return tuple(out)
+
+
+class ExactReplay:
+    """Runs the drafter again over one turn: iterate it once for progress, then read `acceptance`.
+
+    `prompt` and `answer` are the turn's ids, `knobs` what every budget is tried with; each position is drafted at most
+    once, whatever the number of budgets. Raises what `redraft` raises, and DFlashError for a turn without a step.
+    """
+
+    def __init__(
+        self, redraft: Redraft, prompt: Sequence[int], answer: Sequence[int], knobs: Knobs, budgets: Sequence[int]
+    ) -> None:
+        if len(answer) < 2:
+            raise DFlashError("this turn has no step to replay; expected an answer of two tokens or more")
+        self._redraft, self._knobs, self._budgets = redraft, knobs, tuple(budgets)
+        self._prompt, self._answer = list(prompt), list(answer)
+        self.acceptance: tuple[Acceptance, ...] = ()
+        self.steps: dict[int, tuple[int, ...]] = {}
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Yields before every draft; stop iterating to give up."""
+        last = len(self._answer) - 1
+        starts = dict.fromkeys(self._budgets, 0)
+        taken: dict[int, list[int]] = {budget: [] for budget in self._budgets}
+        nodes = dict.fromkeys(self._budgets, 0)
+        # All budgets advance together, so that progress is that of the slowest and every draft is used at once.
+        while (at := min(starts.values())) < last:
+            yield Progress(at, last, None, "drafting again")
+            reach = self._reach(at)
+            for budget in (budget for budget, start in starts.items() if start == at):
+                committed = min(reach.accepted(budget) + 1, last - at)
+                taken[budget].append(committed)
+                nodes[budget] += min(reach.nodes, budget)
+                starts[budget] += committed
+        self.steps = {budget: tuple(lengths) for budget, lengths in taken.items()}
+        self.acceptance = tuple(
+            Acceptance(budget, last / len(lengths), nodes[budget] / len(lengths), len(lengths))
+            for budget, lengths in taken.items()
+        )
+
+    def _reach(self, at: int) -> _Reach:
+        root = self._answer[at]
+        logits = self._redraft(self._prompt + self._answer[:at], root, self._knobs.draft_window)
+        drafts = candidates(logits, self._knobs.tree_width, self._knobs.tree_temperature)
+        return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets))
+
+
+def curve(kind: Kind, acceptance: Sequence[Acceptance], costs: StepCosts, current: int) -> Curve:
+    """Put a cost beside every acceptance length."""
+    points = []
+    for one in acceptance:
+        cost = costs.at(one.nodes)
+        points.append(Point(one, cost.ms, cost.source) if cost else Point(one))
+    return Curve(kind, tuple(points), current, tuple(costs.measured))
+
+
+def _reach(step: StepEvent, text: Sequence[int], budget: int) -> _Reach:
+    """The reach of one recorded step; `text` are the tokens that followed its root."""
+    log_probs = np.array(step.drafts.log_probs)
+    drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs)
+    return _walked(step.tree.tokens[0], drafts, step.knobs, text, budget, chain=step.mode == "chain")
+
+
+def _walked(
+    root: int, drafts: Candidates, knobs: Knobs, text: Sequence[int], budget: int, *, chain: bool | None = None
+) -> _Reach:
+    if knobs.mode == "chain" if chain is None else chain:
+        drafts = Candidates(drafts.tokens[:, :1], drafts.log_probs[:, :1])
+    tree = build(root, drafts, budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+    path = walk(tree, lambda _, path: text[len(path)] if len(path) < len(text) else -1).path
+    return _Reach(path[1:], len(tree) - 1)

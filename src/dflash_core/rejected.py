@@ -1,0 +1,81 @@
+"""What a step's tree left out and why, worked out again from the candidates that the step recorded."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from dflash_core.events import StepEvent
+
+Why = Literal["p_min", "budget", "chain", "not drafted", "no depth left"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A candidate that stood for a place under node `parent` and found none.
+
+    `prob` is its own probability at its depth, `path_prob` the product along its path.
+    """
+
+    parent: int
+    depth: int
+    rank: int
+    token: int
+    prob: float
+    path_prob: float
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Where the walk left the tree: after `node` the target drew `token`.
+
+    `rank` (0 the best) and `prob` are the drafter's for it, None where it is not among the recorded candidates; `why`
+    tells what kept it out of the tree.
+    """
+
+    node: int
+    token: int
+    rank: int | None
+    prob: float | None
+    why: Why
+
+
+def rejected(step: StepEvent) -> tuple[Rejected, ...]:
+    """The candidates that the tree's builder looked at and did not take: under each node the best one left.
+
+    Likelier paths first. What stands behind them, later siblings and all descendants, was never looked at.
+    """
+    tree, drafts = step.tree, step.drafts
+    children = Counter(tree.parents[1:])
+    width = 1 if step.mode == "chain" else None
+    found = []
+    for node, depth in enumerate(tree.depths):
+        rank = children[node]
+        if depth >= len(drafts.tokens) or rank >= len(drafts.tokens[depth][:width]):
+            continue
+        prob = math.exp(drafts.log_probs[depth][rank])
+        token, path = drafts.tokens[depth][rank], tree.path_probs[node] * prob
+        found.append(Rejected(node, depth + 1, rank, token, prob, path, _why(step, depth, rank)))
+    return tuple(sorted(found, key=lambda one: one.path_prob, reverse=True))
+
+
+def departure(step: StepEvent) -> Departure | None:
+    """Where the target went its own way; None where the step does not say what it drew there."""
+    if step.wanted is None:
+        return None
+    node, depth, rank = step.tree.accepted[-1], step.accepted_depth, step.departure_rank
+    if rank is None:
+        why: Why = "no depth left" if depth >= len(step.drafts.tokens) else "not drafted"
+        return Departure(node, step.wanted, None, None, why)
+    return Departure(node, step.wanted, rank, math.exp(step.drafts.log_probs[depth][rank]), _why(step, depth, rank))
+
+
+def _why(step: StepEvent, depth: int, rank: int) -> Why:
+    """What kept a candidate out of the tree. The best one of depth 1 is exempt from `p_min`."""
+    p_min = step.knobs.p_min
+    if (depth or rank) and p_min > 0 and step.drafts.log_probs[depth][rank] < math.log(p_min):
+        return "p_min"
+    return "chain" if step.mode == "chain" and rank else "budget"

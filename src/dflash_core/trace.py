@@ -1,0 +1,184 @@
+"""The trace file: the records of turns as gzip'ed JSON lines, each flushed as it comes.
+
+A crash loses at most the step that was being written; what stands before it can be read.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dflash_core.errors import DFlashError, FormatError
+from dflash_core.record import VERSION, Line, Loaded, Start, TurnLine, TurnRecord, assemble, decode, encode
+
+GZIP = b"\x1f\x8b"
+GZIP_WINDOW = 31  # zlib's number for its largest window inside a gzip frame
+CHUNK = 1 << 10  # small: what a damaged chunk holds is lost
+
+
+class TraceError(DFlashError):
+    """A trace that cannot be written, or read."""
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The first line of a trace."""
+
+    trace: str
+    version: int
+
+
+HEADER = Header("dflash-tui", VERSION)
+
+
+class TraceWriter:
+    """Writes each line that it is called with. A watcher of conversations: it never raises, `problem` says why not.
+
+    Raises TraceError where the file cannot be made, or holds something already.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.problem = path, ""
+        self._lock = threading.Lock()
+        self._gzip = zlib.compressobj(level=1, wbits=GZIP_WINDOW)  # the fastest: the decoder waits for it
+        try:
+            if path.is_file() and path.stat().st_size:
+                raise TraceError(f"{path} exists; a trace needs a new file: name another, or remove this one")
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            raise TraceError(f"{path}: the trace cannot be written: {error.strerror}; name another file") from None
+        self._write(msgspec.json.encode(HEADER))
+
+    def __call__(self, line: Line) -> None:
+        self._write(encode(line))
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the file. Lines that come later are left out."""
+        with self._lock:
+            if not self._file.closed:
+                self._put(self._gzip.flush())
+                self._file.close()
+
+    def _write(self, line: bytes) -> None:
+        with self._lock:
+            if not self._file.closed and not self.problem:
+                self._put(self._gzip.compress(line + b"\n") + self._gzip.flush(zlib.Z_SYNC_FLUSH))
+
+    def _put(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            self.problem = f"{self.path}: the trace ends here: {error.strerror}; the turns themselves go on"
+
+
+def tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
+    """A trace that is written to `path`; None where none was asked for. Raises TraceError."""
+    return nullcontext() if path is None else TraceWriter(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a trace holds. `problem` says where and why it ends early, where it does."""
+
+    turns: tuple[TurnRecord, ...]
+    loaded: Loaded | None
+    problem: str
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace as far as it goes. Raises TraceError for a file that is none, or none of this version."""
+    reader = _Reader(path)
+    loaded: list[Loaded] = []
+
+    def turns() -> Iterator[TurnLine]:
+        for line in reader.lines():
+            if isinstance(line, Loaded):
+                loaded.append(line)
+            else:
+                yield line
+
+    try:
+        records = tuple(assemble(turns()))
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    problem = reader.problem
+    if records and not records[-1].ended and not problem:
+        problem = "it ends in mid-turn"
+    if not records:
+        raise TraceError(f"{path}: no turn in this trace{': ' + problem if problem else ''}")
+    if problem:
+        cut = "" if records[-1].ended else f", turn {len(records)} after {len(records[-1].steps)} steps"
+        problem = f"{path.name} is incomplete: {problem}; shown is what stands before{cut}"
+    return Trace(records, loaded[0] if loaded else None, problem)
+
+
+class _Reader:
+    """The lines of a file, up to the first that is damaged or missing; `problem` then says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.problem = path, ""
+
+    def lines(self) -> Iterator[Line]:
+        text = self._text()
+        self._check_header(next(text, b""))
+        started = False
+        for number, data in enumerate(text, 2):
+            try:
+                line = decode(data)
+            except FormatError as error:
+                self.problem = f"line {number}: {error}"
+                return
+            started = started or isinstance(line, Start)
+            if not started and not isinstance(line, Loaded):
+                self.problem = f"line {number}: a step without its turn"
+                return
+            yield line
+
+    def _check_header(self, data: bytes) -> None:
+        if not data:
+            raise TraceError(f"{self.path}: no turn in this trace: {self.problem or 'it is empty'}")
+        try:
+            header = msgspec.json.decode(data, type=Header)
+        except msgspec.MsgspecError:
+            raise TraceError(f"{self.path}: not a trace: it begins with {data[:24]!r}, expected its header") from None
+        if header.trace != HEADER.trace:
+            raise TraceError(f"{self.path}: a trace of {header.trace!r}, expected one of {HEADER.trace!r}")
+        if header.version != VERSION:
+            raise TraceError(
+                f"{self.path}: a trace of version {header.version}, expected {VERSION}; "
+                "replay it with the dflash-tui that wrote it"
+            )
+
+    def _text(self) -> Iterator[bytes]:
+        """Whole lines only: what a crash left of the last one is dropped."""
+        left = b""
+        gzip = zlib.decompressobj(wbits=GZIP_WINDOW)
+        with self.path.open("rb") as file:
+            magic = file.read(2)
+            if magic != GZIP:
+                raise TraceError(f"{self.path}: not a trace: it begins with {magic!r}, expected gzip")
+            data = magic
+            while data:
+                try:
+                    left += gzip.decompress(data)
+                except zlib.error:
+                    self.problem = "its bytes are damaged"
+                    data = b""
+                else:
+                    data = file.read(CHUNK)
+                *whole, left = left.split(b"\n")
+                yield from whole
+        if left and not self.problem:
+            self.problem = "it is cut off"

@@ -1,0 +1,62 @@
+"""The turns of a session, oldest first. Their candidate trees are not small, so all but the newest are kept packed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import overload
+
+from dflash_core.record import TurnRecord, pack, unpack
+
+WHOLE = 4  # records that are kept as they are: the newest, and those that were looked at last
+
+
+class Turns(Sequence[TurnRecord]):
+    """Append on one thread, read on any. A record that comes back from its packed form equals what was put in."""
+
+    def __init__(self, records: Iterable[TurnRecord] = ()) -> None:
+        self._packed: list[bytes | Callable[[], TurnRecord]] = []
+        self._whole: OrderedDict[int, TurnRecord] = OrderedDict()
+        for record in records:
+            self.append(record)
+
+    @classmethod
+    def stored(cls, fetch: Iterable[Callable[[], TurnRecord]]) -> Turns:
+        """Turns of earlier, each brought when it is looked at."""
+        turns = cls()
+        turns._packed += fetch
+        return turns
+
+    def append(self, record: TurnRecord) -> None:
+        """A turn has ended."""
+        self._packed.append(pack(record))
+        self._keep(len(self._packed) - 1, record)
+
+    def packed(self, index: int) -> bytes:
+        """A record as `pack` makes it, to keep elsewhere."""
+        kept = self._packed[index]
+        return kept if isinstance(kept, bytes) else pack(kept())
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @overload
+    def __getitem__(self, index: int) -> TurnRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TurnRecord]: ...
+    def __getitem__(self, index: int | slice) -> TurnRecord | Sequence[TurnRecord]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self)))]
+        place = range(len(self._packed))[index]
+        record = self._whole.get(place)
+        if record is None:
+            kept = self._packed[place]
+            record = unpack(kept) if isinstance(kept, bytes) else kept()
+        self._keep(place, record)
+        return record
+
+    def _keep(self, place: int, record: TurnRecord) -> None:
+        self._whole[place] = record
+        self._whole.move_to_end(place)
+        while len(self._whole) > WHOLE:
+            self._whole.popitem(last=False)

@@ -1,0 +1,110 @@
+"""Knobs changed while an answer is written: the answer stays the target's own, each step says what it ran with."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from dflash_core.conversation import Conversation
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.engine import Engine, load_pair
+from dflash_core.events import StepEvent
+from dflash_core.knobs import LIVE, SPECS, Knobs
+from dflash_core.record import TurnRecord
+
+QUESTION = "Write a Python function that adds the even numbers of a list."
+CHANGES = [
+    Knobs(mode="tree", budget=40, p_min=0.1),
+    Knobs(mode="ar"),
+    Knobs(mode="chain", draft_window=8),
+    Knobs(mode="tree", budget=3, tree_width=2, chain_seed=False),
+    Knobs(mode="auto", tree_temperature=2.0),
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return load_pair(demo_target_path(), demo_draft_path())
+
+
+def answer(engine: Engine, knobs: Knobs, changes: dict[int, Knobs]) -> TurnRecord:
+    """One turn that goes on with `changes[n]` once it has n tokens."""
+    conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
+    turn = conversation.ask(QUESTION, knobs)
+    tokens = 0
+    for piece in turn:
+        tokens += len(piece.event.tokens)
+        if tokens in changes:
+            turn.change(changes[tokens])
+    [record] = conversation.turns
+    assert record == turn.record
+    return record
+
+
+def tokens_of(record: TurnRecord) -> list[int]:
+    return [token for event in record.events for token in event.tokens]
+
+
+def test_any_change_of_the_speculation_leaves_the_answer_alone(engine: Engine) -> None:
+    plain = answer(engine, Knobs(mode="ar", max_tokens=80), {})
+    turn = answer(engine, Knobs(mode="ar", max_tokens=80), dict(zip(range(1, 400), itertools.cycle(CHANGES))))
+    assert tokens_of(turn) == tokens_of(plain)
+    assert len({step.mode for step in turn.steps}) == 3
+    for step in turn.steps:
+        assert step.knobs.max_tokens == 80, "only a new turn can take that"
+        assert any(all(getattr(step.knobs, n) == getattr(one, n) for n in LIVE) for one in CHANGES)
+        assert step.mode == ("tree" if step.knobs.mode == "auto" else step.knobs.mode)
+        assert len(step.tree.tokens) <= step.knobs.budget + 1
+
+
+def test_sampling_knobs_count_from_the_next_step_on(engine: Engine) -> None:
+    """The same change at the same token gives the same answer, however the tokens were drafted."""
+    cold, hot = (
+        Knobs(max_tokens=64, seed=3),
+        Knobs(max_tokens=64, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
+    )
+    drafted = answer(engine, cold, {})
+    ends = list(itertools.accumulate(len(event.tokens) for event in drafted.events))
+    at = next(end for end in ends if end >= 20)
+    drafted = answer(engine, cold, {at: hot})
+    plain = answer(engine, cold.replace(mode="ar"), {at: hot.replace(mode="ar")})
+    assert tokens_of(drafted) == tokens_of(plain)
+    assert tokens_of(drafted)[:at] == tokens_of(answer(engine, cold, {}))[:at]
+    assert tokens_of(drafted)[at:] != tokens_of(answer(engine, cold, {}))[at:]
+    assert [step.knobs.temperature for step in drafted.steps].count(2.0) == len(drafted.steps) - ends.index(at)
+
+
+def test_a_change_before_the_first_step_counts_for_it(engine: Engine) -> None:
+    turn = answer(engine, Knobs(budget=22, max_tokens=32), {1: Knobs(budget=2)})
+    assert {step.knobs.budget for step in turn.steps} == {2}
+    assert turn.knobs.budget == 22
+    assert turn.report is not None
+    assert turn.report.knobs.budget == 22
+
+
+def test_stage_times_add_up_to_the_wall_time(engine: Engine) -> None:
+    turn = answer(engine, Knobs(max_tokens=64), {})
+    wall = (turn.pieces[-1].at - turn.pieces[0].at) * 1e3
+    assert sum(step.stages.total for step in turn.steps) == pytest.approx(wall, rel=0.05, abs=2.0)
+    assert all(step.stages.host >= 0 for step in turn.steps)
+
+
+def test_candidates_are_recorded_as_the_tree_took_them(engine: Engine) -> None:
+    for mode in ("tree", "chain"):
+        turn = answer(engine, Knobs(mode=mode, max_tokens=48, tree_width=6), {})
+        for step in turn.steps:
+            assert isinstance(step, StepEvent)
+            assert len(step.drafts.tokens) == 15
+            assert {len(row) for row in step.drafts.tokens} == {6}
+            for token, depth, prob in zip(step.tree.tokens[1:], step.tree.depths[1:], step.tree.probs[1:]):
+                assert token in step.drafts.tokens[depth - 1]
+                assert 0 < prob <= 1
+            assert step.wanted is not None
+            if step.stop is None:
+                assert step.tokens[-1] == step.wanted
+
+
+def test_the_table_says_when_a_change_applies() -> None:
+    assert {spec.name for spec in SPECS if spec.applies == "next step"} == LIVE
+    assert {spec.name for spec in SPECS} - LIVE == {"thinking", "seed", "max_tokens", "ignore_eos"}

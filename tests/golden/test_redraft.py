@@ -1,0 +1,88 @@
+"""Drafting again from an earlier position: the same as a session that has seen no more, and nothing is disturbed."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+
+from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.errors import ContextError
+from dflash_core.loading import Draft, Target
+from support.compare import generated
+
+PROMPT = list(range(30, 70))
+KNOBS = Knobs(mode="tree", budget=12, max_tokens=40, ignore_eos=True)
+
+
+@cache
+def pair(sliding: bool = False) -> tuple[Target, Draft]:
+    """The demo pair: its drafts are accepted, so the state has seen trees and rejected rows."""
+    target = load_target(demo_target_path())
+    return target, load_draft(demo_draft_path(sliding=sliding), target)
+
+
+@pytest.fixture(params=[False, True], ids=["full", "sliding"])
+def models(request: pytest.FixtureRequest) -> tuple[Target, Draft]:
+    return pair(request.param)
+
+
+@pytest.mark.parametrize("window", [0, 16])
+def test_it_equals_a_session_cut_there(models: tuple[Target, Draft], window: int) -> None:
+    engine = Engine(*models)
+    answer = generated(engine, PROMPT, KNOBS)
+    text = [*PROMPT, *answer]
+    for at in (1, 7, len(PROMPT), len(PROMPT) + 1, len(text) - 9, len(text) - 1):
+        fresh = Engine(*models)
+        fresh.backend.prefill(text[:at])
+        ours = engine.redraft(text[:at], text[at], window)
+        np.testing.assert_allclose(ours, fresh.backend.draft(text[at], window), atol=2e-4)
+
+
+def test_nothing_is_disturbed(models: tuple[Target, Draft]) -> None:
+    """Two engines side by side, one of them drafting again between any two steps: the same events, bit for bit."""
+    plain, disturbed = Engine(*models), Engine(*models)
+    text = list(PROMPT)
+    for ours, theirs in itertools.zip_longest(disturbed.generate(PROMPT, KNOBS), plain.generate(PROMPT, KNOBS)):
+        assert ours.tokens == theirs.tokens
+        if hasattr(ours, "tree"):
+            assert ours.tree == theirs.tree
+        text += ours.tokens
+        for at in (3, len(PROMPT) - 1, len(text) - 1):
+            disturbed.redraft(text[:at], text[at])
+
+
+def test_a_turn_that_is_gone_is_refused() -> None:
+    engine = Engine(*pair())
+    answer = generated(engine, PROMPT, KNOBS)
+    generated(engine, [9, 8, 7], KNOBS.replace(max_tokens=2))
+    with pytest.raises(ContextError, match="no longer in the session"):
+        engine.redraft([*PROMPT, *answer[:3]], answer[3])
+    with pytest.raises(ContextError, match="no drafter"):
+        Engine(pair()[0]).redraft(PROMPT, 5)
+
+
+def test_other_prompts_aside() -> None:
+    """After other prompts the session stands where it stood: what comes next reads no more than it would have."""
+    engine, plain = Engine(*pair()), Engine(*pair())
+    for one in (engine, plain):
+        list(one.generate(PROMPT, KNOBS, keep=(30,)))
+    held = engine.backend.length
+    with engine.aside():
+        generated(engine, [3, 1, 4, 1, 5], KNOBS.replace(max_tokens=8))
+        generated(engine, PROMPT[:20], KNOBS.replace(max_tokens=8))
+    assert engine.backend.length == held
+    later = [*PROMPT[:32], 5, 6, 7]
+    ours, theirs = list(engine.generate(later, KNOBS)), list(plain.generate(later, KNOBS))
+    assert [event.tokens for event in ours] == [event.tokens for event in theirs]
+    assert ours[0].reused_tokens == theirs[0].reused_tokens == 30
+
+
+def test_aside_with_nothing_before_it_ends_empty() -> None:
+    engine = Engine(*pair())
+    with engine.aside():
+        generated(engine, PROMPT, KNOBS.replace(max_tokens=4))
+    assert engine.backend.length == 0

@@ -1,0 +1,94 @@
+"""Medians, the sign test, the bootstrap, the order of runs: against counted values and against what they must do."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dflash_core.bench.interleave import Slot, interleave
+from dflash_core.bench.statistics import FEWEST_PAIRS, LEVEL, bootstrap_median, compare, sign_test, summary
+
+
+def test_a_summary_of_known_values() -> None:
+    it = summary([4, 1, 3, 2, 5])
+    assert (it.n, it.median, it.low, it.high, it.least, it.most) == (5, 3, 2, 4, 1, 5)
+    assert summary([7.5]).low == summary([7.5]).high == 7.5
+    with pytest.raises(ValueError, match="no values"):
+        summary([])
+
+
+@pytest.mark.parametrize("wins", range(9))
+@pytest.mark.parametrize("losses", range(9))
+def test_the_sign_test_counts_coins(wins: int, losses: int) -> None:
+    """p is the share of all equally likely outcomes that are as lopsided as this one, counted one by one."""
+    n = wins + losses
+    if n > 12:
+        pytest.skip("many outcomes")
+    lopsided = max(wins, losses)
+    outcomes = [sum(coins) for coins in itertools.product((0, 1), repeat=n)]
+    expected = sum(max(heads, n - heads) >= lopsided for heads in outcomes) / len(outcomes)
+    assert sign_test([1.0] * wins + [-2.0] * losses + [0.0] * 3) == pytest.approx(expected)
+
+
+def test_the_fewest_pairs_that_can_tell() -> None:
+    assert sign_test([1.0] * FEWEST_PAIRS) < LEVEL <= sign_test([1.0] * (FEWEST_PAIRS - 1))
+    assert compare([10.0] * 5, [20.0] * 5).verdict == "too few pairs"
+    assert compare([10.0] * 6, [20.0] * 6).verdict == "higher"
+    assert compare([10.0] * 2, [10.0] * 2).verdict == "noise"
+
+
+def test_a_difference_is_found_and_named_the_right_way() -> None:
+    rng = np.random.default_rng(1)
+    prompts = rng.uniform(50, 200, 12)  # prompts differ far more than settings do: only pairs can tell
+    slow, fast = prompts * rng.normal(1, 0.01, 12), 1.1 * prompts * rng.normal(1, 0.01, 12)
+    up, down = compare(list(slow), list(fast)), compare(list(fast), list(slow))
+    assert (up.verdict, up.wins, up.losses) == ("higher", 12, 0)
+    assert up.difference == pytest.approx(0.1, abs=0.02)
+    assert up.low < up.difference < up.high
+    assert down.verdict == "lower"
+
+
+def test_noise_is_called_noise() -> None:
+    """Two equal settings are told apart in far fewer than one of twenty experiments."""
+    rng = np.random.default_rng(7)
+    found = sum(compare(list(rng.normal(100, 5, 12)), list(rng.normal(100, 5, 12))).matters for _ in range(300))
+    assert found <= 15
+
+
+def test_the_bootstrap_covers_the_median() -> None:
+    rng = np.random.default_rng(3)
+    intervals = [bootstrap_median(list(rng.normal(2, 1, 25))) for _ in range(200)]
+    inside = sum(low <= 2 <= high for low, high in intervals)
+    assert inside >= 180
+    assert bootstrap_median([1.0, 2.0, 4.0]) == bootstrap_median([1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(("a", "b"), [([1.0], []), ([], []), ([0.0], [1.0])])
+def test_what_cannot_be_compared(a: list[float], b: list[float]) -> None:
+    with pytest.raises(ValueError, match="expected as many"):
+        compare(a, b)
+
+
+@pytest.mark.parametrize(("settings", "prompts", "repeats"), [(1, 1, 1), (2, 1, 4), (3, 5, 2), (7, 2, 3)])
+def test_every_run_comes_once(settings: int, prompts: int, repeats: int) -> None:
+    slots = list(interleave(settings, prompts, repeats))
+    assert Counter(slots) == Counter(
+        Slot(s, p, r) for s in range(settings) for p in range(prompts) for r in range(repeats)
+    )
+    for at in range(0, len(slots), settings):
+        block = slots[at : at + settings]
+        assert len({(slot.prompt, slot.repeat) for slot in block}) == 1
+
+
+def test_a_linear_drift_cancels() -> None:
+    slots = list(interleave(2, 1, 4))
+    assert [slot.setting for slot in slots] == [0, 1, 1, 0, 1, 0, 0, 1]
+    for settings in (2, 3, 5):
+        slots = list(interleave(settings, 2, 2 * settings))
+        means = [np.mean([at for at, slot in enumerate(slots) if slot.setting == s]) for s in range(settings)]
+        assert np.ptp(means) == pytest.approx(0)
+        firsts = Counter(slot.setting for slot in slots[::settings])
+        assert len(firsts) == settings

@@ -1,0 +1,174 @@
+"""What a sweep says: medians, the best, noise named as noise, and files that hold what was measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dflash_core.errors import DFlashError
+from dflash_core.knobs import SPECS
+from dflash_core.lab import export
+from dflash_core.lab.sweep import Excluded, SweepResult
+from dflash_core.lab.table import best, rows
+from dflash_core.lab.versus import versus
+from dflash_tui import lab_text
+from dflash_tui.commands.output import Notes
+from dflash_tui.commands.sweep import _report
+from support.measured import report_of, sweep_of
+
+
+def test_rows_and_the_best() -> None:
+    table = rows(sweep_of())
+    assert [row.setting.knobs.budget for row in table] == [4, 12, 20, 28]
+    assert [row.runs for row in table] == [6] * 4
+    top = best(table)
+    assert top is table[2]
+    assert top.versus_best is None
+    assert top.acceptance == pytest.approx(7.5)
+    assert top.step_ms == pytest.approx(7.5 / 222 * 1e3, rel=0.02)
+    assert top.tok_s.low < top.tok_s.median < top.tok_s.high
+    assert {row.versus_best.verdict for row in table if row.versus_best} == {"lower"}
+    assert table[0].versus_best is not None
+    assert table[0].versus_best.difference == pytest.approx(151.2 / 222 - 1)
+
+
+def test_noise_is_called_noise() -> None:
+    """Two settings of one speed, whose runs scatter independently."""
+    result = sweep_of("budget=4,12", speeds=(100, 100), lengths=(4, 4))
+    scatter = (1.01, 0.98, 1.02, 0.99, 1.0, 1.03)
+    trials = [
+        replace(trial, report=report_of(100 * scatter[(trial.repeat + 2 * trial.setting) % 6], 4, trial.report.knobs))
+        for trial in result.trials
+    ]
+    table = rows(replace(result, trials=tuple(trials)))
+    verdicts = [row.versus_best.verdict for row in table if row.versus_best]
+    assert verdicts == ["noise"]
+    assert any("noise" in cell for row in table for cell in lab_text.cells(row, best(table), ("budget",)))
+
+
+def test_repeats_of_many_prompts_are_not_prompts() -> None:
+    """Eight prompts, three repeats: eight pairs, not twenty-four."""
+    table = rows(sweep_of(prompts=8, repeats=3))
+    assert {row.versus_best.n for row in table if row.versus_best} == {8}
+    few = rows(sweep_of(prompts=2, repeats=3))
+    assert {row.versus_best.n for row in few if row.versus_best} == {6}
+
+
+def cut_short(result: SweepResult, runs: int) -> SweepResult:
+    return replace(result, trials=result.trials[:runs], complete=False)
+
+
+def test_cut_short_it_compares_like_with_like() -> None:
+    """A last block that not every setting got is exported, and not compared."""
+    whole = sweep_of()
+    part = cut_short(whole, 4 * 3 + 2)
+    assert [row.runs for row in rows(part)] == [3] * 4
+    assert len(export.to_json(part)["trials"]) == 14
+    first = cut_short(whole, 2)
+    assert [row.runs for row in rows(first)] == [1, 1]
+    assert all(row.versus_best is None for row in rows(first))
+    assert any("cut short" in line for line in lab_text.notes(part))
+    assert rows(cut_short(whole, 0)) == ()
+
+
+def test_left_out_and_scored_are_told() -> None:
+    result = sweep_of(excluded=(Excluded("prompt 9", "the answer ended with its first token"),))
+    trials = tuple(replace(trial, right=trial.setting > 0) for trial in result.trials)
+    notes = lab_text.notes(replace(result, trials=trials))
+    assert any("1 prompt left out (prompt 9: the answer ended with its first token)" in line for line in notes)
+    assert "answers right: 18 of 24 that could be scored" in notes
+
+
+def test_another_text_is_told() -> None:
+    result = sweep_of()
+    odd = replace(result.trials[5], report=report_of(190, 5.6, result.trials[5].report.knobs, "A fox lived."))
+    table = rows(replace(result, trials=(*result.trials[:5], odd, *result.trials[6:])))
+    assert [row.other_text for row in table] == [0, 1, 0, 0]
+
+
+def test_json_and_csv_hold_every_run() -> None:
+    result = sweep_of("budget=4,12", "p_min=0,0.1", prompts=2, repeats=3)
+    data = json.loads(json.dumps(export.to_json(result)))
+    assert data["axes"] == ["budget", "p_min"]
+    assert len(data["rows"]) == len(data["settings"]) == 4
+    assert data["best"] == 2
+    assert data["rows"][2]["versus_best"] is None
+    assert len(data["trials"]) == 24
+    assert data["trials"][0]["stats"]["tokens_per_second"] == pytest.approx(151.2)
+    assert data["about"]["models"] == "demo pair"
+    lines = list(csv.DictReader(io.StringIO(export.to_csv(result))))
+    assert len(lines) == 24
+    assert [line["prompt"] for line in lines[::4]] == ["prompt 1", "prompt 2"] * 3
+    assert lines[3]["budget"] == "12"
+    assert set(lines[0]) >= {spec.name for spec in SPECS}
+
+
+@pytest.mark.parametrize("axes", [("budget=4,12,20,28",), ("budget=4,12", "p_min=0,0.1"), ("mode=chain,tree",)])
+@pytest.mark.parametrize("ending", export.ENDINGS)
+def test_files(tmp_path: Path, axes: tuple[str, ...], ending: str) -> None:
+    path = tmp_path / f"sweep{ending}"
+    export.write(sweep_of(*axes), path)
+    data = path.read_bytes()
+    magic = {".json": b"{", ".csv": b"prompt,", ".png": b"\x89PNG", ".svg": b"<?xml"}[ending]
+    assert data.startswith(magic)
+    assert len(data) > 1000
+    if ending == ".svg":
+        assert b"tree budget" in data or axes[0].startswith("mode")
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(DFlashError, match=r"ends in \.json, \.csv, \.png, \.svg"):
+        export.check_path(tmp_path / "sweep.xls")
+    with pytest.raises(DFlashError, match="there is no folder"):
+        export.check_path(tmp_path / "none" / "sweep.csv")
+    (tmp_path / "sweep.csv").mkdir()
+    with pytest.raises(DFlashError, match=r"sweep\.csv could not be written"):
+        export.write(sweep_of(), tmp_path / "sweep.csv")
+    assert [one.name for one in tmp_path.iterdir()] == ["sweep.csv"]
+
+
+def test_the_words_of_the_table() -> None:
+    lines = lab_text.table(sweep_of())
+    assert lines[0].split() == ["tree", "budget", *" ".join(lab_text.HEADINGS).split()]
+    assert lines[3].startswith("★ 20")
+    assert lines[3].endswith("best")
+    assert "−32 %" in lines[1]
+    field = lab_text.field(sweep_of("budget=4,12", "p_min=0,0.1"))
+    assert field[1].split() == ["0", "0.1"]
+    assert [line.split() for line in field[2:]] == [["4", "152", "193"], ["12", "★223", "196"]]
+
+
+def test_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    _report(sweep_of(), (), Notes(io.StringIO()), as_json=False)
+    text = stdout.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    assert "* 20 " in text
+    assert "-32 %" in text
+    assert "?" not in text
+
+
+def test_a_and_b() -> None:
+    result = sweep_of("mode=chain,tree", speeds=(100, 125), lengths=(5, 6))
+    it = versus(result)
+    assert it is not None
+    assert it.pairs == 6
+    speed, length, step = it.figures
+    assert speed.comparison.verdict == "higher"
+    assert speed.comparison.difference == pytest.approx(0.25)
+    assert length.comparison.difference == pytest.approx(0.2)
+    assert step.comparison.difference == pytest.approx(0.96 - 1)
+    assert it.same_tokens
+    assert lab_text.finding(it, ("mode=chain", "mode=tree")).startswith("mode=tree is faster: B +25 %")
+    few = versus(cut_short(result, 5))
+    assert few is not None
+    assert few.pairs == 2
+    assert "2 of the 6 pairs" in lab_text.finding(few, ("A", "B"))
+    assert versus(cut_short(result, 1)) is None

@@ -1,0 +1,136 @@
+"""Presets: kept and read back, wrong files named by line and field, defaults where a field is wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_core.errors import KnobError
+from dflash_core.knobs import SPECS, Knobs, Limits, Spec, Value
+from dflash_tui.presets import BUILT_IN, Preset, PresetError, Presets, read_preset, write_preset
+
+
+def _values(spec: Spec) -> st.SearchStrategy[Value]:
+    if spec.kind == "switch":
+        return st.booleans()
+    if spec.kind == "choice":
+        return st.sampled_from(spec.choices)
+    if spec.kind == "int":
+        return st.integers(int(spec.minimum), int(spec.maximum))
+    return st.floats(spec.minimum, spec.maximum)
+
+
+@given(changes=st.fixed_dictionaries({}, optional={spec.name: _values(spec) for spec in SPECS}))
+def test_any_setting_survives_its_file(tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Value]) -> None:
+    path = tmp_path_factory.mktemp("presets") / "mine.toml"
+    problems: list[str] = []
+    write_preset(Preset("mine", 'a "quoted" line', changes, path))
+    preset = read_preset(path, problems)
+    assert problems == []
+    assert preset is not None
+    assert preset.knobs == Knobs().replace(**changes)
+    assert preset.about == 'a "quoted" line'
+
+
+def test_saved_presets_hold_what_differs_from_the_defaults(tmp_path: Path) -> None:
+    presets = Presets(tmp_path / "presets")
+    path = presets.save("mine", Knobs(budget=40, p_min=0.15))
+    assert tomllib.loads(path.read_text()) == {"knobs": {"budget": 40, "p_min": 0.15}}
+    again = Presets(tmp_path / "presets")
+    assert again["mine"].knobs == Knobs(budget=40, p_min=0.15)
+    assert again.like(Knobs(budget=40, p_min=0.15)) == "mine"
+    assert again.like(Knobs(budget=41)) == ""
+    assert again.names == (*(preset.name for preset in BUILT_IN), "mine")
+
+
+def test_a_file_wins_over_a_preset_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "wide.toml").write_text("[knobs]\nbudget = 100\n")
+    presets = Presets(tmp_path)
+    assert presets["wide"].knobs.budget == 100
+    assert presets.problems == []
+
+
+def test_the_presets_of_the_program_are_legal_and_differ() -> None:
+    assert len({tuple(preset.knobs.to_dict().items()) for preset in BUILT_IN}) == len(BUILT_IN)
+    assert BUILT_IN[0].knobs == Knobs()
+
+
+def test_in_turn(tmp_path: Path) -> None:
+    presets = Presets(tmp_path)
+    name, seen = "", []
+    for _ in presets.names:
+        name = presets.after(name).name
+        seen.append(name)
+    assert tuple(seen) == presets.names
+    assert presets.after(seen[-1]).name == seen[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "left"),
+    [
+        (
+            '[knobs]\nmode = "tree"\nbudget = 999\n',
+            "line 3: knobs.budget: budget=999: expected 1 to 256; its default, 22, is used",
+            Knobs(mode="tree"),
+        ),
+        (
+            "[knobs]\np_min = true\n",
+            "line 2: knobs.p_min: p_min=True: expected 0 to 1; its default, 0.00, is used",
+            Knobs(),
+        ),
+        ("[knobs]\nbudgt = 5\n", "line 2: knobs.budgt: unknown parameter 'budgt'; did you mean budget?", Knobs()),
+        ("# x\nabout = 5\n[knobs]\nbudget = 7\n", "line 2: about: found 5, expected text", Knobs(budget=7)),
+        ("knobs = 5\n", "line 1: knobs: found 5, expected a table", Knobs()),
+        ("theme = 'x'\n[knobs]\nbudget = 7\n", "line 1: theme: expected only about and the table", Knobs(budget=7)),
+    ],
+)
+def test_a_wrong_field_is_named_and_its_default_used(tmp_path: Path, text: str, says: str, left: Knobs) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    presets = Presets(tmp_path)
+    [problem] = presets.problems
+    assert problem.startswith(f"preset {path}, ")
+    assert says in problem
+    assert presets["mine"].knobs == left
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [(b"[knobs\n", "line 1"), (b"\xff\xfe", "utf-8"), (b"a = 1\na = 2\n", "line 2")],
+)
+def test_a_file_that_is_no_toml_is_left_out_by_line(tmp_path: Path, data: bytes, says: str) -> None:
+    (tmp_path / "mine.toml").write_bytes(data)
+    (tmp_path / "other.toml").write_text("[knobs]\nbudget = 3\n")
+    presets = Presets(tmp_path)
+    [problem] = presets.problems
+    assert says in problem
+    assert problem.endswith("; left out")
+    assert "mine" not in presets.names
+    assert presets["other"].knobs.budget == 3
+
+
+def test_refusals(tmp_path: Path) -> None:
+    presets = Presets(tmp_path / "none")
+    with pytest.raises(PresetError, match="no preset 'fast'; there are default, plain"):
+        presets["fast"]
+    for name in ("", "../x", "A b", "x" * 40, ".hidden"):
+        with pytest.raises(PresetError, match="expected a name of a to z"):
+            presets.save(name, Knobs())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PresetError, match=r"cannot be written: .*; the preset is not kept"):
+        Presets(tmp_path / "file").save("mine", Knobs())
+
+
+def test_limits_refuse_what_the_pair_can_never_do() -> None:
+    plain, pair = Limits(0, 2048), Limits(16, 2048)
+    with pytest.raises(KnobError, match="mode=tree: no drafter is loaded; expected ar or auto"):
+        plain.check(Knobs(mode="tree"), ["mode"])
+    with pytest.raises(KnobError, match="the context holds 2,048 with the prompt; expected 1 to 2,047"):
+        pair.check(Knobs(max_tokens=2048), ["max_tokens"])
+    pair.check(Knobs(mode="tree", max_tokens=2047), ["mode", "max_tokens"])
+    plain.check(Knobs(mode="ar"), ["mode"])
+    plain.check(Knobs(mode="tree", budget=7), ["budget"])

@@ -1,0 +1,110 @@
+"""Records of turns: what goes in comes out, unfinished ones too; what is no record is one line."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from dflash_core.errors import FormatError
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.record import VERSION, End, Line, Start, Step, assemble, decode, encode, lines, pack, unpack
+from dflash_core.turns import WHOLE, Turns
+from support.turns import DRAFTS, ROOT, WANTED, step_of, tree_of, turn_of
+
+BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))
+STEPS = (step_of(), step_of(BRANCHED, wanted=9), step_of(knobs=Knobs(budget=3, p_min=0.25, temperature=0.7)))
+
+
+def test_a_record_survives_packing_exactly() -> None:
+    record = turn_of(STEPS, thinking_steps=2)
+    assert unpack(pack(record)) == record
+    assert list(assemble(lines(record))) == [record]
+    assert all(isinstance(event, StepEvent) for event in record.steps)
+    assert record.thinking == "t100 t1 t4 t7 "
+    assert record.text == "t2 t9 t1 t4 t7 "
+
+
+def test_texts_are_told_once_and_cover_every_id() -> None:
+    told: list[Line] = []
+    record = turn_of(STEPS, watchers=(told.append,))
+    texts = [line.texts for line in told if isinstance(line, Step)]
+    assert set(texts[0]) == {1, 2, 3, 4, 5, 6, 7, 8, 9}, "the candidates too, without the root of the prefill's line"
+    assert texts[1] == texts[2] == {}
+    assert {ROOT, WANTED} <= set(record.texts)
+    assert record.token_text(5) == "t5 "
+    assert record.token_text(55) == "<id 55>"
+
+
+def test_a_turn_without_its_end_is_told_apart() -> None:
+    record = turn_of(STEPS)
+    cut = [line for line in lines(record) if not isinstance(line, End)]
+    [left] = assemble(cut[:-1])
+    assert left.steps == record.steps[:2]
+    assert not left.ended
+    assert left.report is None
+    assert unpack(pack(left)) == left
+    [first, second] = assemble([*cut, *lines(record)])
+    assert (first.ended, second.ended) == (False, True)
+
+
+def test_steps_keep_the_knobs_that_they_ran_with() -> None:
+    record = unpack(pack(turn_of(STEPS)))
+    assert [step.knobs.budget for step in record.steps] == [22, 22, 3]
+    assert record.knobs.budget == 22
+
+
+def test_the_rank_at_the_departure() -> None:
+    assert step_of().departure_rank == 0
+    assert step_of(BRANCHED, wanted=6).departure_rank == 2
+    assert step_of(BRANCHED, wanted=99).departure_rank is None, "beyond the candidates"
+    whole = step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), wanted=1)
+    assert whole.departure_rank is None, "nothing was drafted there"
+    assert len(DRAFTS.tokens) == whole.accepted_depth
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "truncated"),
+        (b"[1]", "object"),
+        (b'{"line":"other"}', "other"),
+        (b'{"line":"turn","created":"x"}', "target"),
+        (encode(turn_of(STEPS).start).replace(b'"budget":22', b'"budget":"many"'), "$.knobs.budget"),
+        (encode(turn_of(STEPS).start).replace(b'"budget":22', b'"budget":0'), "expected 1 to 256"),
+        (b"\xff\xfe", "JSON"),
+    ],
+)
+def test_a_line_that_is_none_names_its_field(data: bytes, says: str) -> None:
+    with pytest.raises(FormatError) as refusal:
+        decode(data)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_no_packed_record() -> None:
+    packed = pack(turn_of(STEPS))
+    with pytest.raises(FormatError, match="version '2', expected 1"):
+        unpack(packed.replace(b"%d\n" % VERSION, b"2\n", 1))
+    with pytest.raises(FormatError, match="does not unpack"):
+        unpack(packed[:-9])
+    for body in (b"{}", encode(STEPS_LINE)):
+        with pytest.raises(FormatError):
+            unpack(b"%d\n" % VERSION + zlib.compress(body))
+
+
+STEPS_LINE = next(line for line in lines(turn_of(STEPS)) if isinstance(line, Step))
+
+
+def test_turns_come_back_from_their_packed_form() -> None:
+    records = [turn_of(STEPS[: 1 + n % 3], prompt=f"question {n}") for n in range(3 * WHOLE)]
+    turns = Turns(records)
+    assert len(turns) == len(records)
+    assert list(turns) == records
+    assert turns[-1] is records[-1] or turns[-1] == records[-1]
+    assert turns[0] is not records[0], "an old one was packed"
+    assert turns[2:4] == records[2:4]
+    assert isinstance(turns[0].start, Start)
+    with pytest.raises(IndexError):
+        turns[len(records)]
