@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,14 +23,19 @@ from textual.widgets import TextArea
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.resources import themes_dir
+from dflash_tui.config import Config, ConfigError, config_folder, remember, user_file
 from dflash_tui.flow import fault, keep_trace
 from dflash_tui.history import History, data_folder
+from dflash_tui.keys import remapped
+from dflash_tui.log import LOG
+from dflash_tui.notices import desktop_notice
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.confirm import ConfirmScreen
+from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.session import Loader, LoadRequest
-from dflash_tui.themes import DEFAULT_THEME, load_themes
+from dflash_tui.starting import arguments_again
+from dflash_tui.themes import load_themes
 from dflash_tui.widgets.prompt import Prompt
-from dflash_tui.widgets.transcript import Transcript
 
 JOIN_S = 2.0  # how long quitting waits for a step that is under way
 
@@ -38,7 +44,7 @@ class DFlashApp(App[int]):
     """Chat and tuning over one loaded pair."""
 
     TITLE = "dflash"
-    CSS_PATH = "app.tcss"
+    CSS_PATH = Path(__file__).with_name("app.tcss")  # absolute: a subclass elsewhere has the same sheet
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", show=False, priority=True),
@@ -51,25 +57,52 @@ class DFlashApp(App[int]):
         loader: Loader,
         knobs: Knobs | None = None,
         *,
-        theme: str = DEFAULT_THEME,
+        loaders: Callable[[LoadRequest], Loader] | None = None,
+        first_run: bool = False,
+        config: Config | None = None,
+        theme: str = "",
         data_dir: Path | None = None,
         theme_dirs: Iterable[Path] | None = None,
+        chat: type[ChatScreen] = ChatScreen,
+        resume: str = "",
     ) -> None:
         super().__init__()
-        self._wanted_theme = theme
+        self.config = config or Config()
+        self.settings = self.config.settings
+        self.actions, self._keymap_wanted, bad_keys = remapped(self.settings.keys)
+        self._problems = [*self.config.problems, *(f"[keys] {problem}" for problem in bad_keys)]
+        self._wanted_theme = theme or self.settings.theme
         self._theme_dirs = theme_dirs
+        self._away = self._tells_focus = False
         self.fault = ""  # why the app ended, where it was not asked to
+        self.again: list[str] = []  # the arguments to start anew with when it has ended
+        self._watchers = list(request.watchers)
+        self._request = request
+        self._loaders = loaders or (lambda request: loader)
+        self._first_run = first_run
         history = History(data_dir or data_folder())
-        self.chat = ChatScreen(loader, knobs or request.knobs, history, _name(request))
+        self.chat = chat(loader, knobs or request.knobs, history, _name(request), resume)
+        self.chat.tuning.context = request.context
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         self._heed_signals()
         problems = self._load_themes()
-        self.push_screen(self.chat)
-        if problems:
-            # One toast for all of them, on the screen that stays.
-            tell = partial(self.notify, title="Themes left out", severity="warning", timeout=10, markup=False)
-            self.call_after_refresh(tell, "\n".join(problems))
+        self.set_keymap(self._keymap_wanted)
+        await self.push_screen(self.chat)
+        if self._first_run:
+            await self.push_screen(ModelsScreen(self.chat, first=True))
+        if self._watchers:
+            self.set_interval(1, self._tell_watchers)
+        for title, lines in (("Themes left out", problems), ("Settings left out", self._problems)):
+            if lines:
+                # One toast for all of them, on the screen that stays.
+                self.notify("\n".join(lines), title=title, severity="warning", timeout=10, markup=False)
+
+    def _tell_watchers(self) -> None:
+        """Say once why what watches the turns, a trace for one, has given up."""
+        for watcher in [one for one in self._watchers if one.problem]:
+            self._watchers.remove(watcher)
+            self.notify(watcher.problem, title="Trace", severity="warning", timeout=15, markup=False)
 
     def _load_themes(self) -> list[str]:
         problems: list[str] = []
@@ -79,6 +112,7 @@ class DFlashApp(App[int]):
                 folders.append(themes_dir())
             except DFlashError as error:
                 problems.append(str(error))
+            folders.append(config_folder() / "themes")
         found = load_themes(folders)
         problems += found.problems
         for theme in found.themes:
@@ -92,8 +126,60 @@ class DFlashApp(App[int]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         # Our own table has help and quit; the built-in entries of that name would be doubles.
         for command in super().get_system_commands(screen):
-            if command.title not in ("Quit", "Keys", "Screenshot", "Maximize", "Minimize"):
+            if command.title not in ("Quit", "Keys", "Screenshot", "Maximize", "Minimize", "Theme"):
                 yield command
+
+    def open_model(self, target: Path | None, draft: Path | None) -> tuple[Loader, str]:
+        """What loads another pair, and its name until it is loaded."""
+        self._request = dataclasses.replace(self._request, target=target, draft=draft)
+        return self._loaders(self._request), _name(self._request)
+
+    def open_again(self, context: int) -> tuple[Loader, str]:
+        """What loads the present pair with room for `context` positions; 0 is as many as fit."""
+        self._request = dataclasses.replace(self._request, context=context)
+        return self._loaders(self._request), _name(self._request)
+
+    def start_anew(self, conversation: str, context: int) -> None:
+        """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
+        request = dataclasses.replace(self._request, context=context)
+        self.again = arguments_again(sys.argv[1:], request, conversation)
+        self._leave()
+
+    def remember_model(self, target: Path | None, draft: Path | None) -> str:
+        """Open with this pair from the next start on. Says what stands against that, else ""."""
+        try:
+            remember("target", target or "")
+            remember("draft", draft or "")
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def choose_theme(self, name: str) -> str:
+        """Change to a theme and remember it for the next start. Says what stands against that, else ""."""
+        self.theme = name
+        try:
+            remember("theme", name)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def on_app_blur(self) -> None:
+        self._away, self._tells_focus = True, True
+
+    def on_app_focus(self) -> None:
+        self._away, self._tells_focus = False, True
+
+    def long_turn_ended(self, seconds: float) -> None:
+        """Tell the user who may be elsewhere: by the bell, or by a notice of the desktop and the bell.
+
+        A terminal that says when it is in front is not disturbed while it is.
+        """
+        how = self.settings.notify
+        if how == "off" or seconds < self.settings.notify_after or (self._tells_focus and not self._away):
+            return
+        self.bell()
+        if how == "desktop" and self._driver is not None:
+            self._driver.write(desktop_notice("dflash-tui: the answer is complete"))
 
     def action_interrupt(self) -> None:
         """Ctrl+C: a selection is copied; without one the turn is stopped; else say how to quit."""
@@ -104,6 +190,8 @@ class DFlashApp(App[int]):
             self.copy_to_clipboard(text)
             self.screen.clear_selection()
             self.chat.say(f"copied {len(text)} characters")
+        elif self.chat.experiment is not None:
+            self.chat.experiment.stop()
         elif self.chat.flow.busy:
             self.chat.flow.stop()
         else:
@@ -115,6 +203,8 @@ class DFlashApp(App[int]):
             self.screen.dismiss(True)
         elif self.chat.flow.busy:
             self.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"), self._confirmed)
+        elif warning := self.chat.keeping.warning():
+            self.push_screen(ConfirmScreen(warning, "quit", "go on"), self._confirmed)
         else:
             self._leave()
 
@@ -141,20 +231,15 @@ class DFlashApp(App[int]):
             signal.signal(number, end)
 
     def _rescue(self) -> list[str]:
-        """Write down what was typed and generated, because nobody asked for this end. Says what is where."""
-        kept = []
-        for prompt in self.chat.query(Prompt):
-            self.chat.past.save_draft(prompt.text)
-            kept += ["your text comes back at the next start"] * bool(prompt.text.strip())
-        for transcript in self.chat.query(Transcript):
-            path = self.chat.past.save_conversation(transcript.as_text())
-            kept += [f"the conversation is in {path}"] * (path is not None)
-        return kept
+        """Say where what was typed and generated is, because nobody asked for this end."""
+        typed = any(prompt.text.strip() for prompt in self.chat.query(Prompt))
+        return ["your text comes back at the next start"] * typed + self.chat.keeping.last_words()
 
     def _handle_exception(self, error: Exception) -> None:
         """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost."""
         if not self.fault:
             trace = keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)
+            LOG.error("fault", exc_info=error)
             self.fault = "; ".join([fault(error), *self._rescue(), trace])
         super()._handle_exception(error)
 
@@ -163,11 +248,10 @@ class DFlashApp(App[int]):
         self._close_messages_no_wait()
 
     def _leave(self, code: int = 0) -> None:
-        self.chat.past.save_draft(self.chat.prompt.text)
-        running = self.chat.flow.running
-        if running is not None:
-            running.stop()
-            running.join(JOIN_S)
+        for running in (self.chat.flow.running, self.chat.experiment):
+            if running is not None:
+                running.stop()
+                running.join(JOIN_S)
         self.exit(code)
 
 
@@ -177,20 +261,40 @@ def _name(request: LoadRequest) -> str:
     return request.target.name + (f" + {request.draft.name}" if request.draft else "")
 
 
-def run_app(request: LoadRequest, knobs: Knobs | None = None, *, theme: str = DEFAULT_THEME) -> int:
-    """Open the app; returns the exit code."""
+def share_the_interpreter() -> None:
+    """The decoder's thread and the app have one interpreter: let it change hands often, so that a burst of rendering
+    delays a step by half a millisecond and not by five."""
+    sys.setswitchinterval(0.0005)
+
+
+def run_app(request: LoadRequest, config: Config | None = None, resume: str = "") -> int:
+    """Open the app, with the conversation `resume` if given; returns the exit code."""
     from dflash_tui.engine_session import load_session
 
-    # The decoder's thread and the app share one interpreter: let it change hands often, so that
-    # a burst of rendering delays a step by half a millisecond and not by five.
-    sys.setswitchinterval(0.0005)
-    app = DFlashApp(request, partial(load_session, request), knobs, theme=theme)
-    code = app.run()
+    share_the_interpreter()
+
+    def loader(request: LoadRequest) -> Loader:
+        return partial(load_session, request)
+
+    first_run = config is not None and "target" not in config.origins and not user_file().exists()
+    return open_app(
+        DFlashApp(request, loader(request), loaders=loader, first_run=first_run, config=config, resume=resume)
+    )
+
+
+def open_app(app: DFlashApp) -> int:
+    """Run an app in the terminal until it is left; returns the exit code."""
+    code = app.run(mouse=app.settings.mouse)
     if code is None:
         code = app.return_code or 0
     if app.fault:
         sys.stderr.write(f"dflash-tui: {app.fault}\n")
-    if app.chat.loading_now or app.chat.flow.busy:
+    if app.again:
+        sys.stderr.write("dflash-tui: starting anew, the conversation goes on\n")
+        sys.stderr.flush()
+        # What the interpreter was started with, up to the program's own arguments.
+        os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
+    if app.chat.loading_now or app.chat.flow.busy or app.chat.experiment is not None:
         # A daemon thread deep inside torch can crash an interpreter that is being taken down.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -14,6 +14,11 @@ def clean(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def encodable(text: str) -> str:
+    """`text` with a question mark for each half of a surrogate pair, which no file, database or tokenizer takes."""
+    return text.encode(errors="replace").decode()
+
+
 def token_label(text: str) -> str:
     """A token as the tree shows it: its spaces, line ends and tabs made visible."""
     shown = text.replace("\r", "␍").replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣")

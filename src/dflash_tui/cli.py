@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import DFlashError, KnobError
-from dflash_core.knobs import SPECS, Knobs, parse_settings
-from dflash_tui import __version__
+from dflash_core.knobs import CONTEXT, SPECS, parse_settings
+from dflash_core.trace import tracing
+from dflash_tui import __version__, log
+from dflash_tui.commands.table import COMMANDS, TRACE_HELP, Invocation, file_path
+from dflash_tui.config import Config, load_config
 from dflash_tui.session import LoadRequest
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -35,10 +37,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     _mend_streams()
     parser = build_parser()
     args = parser.parse_args(argv)
-    request = _request(parser, args)
+    config = _config(parser, args)
+    settings = config.settings
+    request = LoadRequest(
+        settings.target,
+        settings.draft,
+        settings.device,
+        settings.knobs,
+        context=args.context,
+        half_activations=args.activations == "f16",
+        draft_type=args.draft_type,
+    )
+    problem = log.begin(settings.log_level, verbose=args.verbose)
+    config = dataclasses.replace(config, problems=(*config.problems, *([problem] if problem else ())))
     try:
-        _check_files(request)
-        code = _dispatch(parser, args, request)
+        if args.command is not None:
+            for line in config.problems:
+                sys.stderr.write(f"dflash-tui: {line}\n")
+        log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
+        _check_files(config)
+        with tracing(args.trace) as trace:
+            watched = request if trace is None else dataclasses.replace(request, watchers=(trace,))
+            code = _dispatch(parser, args, watched, config)
+        if trace is not None and trace.problem:
+            sys.stderr.write(f"dflash-tui: {trace.problem}\n")
         sys.stdout.flush()
         return code
     except DFlashError as error:
@@ -67,22 +89,17 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
+    parser.add_argument("--trace", type=file_path, metavar="FILE", help=TRACE_HELP)
+    parser.add_argument("--theme", metavar="NAME", help="the app's colours")
+    parser.add_argument("--resume", default="", metavar="ID", help="go on with a conversation: an id's beginning")
+    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def command(name: str, help: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+    for one in COMMANDS:
+        sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False)
         _add_global_options(sub, after_command=True)
-        return sub
-
-    ask = command("ask", "answer one prompt on stdout; thinking, progress and figures go to stderr")
-    ask.add_argument("text", nargs="*", help="the prompt; without it, or with -, standard input is read")
-    ask.add_argument("--system", default="", metavar="TEXT", help="the system message")
-
-    inspect = command("inspect", "what a model file holds, and whether a drafter fits it")
-    inspect.add_argument("model", type=_path, nargs="?", metavar="MODEL", help="the file (the demo pair)")
-
-    command("doctor", "check this machine: Python, torch, driver, compiler, memory, folders, terminal")
+        one.options(sub)
     return parser
 
 
@@ -97,10 +114,10 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         return argparse.SUPPRESS if after_command else value
 
     add = parser.add_argument
-    add("--target", type=_path, default=default(None), metavar="FILE", help="the model: a qwen35 GGUF file")
-    add("--draft", type=_path, default=default(None), metavar="FILE", help="its DFlash drafter: a file or folder")
+    add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a qwen35 GGUF file")
+    add("--draft", type=file_path, default=default(None), metavar="FILE", help="its DFlash drafter: a file or folder")
     add("--demo", action="store_true", default=default(False), help="the built-in demo pair (the default)")
-    add("--device", choices=("auto", "cpu", "cuda"), default=default("auto"), help="where to decode")
+    add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
     add(
         "--set",
         dest="set_after" if after_command else "set",
@@ -109,63 +126,60 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         metavar="NAME=VALUE",
         help="set a parameter; may be repeated",
     )
+    add("--activations", choices=("int8", "f16"), default=default("int8"), help="on a GPU: f16 is exact, and slower")
+    add("--draft-type", choices=("q8_0",), default=default(""), help="on a GPU: pack a float drafter tighter")
+    add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
+    add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
     add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")
 
 
-def _path(text: str) -> Path:
+def _context(text: str) -> int:
     try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # "~name" of a user that does not exist
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+        return int(CONTEXT.parse(text))
+    except KnobError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> LoadRequest:
-    """The checked options. Leaves through `parser.error`, exit code 2, where they contradict each other."""
-    settings: dict[str, str] = {}
+def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config:
+    """The settings, the command line over all others. Leaves through `parser.error`, exit code 2, where options
+    contradict each other."""
+    pairs: dict[str, str] = {}
     for pair in [*args.set, *getattr(args, "set_after", [])]:
         name, equals, value = pair.partition("=")
         if not equals:
             parser.error(f"--set {pair}: expected NAME=VALUE")
-        settings[name.strip()] = value
+        pairs[name.strip()] = value
     try:
-        knobs = Knobs().replace(**parse_settings(settings))
+        given: dict[str, Any] = {f"knobs.{name}": value for name, value in parse_settings(pairs).items()}
     except KnobError as error:
         parser.error(f"--set {error}")
     if args.demo and (args.target or args.draft):
         parser.error("--demo brings its own target and drafter; leave out --target and --draft, or --demo")
     if args.draft and not args.target and args.command != "inspect":
         parser.error("--draft needs the --target that it was made for")
+    if args.trace and args.command not in (None, "ask"):
+        parser.error(f"--trace goes with the app and with ask, not with {args.command}")
+    if args.resume and args.command is not None:
+        parser.error(f"--resume goes with the app, not with {args.command}")
     if args.json and args.command is None:
-        parser.error("--json needs a command: ask, inspect or doctor")
-    return LoadRequest(target=args.target, draft=args.draft, device=args.device, knobs=knobs)
+        parser.error(f"--json needs a command: {', '.join(one.name for one in COMMANDS)}")
+    if args.demo or args.target or args.draft:
+        given |= {"target": args.target, "draft": args.draft}
+    given |= {name: value for name, value in (("device", args.device), ("theme", args.theme)) if value is not None}
+    if args.no_mouse:
+        given["mouse"] = False
+    return load_config(given)
 
 
-def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request: LoadRequest) -> int:
-    if args.command == "ask":
-        from dflash_tui.commands import ask
-
-        prompt = ask.read_prompt(args.text, sys.stdin)
-        if not prompt.strip():
-            parser.error("ask: no prompt; give it as an argument or on standard input")
-        return ask.run(request, prompt, system=args.system, as_json=args.json)
-    if args.command == "inspect":
-        from dflash_tui.commands import inspect
-
-        if args.model is not None and request.target is not None:
-            parser.error("inspect: MODEL and --target name the same thing; give one of them")
-        model, draft = args.model or request.target, request.draft
-        if model is None:
-            model, draft = demo_target_path(), draft or demo_draft_path()
-        return inspect.run(model, draft, as_json=args.json)
-    if args.command == "doctor":
-        from dflash_tui.commands import doctor
-
-        return doctor.run(request, as_json=args.json)
+def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request: LoadRequest, config: Config) -> int:
+    for command in COMMANDS:
+        if command.name == args.command:
+            return command.run(Invocation(args, request, config, parser.error))
     if not _on_a_terminal():
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
     from dflash_tui.app import run_app
 
-    return run_app(request)
+    return run_app(request, config, args.resume)
 
 
 def _on_a_terminal() -> bool:
@@ -173,11 +187,13 @@ def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _check_files(request: LoadRequest) -> None:
+def _check_files(config: Config) -> None:
     """Missing files are named before anything is loaded or a screen is taken over."""
-    for option, path in (("--target", request.target), ("--draft", request.draft)):
+    for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
         if path is not None and not path.exists():
-            raise DFlashError(f"{option} {path}: no such file or folder")
+            origin = config.origins[name]
+            named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
+            raise DFlashError(f"{named} {path}: no such file or folder")
 
 
 def _fail(message: str) -> int:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from dflash_core.conversation import Conversation
+import torch
+
+from dflash_core.conversation import Conversation, Models
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import Knobs, Limits
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.loading import CardOptions
 from dflash_core.memory import Ledger
+from dflash_core.record import Loaded, TurnRecord
+from dflash_tui import __version__
 from dflash_tui.session import LoadRequest, Progress
 
 
@@ -27,6 +35,10 @@ class EngineSession:
         return self._conversation
 
     @property
+    def turns(self) -> Sequence[TurnRecord]:
+        return self._conversation.turns
+
+    @property
     def title(self) -> str:
         return self._title
 
@@ -42,6 +54,10 @@ class EngineSession:
     def knobs(self) -> Knobs:
         return self._knobs
 
+    @property
+    def limits(self) -> Limits:
+        return Limits(self._engine.backend.draft_block, self._engine.context_length)
+
     def ledger(self) -> Ledger:
         return self._engine.memory()
 
@@ -55,6 +71,43 @@ class EngineSession:
     def clear(self) -> None:
         self._conversation.reset()
 
+    def laboratory(self) -> Laboratory:
+        return laboratory(self._engine, self._title)
+
+    def aside(self) -> Conversation:
+        engine = self._engine
+        return Conversation(engine, engine.target.tokenizer, engine.target.template)
+
+
+def laboratory(engine: Engine, title: str) -> Laboratory:
+    """Experiments on a loaded engine, with the facts that belong to their figures."""
+    about = (
+        ("program", f"dflash-tui {__version__}"),
+        ("models", title),
+        ("machine", f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads"),
+        ("torch", torch.__version__),
+        ("context", f"{engine.context_length:,}"),
+        ("created", datetime.now(UTC).isoformat(timespec="seconds")),
+    )
+    return Laboratory(engine, engine.target.tokenizer, engine.target.template, about)
+
+
+def title_of(request: LoadRequest) -> str:
+    """What the loaded pair is called."""
+    if request.target is None:
+        return "demo pair"
+    return request.target.stem + (f" + {request.draft.stem}" if request.draft else "")
+
+
+def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> None:
+    """Name the turns of a conversation by their models, and let those who asked for it watch them."""
+    target = request.target.name if request.target else "demo target"
+    draft = request.draft.name if request.draft else "" if request.target else "demo drafter"
+    conversation.models = Models(target, draft, engine.backend.draft_block)
+    conversation.watchers += request.watchers
+    for watcher in request.watchers:
+        watcher(Loaded(title_of(request), engine.context_length, engine.memory()))
+
 
 def load_engine(request: LoadRequest, progress: Progress, stop_key: str) -> tuple[Engine, tuple[str, ...]]:
     """Load what the command line asked for, and what the user should know of it before the first answer.
@@ -64,7 +117,8 @@ def load_engine(request: LoadRequest, progress: Progress, stop_key: str) -> tupl
     target, draft = request.target, request.draft
     if target is None:
         target, draft = demo_target_path(), demo_draft_path()
-    engine = load_pair(target, draft, request.device, progress)
+    card = CardOptions(request.half_activations, request.draft_type)
+    engine = load_pair(target, draft, request.device, progress, context_length=request.context or None, card=card)
     notes = list(engine.notes)
     if draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one")
@@ -76,8 +130,7 @@ def load_engine(request: LoadRequest, progress: Progress, stop_key: str) -> tupl
 
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     """The loaded pair as the app's session. Raises DFlashError."""
-    title = request.target.stem if request.target else "demo pair"
-    if request.target and request.draft:
-        title += f" + {request.draft.stem}"
     engine, notes = load_engine(request, progress, "Esc")
-    return EngineSession(engine, title, request.knobs, notes)
+    session = EngineSession(engine, title_of(request), request.knobs, notes)
+    begin(session.conversation, request, engine)
+    return session

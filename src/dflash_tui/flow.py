@@ -9,9 +9,10 @@ from typing import Protocol
 
 from textual.widget import Widget
 
-from dflash_core.errors import ContextError, DFlashError
+from dflash_core.errors import ContextError, DFlashError, KernelError
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
+from dflash_core.record import TurnRecord
 from dflash_tui.meter import Meter
 from dflash_tui.running import Running
 from dflash_tui.session import OnPrefill, TurnLike
@@ -19,17 +20,26 @@ from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.bars import seconds, short
 from dflash_tui.widgets.transcript import TurnBlock
 
-SHORTEST, LONGEST = 0.05, 0.4
+LOOK_S = 0.05  # how often the flow looks at the decoder's thread
+FIRST_S = 0.1  # the first text is on the screen at most this much later
+SLOWEST_S = 0.5  # and all that follows at most this much
+FIGURES_S = 0.5  # figures are drawn with a frame, and this often where no text comes
+SHARE = 0.08  # the part of the time that the app may take: the decoder stands still for most of it
 
 
 class FlowHost(Protocol):
     """The screen, as the flow sees it."""
 
+    def draw_figures(self) -> None: ...
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None: ...
 
 
 class Flow:
-    """Runs one turn at a time. The decoder's thread is never waited for; this side drains what has arrived."""
+    """Runs one turn at a time. The decoder's thread is never waited for; this side drains what has arrived.
+
+    Whatever changes on the screen is drawn in one frame, because a frame costs ten times what is new in it. The next
+    one waits until the processor time that the app has taken since is within its `SHARE`.
+    """
 
     def __init__(self, widget: Widget, host: FlowHost, folder: Path) -> None:
         self._widget = widget
@@ -38,9 +48,14 @@ class Flow:
         self.running: Running | None = None
         self.meter: Meter | None = None
         self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
         self.answer: Answer | None = None
+        self.lost = False  # the device is: nothing works in this process any more
         self._block: TurnBlock | None = None
         self._taken = (0, 0)
+        self._frame_at = self._frame_cpu = 0.0  # when the last frame began, by both clocks
+        self._figures_at = 0.0
+        self._shown = False  # something of the answer is on the screen
 
     @property
     def busy(self) -> bool:
@@ -50,14 +65,23 @@ class Flow:
         """Start a turn under `block`."""
         # Busy before the first await: keys are handled beside the screen's messages, and a retry may come meanwhile.
         self.running = running = Running(open_turn)
-        self.meter, self.report, self.answer = Meter(), None, None
+        self.meter, self.report, self.record, self.answer = Meter(), None, None, None
         self._block = block
         self._taken = (0, 0)  # characters of text and thinking that were drained
         block.queued("")
         self.answer = await block.add_answer(knobs)
         self.answer.waiting("reading the prompt…")
+        self._shown = False
+        self._frame_at = self._figures_at = time.monotonic()
+        self._frame_cpu = time.thread_time()
         running.start()
-        self._arm(SHORTEST)
+        self._look_again()
+
+    def recall(self, record: TurnRecord | None) -> None:
+        """Stand as at the end of a turn of earlier, or as before any."""
+        self.record = record
+        self.meter = Meter.of(record) if record is not None else None
+        self.report = record.report if record is not None else None
 
     def stop(self) -> None:
         """Ask the turn to end; the text stays."""
@@ -66,44 +90,64 @@ class Flow:
             if self.answer is not None:
                 self.answer.waiting("stopping after this step…")
 
-    def _arm(self, interval: float) -> None:
-        self._widget.set_timer(interval, self._flush)
+    def change(self, knobs: Knobs) -> None:
+        """Have the running turn go on with these knobs from its next step."""
+        if self.running is not None:
+            self.running.change(knobs)
 
-    async def _flush(self) -> None:
+    def _look_again(self) -> None:
+        self._widget.set_timer(LOOK_S, self._look)
+
+    async def _look(self) -> None:
+        """Twenty times a second while a turn runs; most looks only find that the next frame is not due."""
         running, meter, answer = self.running, self.meter, self.answer
         if running is None or meter is None or answer is None:
             return
-        began = time.perf_counter()
         over = running.over  # before the drain: nothing can arrive after it
-        arrivals = running.drain()
-        for arrival in arrivals:
-            meter.add(arrival)
-        if arrivals:
-            text = "".join(arrival.piece.text for arrival in arrivals)
-            thinking = "".join(arrival.piece.thinking for arrival in arrivals)
-            self._taken = (self._taken[0] + len(text), self._taken[1] + len(thinking))
-            await answer.add(text, thinking, meter)
         if over:
+            await self._take(running, meter, answer)
             await self._end()
             return
-        # Spend about a fifth of the time on rendering: a slow append is followed by a longer wait.
-        cost = time.perf_counter() - began
-        self._arm(min(max(4 * cost, SHORTEST), LONGEST))
-
-    def tick(self) -> None:
-        """Four times a second while a turn runs: sample the speed, say what is being waited for."""
-        if self.running is None or self.meter is None or self.answer is None:
-            return
         now = time.monotonic()
-        self.meter.sample(now)
-        if self.running.stopping:
+        figures = now - self._figures_at >= FIGURES_S
+        if (running.arrived or figures) and self._may_draw(now):
+            self._frame_at, self._frame_cpu = now, time.thread_time()
+            with self._widget.app.batch_update():
+                await self._take(running, meter, answer)
+                self._say(running, meter, answer)
+                if figures:
+                    self._figures_at = now
+                    meter.sample(now)
+                    self._host.draw_figures()
+        self._look_again()
+
+    def _may_draw(self, now: float) -> bool:
+        waited = now - self._frame_at
+        if self.running is not None and self.running.arrived and not self._shown and waited >= FIRST_S:
+            return True
+        return waited >= SLOWEST_S or time.thread_time() - self._frame_cpu <= SHARE * waited
+
+    async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
+        """Put what has arrived into the answer."""
+        arrivals = running.drain()
+        self._shown = self._shown or bool(arrivals)
+        for arrival in arrivals:
+            meter.add(arrival)
+        text = "".join(arrival.piece.text for arrival in arrivals)
+        thinking = "".join(arrival.piece.thinking for arrival in arrivals)
+        self._taken = (self._taken[0] + len(text), self._taken[1] + len(thinking))
+        await answer.add(text, thinking, meter)
+
+    def _say(self, running: Running, meter: Meter, answer: Answer) -> None:
+        """Say under the answer what the turn is doing."""
+        if running.stopping:
             return
-        if self.meter.first_at is None:
-            done, total = self.running.prefill
+        if meter.first_at is None:
+            done, total = running.prefill
             far = f"{short(done)} of {short(total)} tok · " if total else ""
-            self.answer.waiting(f"reading the prompt… {far}{seconds(now - self.meter.started)}")
+            answer.waiting(f"reading the prompt… {far}{seconds(time.monotonic() - meter.started)}")
         else:
-            self.answer.waiting(f"writing… {self.meter.tokens} tok")
+            answer.waiting(f"writing… {meter.tokens} tok")
 
     async def _end(self) -> None:
         running, meter, answer, block = self.running, self.meter, self.answer, self._block
@@ -112,13 +156,14 @@ class Flow:
         # A turn that was cut short lets go of what it held back for a whole character or tag.
         await answer.add(running.text[self._taken[0] :], running.thinking[self._taken[1] :], meter)
         block.entered = block.entered or running.opened
-        self.report = running.report
+        self.report, self.record = running.report, running.record
         refused = running.error is not None and not meter.tokens
         outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
         if self.report is not None and running.error is None and self.report.stop != "cancelled":
             outcome = ""
         await answer.end(meter, self.report, outcome)
         if running.error is not None:
+            self.lost = self.lost or needs_restart(running.error)
             await answer.fail(*explain(running.error, running.trace, self._folder))
         answer.place(len(block.answers), len(block.answers))
         self.running = None
@@ -129,9 +174,16 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     """An error as one line, and what to do next. Faults of the program leave their trace in a file."""
     if isinstance(error, ContextError):
         return str(error), "Nothing is lost. /clear begins an empty conversation; a shorter message may fit."
+    if needs_restart(error):
+        return str(error), "The conversation is kept. /reload starts the program anew and goes on with it."
     if isinstance(error, DFlashError):
         return str(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
     return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."
+
+
+def needs_restart(error: Exception) -> bool:
+    """Whether the device is lost for the whole process, so that no other load can help."""
+    return isinstance(error, KernelError) and error.reload
 
 
 def fault(error: Exception) -> str:

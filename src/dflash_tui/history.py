@@ -1,16 +1,18 @@
-"""Prompts that were sent, and the one that was not sent yet, kept in the user's data folder."""
+"""Prompts that were sent, for the arrow keys; kept in the user's data folder."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 KEEP = 1000
+KEEP_CHARACTERS = 1_000_000  # of pasted files, far fewer prompts are kept
 
 
 def data_folder() -> Path:
-    """Where prompts are kept unless the app is told otherwise."""
+    """Where prompts and conversations are kept unless the app is told otherwise."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("dflash-tui", appauthor=False))
@@ -22,14 +24,13 @@ class History:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file = folder / "prompts.jsonl"
-        self._draft_file = folder / "draft.txt"
         self.problem = ""
         self._failed = False
         self._torn = False
         self._entries = self._load()
+        self._shorten()
         self._place = len(self._entries)
         self._draft = ""
-        self._known_draft = ""  # what this app has read from the draft's file, or written there
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -39,9 +40,9 @@ class History:
         """Remember a prompt and step to the end. A repeat of the last one is not kept twice."""
         if prompt.strip() and (not self._entries or self._entries[-1] != prompt):
             self._entries.append(prompt)
-            line = json.dumps({"prompt": prompt}, ensure_ascii=False) + "\n"
-            self._write(self._file, "\n" + line if self._torn else line, append=True)
+            self._write(("\n" if self._torn else "") + _line(prompt), os.O_APPEND)
             self._torn = False
+            self._shorten()
         self._place = len(self._entries)
         self._draft = ""
 
@@ -61,27 +62,6 @@ class History:
         self._place += 1
         return self._draft if self._place == len(self._entries) else self._entries[self._place]
 
-    def save_draft(self, text: str) -> None:
-        """Keep unsent text for the next start. What another running app left there meanwhile goes into the history."""
-        mine, stored = self._known_draft, self.load_draft()
-        if stored not in (mine, text):
-            self.add(stored)
-        if text.strip() or stored:
-            self._write(self._draft_file, text, append=False)
-        self._known_draft = text
-
-    def load_draft(self) -> str:
-        try:
-            self._known_draft = self._draft_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            self._known_draft = ""
-        return self._known_draft
-
-    def save_conversation(self, text: str) -> Path | None:
-        """Keep a conversation that ends before its time; says where it is, None where it could not be written."""
-        path = self.folder / "last-conversation.md"
-        return path if text and self._write(path, text, append=False) else None
-
     def _load(self) -> list[str]:
         try:
             *lines, last = self._file.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -91,28 +71,53 @@ class History:
             self._fail(f"prompt history {self._file} cannot be read: {error.strerror}; starting without it")
             return []
         self._torn = bool(last)
-        entries = []
-        for line in (*lines, last):
-            try:
-                prompt = json.loads(line)["prompt"]
-            except (ValueError, KeyError, TypeError):
-                continue  # a torn last line after a crash costs that line only
-            if isinstance(prompt, str):
-                entries.append(prompt)
-        return entries[-KEEP:]
+        return [prompt for line in (*lines, last) if (prompt := _prompt(line)) is not None]
 
-    def _write(self, path: Path, text: str, *, append: bool) -> bool:
+    def _shorten(self) -> None:
+        """Let go of the oldest prompts, here and in the file, once there are twice as many as are kept."""
+        if len(self._entries) <= 2 * KEEP and sum(map(len, self._entries)) <= 2 * KEEP_CHARACTERS:
+            return
+        self._entries = _newest(self._entries)
+        self._write("".join(map(_line, self._entries)), os.O_TRUNC)
+
+    def _write(self, text: str, how: int) -> None:
+        """Append, or write the whole file anew: beside the old one, which then goes."""
+        path = self._file if how == os.O_APPEND else self._file.with_suffix(".new")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
-            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="replace") as file:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
-            return True
+            if path != self._file:
+                os.replace(path, self._file)
         except OSError as error:
             self._fail(f"{path} cannot be written: {error.strerror}; prompts are kept until the app closes")
-            return False
 
     def _fail(self, problem: str) -> None:
         """The first problem is the one to tell; later ones are its consequences."""
         if not self._failed:
             self._failed, self.problem = True, problem
+
+
+def _line(prompt: str) -> str:
+    return json.dumps({"prompt": prompt}) + "\n"
+
+
+def _prompt(line: str) -> str | None:
+    """None for a line that is none: one torn by a crash costs that line only."""
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return prompt if isinstance(prompt, str) else None
+
+
+def _newest(entries: Sequence[str]) -> list[str]:
+    """The last of `entries` that are worth keeping, oldest first; the very last always."""
+    kept: list[str] = []
+    room = KEEP_CHARACTERS
+    for prompt in reversed(entries[-KEEP:]):
+        room -= len(prompt)
+        if kept and room < 0:
+            break
+        kept.append(prompt)
+    return kept[::-1]

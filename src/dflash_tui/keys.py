@@ -2,52 +2,188 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding
+from textual.widgets import TextArea
+
+_NAMES = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "comma": ",", "full_stop": ".", "slash": "/"}
+_NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]"}
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`action` is a method of the chat screen (`action_…`); without one the row is for the help only."""
+    """`action` is a method (`action_…`) of the screen that `scope` names; without one the row is for the help only.
+
+    `keys` are Textual's names, by commas. `slash` names the command that does the same from the prompt; chat only.
+    """
 
     id: str
     keys: str
-    shown: str
     label: str
     help: str
     action: str = ""
     footer: bool = False
+    slash: str = ""
+    scope: str = "chat"
+
+    @property
+    def shown(self) -> str:
+        """The keys as people write them: Ctrl+B  F12."""
+        return "  ".join(_shown(key) for key in self.keys.split(",") if key)
+
+
+def _shown(key: str) -> str:
+    """One key: ctrl+b is Ctrl+B, f12 is F12; a letter alone stays as it is typed."""
+    *modifiers, last = key.split("+")
+    plain = last if len(last) == 1 and not modifiers else last.title()
+    return "+".join([*(word.title() for word in modifiers), _NAMES.get(last, plain)])
 
 
 ACTIONS: tuple[Action, ...] = (
-    Action("turn.send", "enter", "Enter", "Send", "send the message"),
-    Action("prompt.newline", "ctrl+j", "Ctrl+J  Shift+Enter", "New line", "a new line in the message"),
-    Action("prompt.history", "up", "Up  Down", "History", "earlier prompts, at the edges of the prompt"),
-    Action("turn.stop", "escape", "Esc", "Stop", "stop, keep the text; else close the drawer", "stop", True),
-    Action("turn.retry", "ctrl+r", "Ctrl+R", "Retry", "answer again; the earlier answer stays", "retry", True),
-    Action("param.think", "ctrl+t", "Ctrl+T", "Think", "thinking on or off for the next turn", "think", True),
-    Action("view.params", "f2", "F2", "Params", "parameters of the next turn", "panel('params')", True),
-    Action("view.stats", "f3", "F3", "Stats", "speed and acceptance", "panel('stats')", True),
-    Action("view.tree", "f4", "F4", "Tree", "candidate tree of the last step", "panel('tree')", True),
-    Action("view.memory", "f5", "F5", "Memory", "memory by owner", "panel('memory')", True),
-    Action("view.side", "ctrl+b,f12", "Ctrl+B  F12", "Inspector", "show or hide the inspector", "side"),
-    Action("view.thinking", "alt+t", "Alt+T", "Thinking text", "open or close the newest thinking", "fold"),
-    Action("view.scroll", "pageup", "PgUp  PgDn  End", "Scroll", "scroll; End in an empty prompt follows"),
-    Action("turn.copy", "", "", "Copy answer", "copy the last answer", "copy"),
-    Action("chat.clear", "", "", "Clear", "begin an empty conversation", "clear"),
-    Action("param.reset", "", "", "Reset parameters", "every parameter back to its default", "reset"),
-    Action("app.help", "f1", "F1", "Help", "this page", "help", True),
-    Action("app.palette", "ctrl+p", "Ctrl+P", "Palette", "every action by name; themes too"),
-    Action("app.interrupt", "ctrl+c", "Ctrl+C", "Copy or stop", "copy the selection; else stop the answer"),
-    Action("app.quit", "ctrl+q", "Ctrl+Q", "Quit", "quit; asks once while an answer is written", "app.quit"),
+    Action("turn.send", "enter", "Send", "send the message"),
+    Action("prompt.newline", "ctrl+j,shift+enter", "New line", "a new line in the message"),
+    Action("prompt.history", "up,down", "History", "earlier prompts, at the edges of the prompt"),
+    Action("turn.stop", "escape", "Stop", "stop, keep the text; else close the drawer", "stop", True),
+    Action("turn.retry", "ctrl+r", "Retry", "answer again; the earlier answer stays", "retry", True, "retry"),
+    Action("param.apply", "alt+a", "Apply now", "changes count from the next step on", "apply", slash="apply"),
+    Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
+    Action("param.budget_less", "alt+j", "Smaller tree", "tree budget one less", "nudge('budget', -1)"),
+    Action("param.budget_more", "alt+k", "Larger tree", "tree budget one more", "nudge('budget', 1)"),
+    Action("param.think", "ctrl+t", "Think", "thinking on or off for the next turn", "think", True),
+    Action("view.params", "f2", "Params", "parameters of the next turn", "panel('params')", True, "params"),
+    Action("view.stats", "f3", "Stats", "speed and acceptance", "panel('stats')", True, "stats"),
+    Action("view.tree", "f4", "Tree", "candidate tree of the last step", "panel('tree')", True, "tree"),
+    Action("view.memory", "f5", "Memory", "memory by owner", "panel('memory')", slash="memory"),
+    Action("view.steps", "alt+i", "Steps", "a turn step by step: tree, text, sureness", "open('steps')", slash="steps"),
+    Action("lab.plain", "", "Plain speed", "time plain decoding, to compare with", "open('plain')", slash="plain"),
+    Action("lab.whatif", "f8", "What if", "other budgets, from the last turn", "open('whatif')", slash="whatif"),
+    Action("lab.sweep", "", "Sweep", "parameters over ranges, measured", "open('sweep')"),
+    Action("lab.ab", "", "A against B", "one setting against another; the tree against the chain", "open('ab')"),
+    Action("view.side", "ctrl+b,f12", "Inspector", "show or hide the inspector", "side"),
+    Action("view.thinking", "alt+t", "Thinking text", "open or close the newest thinking", "fold"),
+    Action("view.scroll", "pageup,pagedown,end", "Scroll", "scroll; End in an empty prompt follows"),
+    Action("turn.copy", "", "Copy answer", "copy the last answer", "copy", slash="copy"),
+    Action("turn.edit", "alt+e", "Edit message", "the chosen or last message anew, as a branch", "edit", slash="edit"),
+    Action("turn.up", "alt+up", "Choose up", "choose the message above", "choose(-1)"),
+    Action("turn.down", "alt+down", "Choose down", "choose the message below", "choose(1)"),
+    Action("turn.before", "alt+left", "Version before", "the version before, of a message or answer", "version(-1)"),
+    Action("turn.after", "alt+right", "Version after", "the version after, of a message or answer", "version(1)"),
+    Action("chat.switch", "ctrl+o", "Chats", "all conversations: open, search, rename", "open('chats')", True, "chats"),
+    Action("chat.clear", "ctrl+n", "New chat", "an empty conversation; this one is kept", "clear", slash="clear"),
+    Action("chat.rename", "", "Rename chat", "another title for this conversation", "rename"),
+    Action("chat.export", "", "Export chat", "this conversation as Markdown, JSON or SVG", "export"),
+    Action("param.reload", "", "Reload", "load the model again, with another context", "reload", slash="reload"),
+    Action("param.reset", "", "Reset parameters", "every parameter back to its default", "reset", slash="reset"),
+    Action("app.models", "", "Model", "another model: the demo pair, a file near, a path", "open('models')"),
+    Action("app.theme", "", "Theme", "other colours, tried while you choose", "open('themes')"),
+    Action("app.bench", "", "Bench", "what the app costs the decoder, measured here", "bench", slash="bench"),
+    Action("app.log", "", "Log", "where the log file is", "log", slash="log"),
+    Action("app.help", "f1", "Help", "this page", "help", True, "help"),
+    Action("app.palette", "ctrl+p", "Palette", "every action by name"),
+    Action("app.interrupt", "ctrl+c", "Copy or stop", "copy the selection; else stop the answer"),
+    Action("steps.before", "left_square_bracket", "Step before", "the step before", "step(-1)", scope="steps"),
+    Action("steps.next", "right_square_bracket", "Next step", "the next step", "step(1)", scope="steps"),
+    Action("steps.older", "comma", "Older", "the turn before", "turn(-1)", True, scope="steps"),
+    Action("steps.newer", "full_stop", "Newer", "the turn after", "turn(1)", True, scope="steps"),
+    Action("steps.view", "v,tab", "View", "tree, text or calibration", "view", True, scope="steps"),
+    Action("steps.by", "c", "Colour", "mark the text by draft depth or by step", "by", True, scope="steps"),
+    Action("steps.left_out", "r", "Left out", "candidates that found no place", "left_out", True, scope="steps"),
+    Action("steps.taken", "a", "Taken", "the accepted path alone", "taken", True, scope="steps"),
+    Action("steps.all", "s", "All", "calibration over this turn, or the newest 20", "all", True, scope="steps"),
+    Action("steps.up", "pageup", "Scroll up", "scroll the first view up", "scroll(-1)", scope="steps"),
+    Action("steps.down", "pagedown", "Scroll down", "scroll the first view down", "scroll(1)", scope="steps"),
+    Action("steps.help", "f1", "Help", "these keys", "help", True, scope="steps"),
+    Action("steps.back", "escape", "Back", "to the chat", "back", True, scope="steps"),
+    Action("plain.measure", "m", "Measure", "measure again", "measure", True, scope="plain"),
+    Action("plain.help", "f1", "Help", "these keys", "help", True, scope="plain"),
+    Action("plain.back", "escape", "Back", "stop what runs; else close", "back", True, scope="plain"),
+    Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True, scope="whatif"),
+    Action("whatif.measure", "m", "Time steps", "measure ms per step by budget", "measure", True, scope="whatif"),
+    Action("whatif.adopt", "a", "Adopt best", "the best budget from the next turn", "adopt", True, scope="whatif"),
+    Action("whatif.choose", "enter", "Adopt", "the budget under the cursor from the next turn", scope="whatif"),
+    Action("whatif.help", "f1", "Help", "these keys", "help", True, scope="whatif"),
+    Action("whatif.back", "escape", "Back", "stop what runs; else close", "back", True, scope="whatif"),
+    Action("sweep.edit", "e", "Edit", "change what is swept; Enter starts it", "edit", True, scope="sweep"),
+    Action("sweep.adopt", "a", "Adopt best", "the best setting from the next turn", "adopt", True, scope="sweep"),
+    Action("sweep.choose", "enter", "Adopt", "the setting under the cursor from the next turn", scope="sweep"),
+    Action("sweep.export", "x", "Export", "write JSON, CSV, PNG or SVG", "export", True, scope="sweep"),
+    Action("sweep.help", "f1", "Help", "these keys", "help", True, scope="sweep"),
+    Action("sweep.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="sweep"),
+    Action("ab.edit", "e", "Edit", "change A and B; Enter starts it", "edit", True, scope="ab"),
+    Action("ab.take_a", "1", "Adopt A", "setting A from the next turn", "take(0)", True, scope="ab"),
+    Action("ab.take_b", "2", "Adopt B", "setting B from the next turn", "take(1)", True, scope="ab"),
+    Action("ab.export", "x", "Export", "write JSON, CSV, PNG or SVG", "export", True, scope="ab"),
+    Action("ab.help", "f1", "Help", "these keys", "help", True, scope="ab"),
+    Action("ab.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="ab"),
+    Action("chats.open", "enter", "Open", "go on with the conversation", scope="chats"),
+    Action("chats.search", "slash", "Search", "words of titles and messages", "search", True, scope="chats"),
+    Action("chats.rename", "r", "Rename", "another title", "rename", True, scope="chats"),
+    Action("chats.export", "x", "Export", "write Markdown, JSON or SVG", "export", True, scope="chats"),
+    Action("chats.delete", "d,delete", "Delete", "delete it for good; asks first", "delete", True, scope="chats"),
+    Action("chats.new", "n", "New", "an empty conversation", "new", True, scope="chats"),
+    Action("chats.help", "f1", "Help", "these keys", "help", True, scope="chats"),
+    Action("chats.back", "escape", "Back", "close the search; else the list", "back", True, scope="chats"),
+    Action("app.quit", "ctrl+q", "Quit", "quit; asks once while an answer is written", "app.quit", slash="quit"),
 )
 
 
-def bindings() -> list[Binding]:
-    """The chat screen's key bindings. Ids are stable, so that keys can be remapped later."""
+FIXED = frozenset(one.id for one in ACTIONS if not one.action)
+"""Keys that a widget handles itself, and the palette's."""
+_EDITING = {key for one in TextArea.BINDINGS if isinstance(one, Binding) for key in one.key.split(",")}
+_KEY = re.compile(r"((ctrl|alt|shift|super|meta)\+)*([a-z0-9_]+)")
+
+
+def remapped(wanted: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, str], list[str]]:
+    """The actions with a user's keys, the keymap that makes them so, and a line for each entry that is left out.
+
+    `wanted` maps ids to keys by commas; "" takes an action's keys away. A key that two actions of one screen would
+    have is refused, and so is one that no terminal sends.
+    """
+    known = {one.id: one for one in ACTIONS}
+    keymap: dict[str, str] = {}
+    problems: list[str] = []
+    for id, keys in wanted.items():
+        names = [key.strip().lower() for key in keys.split(",") if key.strip()]
+        if id not in known:
+            near = difflib.get_close_matches(id, list(known), n=1)
+            problems.append(f"{id}: no such action" + (f"; did you mean {near[0]}?" if near else ""))
+        elif id in FIXED:
+            problems.append(f"{id}: its keys are fixed")
+        elif wrong := next((key for key in names if not _KEY.fullmatch(key)), None):
+            problems.append(f"{id}: {wrong!r} is no key; write it as ctrl+r, f10 or alt+up")
+        elif dead := next((key for key in names if key in ("ctrl+h", "ctrl+i", "ctrl+m")), None):
+            problems.append(f"{id}: terminals send {dead} as another key; choose one that arrives")
+        elif known[id].scope == "chat" and (
+            taken := next((key for key in names if key in _EDITING or len(key) == 1), "")
+        ):
+            problems.append(f"{id}: the prompt needs {taken} for typing; choose another key")
+        else:
+            keymap[id] = ",".join(names)
+    owners: dict[tuple[str, str], str] = {}
+    for one in sorted(ACTIONS, key=lambda one: one.id in keymap):
+        for key in keymap.get(one.id, one.keys).split(","):
+            owner = owners.setdefault((one.scope, key), one.id) if key else one.id
+            if owner != one.id and one.id in keymap and owner not in keymap:
+                problems.append(f"{one.id}: {key} belongs to {owner}; give that one another key first")
+                del keymap[one.id]
+                break
+            if owner != one.id and one.id in keymap:
+                problems.append(f"{one.id}: {key} was given to {owner} too; that one keeps it")
+                del keymap[one.id]
+                break
+    actions = tuple(dataclasses.replace(one, keys=keymap.get(one.id, one.keys)) for one in ACTIONS)
+    return actions, keymap, problems
+
+
+def bindings(scope: str = "chat") -> list[Binding]:
+    """The key bindings of one screen. Ids are stable, so that keys can be remapped."""
     return [
         Binding(one.keys, one.action, one.label, id=one.id, show=one.footer)
         for one in ACTIONS
-        if one.action and one.keys and not one.action.startswith("app.")
+        if one.scope == scope and one.action and one.keys and not one.action.startswith("app.")
     ]

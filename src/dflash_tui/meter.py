@@ -6,7 +6,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from dflash_core.events import PrefillEvent, StepEvent, StepTotals
+from dflash_core.events import PartTotals, PrefillEvent, StepEvent, StepTotals
+from dflash_core.record import TurnRecord
 from dflash_tui.running import Arrival
 
 WINDOW_S = 2.0
@@ -20,6 +21,7 @@ class Meter:
     prefill: PrefillEvent | None = None
     last: StepEvent | None = None
     totals: StepTotals = field(default_factory=StepTotals)
+    parts: PartTotals = field(default_factory=PartTotals)
     tokens: int = 0
     thinking_tokens: int = 0
     first_at: float | None = None
@@ -29,12 +31,21 @@ class Meter:
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=512))
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
+    @classmethod
+    def of(cls, record: TurnRecord) -> Meter:
+        """As it stood at the end of a turn of earlier."""
+        meter = cls()
+        for piece in record.pieces:
+            meter.add(Arrival(piece.at, piece))
+        return meter
+
     def add(self, arrival: Arrival) -> None:
         """Count one piece."""
         event, at = arrival.piece.event, arrival.at
         count = len(event.tokens)
         self.tokens += count
         self.last_at = at
+        self.parts.add(arrival.piece)
         if arrival.piece.thinking and not arrival.piece.text:
             self.thinking_tokens += count
             self.thinking_until = at

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dflash_core.errors import DFlashError
 from dflash_core.events import Piece, TurnReport
+from dflash_core.knobs import Knobs
+from dflash_core.record import TurnRecord
+from dflash_tui.background import Background
 from dflash_tui.session import OnPrefill, TurnLike
 
 
@@ -22,44 +22,26 @@ class Arrival:
     piece: Piece
 
 
-class Running:
+class Running(Background):
     """A turn under way: `start` it, `drain` it, `stop` it from any thread. Never raises in the app's thread."""
 
     def __init__(self, open_turn: Callable[[OnPrefill], TurnLike]) -> None:
+        super().__init__("dflash-turn")
         self._open = open_turn
         self._arrivals: deque[Arrival] = deque()
-        self._stop = threading.Event()
-        self._over = threading.Event()
         self._turn: TurnLike | None = None
         self.prefill = (0, 0)
-        self.error: Exception | None = None
-        self.trace = ""
-        # Daemon: a decoder that is deep in one long step must not keep a closed app alive.
-        self._thread = threading.Thread(target=self._run, name="dflash-turn", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         """Ask the turn to end after its current step; what it produced is kept."""
-        self._stop.set()
+        super().stop()
         if self._turn is not None:
             self._turn.stop()
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread; True where it has ended, or was never started."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    @property
-    def stopping(self) -> bool:
-        return self._stop.is_set()
-
-    @property
-    def over(self) -> bool:
-        """The thread is done and will append nothing more. Read this before the last `drain`."""
-        return self._over.is_set()
+    def change(self, knobs: Knobs) -> None:
+        """Have the answer go on with these knobs from its next step."""
+        if self._turn is not None:
+            self._turn.change(knobs)
 
     @property
     def opened(self) -> bool:
@@ -78,6 +60,15 @@ class Running:
     def report(self) -> TurnReport | None:
         return self._turn.report if self._turn is not None else None
 
+    @property
+    def arrived(self) -> bool:
+        """Something waits to be drained."""
+        return bool(self._arrivals)
+
+    @property
+    def record(self) -> TurnRecord | None:
+        return self._turn.record if self._turn is not None else None
+
     def drain(self) -> list[Arrival]:
         """Everything that has arrived since the last call."""
         taken: list[Arrival] = []
@@ -88,17 +79,9 @@ class Running:
     def _prefilled(self, done: int, total: int) -> None:
         self.prefill = (done, total)
 
-    def _run(self) -> None:
-        try:
-            turn = self._turn = self._open(self._prefilled)
-            if self._stop.is_set():
-                turn.stop()
-            for piece in turn:
-                self._arrivals.append(Arrival(time.monotonic(), piece))
-        except DFlashError as error:
-            self.error = error
-        except Exception as error:
-            self.error = error
-            self.trace = traceback.format_exc()
-        finally:
-            self._over.set()
+    def work(self) -> None:
+        turn = self._turn = self._open(self._prefilled)
+        if self.stopping:
+            turn.stop()
+        for piece in turn:
+            self._arrivals.append(Arrival(time.monotonic(), piece))

@@ -1,8 +1,9 @@
 """Where streamed Markdown may be cut, so that the block that is still open stays small.
 
 Textual rebuilds the last top-level block on every append, so a list of 150 items or a table of 400 rows costs 300 ms
-each time. A long list is cut in front of a top-level item; a long fence, table or paragraph goes on as plain lines
-until it closes. The scan is by line and only decides about speed: the finished message is rendered from its full text.
+each time. A long list is cut in front of a top-level item, and what is before the cut stands still; a long fence, table
+or paragraph goes on as plain lines until it closes. The scan is by line and only decides about speed: the finished
+message is rendered from its full text.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+# Characters of an open block that are rendered again with every append.
 LIST_LIMIT = 200
-BLOCK_LIMIT = 8_000
-TABLE_ROWS = 16
+TABLE_LIMIT = 500
+BLOCK_LIMIT = 2_000
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])(?=[ \t]|$)")
@@ -26,7 +28,7 @@ _DEFINITION = re.compile(r" {0,3}\[[^\]]+\]:")
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """append: to the open segment; cut: a new segment begins; plain: to the plain tail; join: the tail closes."""
+    """append: to the open segment; cut: its list goes on in a new one; plain: to the plain tail; join: that closes."""
 
     kind: Literal["append", "cut", "plain", "join"]
     text: str = ""
@@ -41,7 +43,6 @@ class Segmenter:
         self._held = ""
         self._kind: Literal["", "para", "list", "fence", "table"] = ""
         self._size = 0
-        self._rows = 0
         self._fence = ""
         self._family = ""
         self._number = 0
@@ -62,8 +63,7 @@ class Segmenter:
             if self._plain:
                 ops.append(Op("plain", part))
             elif self._line == part and self._cuts_here():
-                # Bullets look the same in two lists; numbers are aligned to the widest of their list.
-                self.dirty = self.dirty or part[0].isdigit()
+                self.dirty = True
                 ops.append(Op("cut", self._renumbered(part)))
                 self._size = 0
             else:
@@ -118,8 +118,8 @@ class Segmenter:
         if self._plain and self._kind != was:
             self._plain = False
             return [Op("join")]
-        long = self._size > BLOCK_LIMIT if self._kind in ("fence", "para") else self._rows > TABLE_ROWS
-        if not self._plain and long and self._kind in ("fence", "para", "table"):
+        limit = {"fence": BLOCK_LIMIT, "para": BLOCK_LIMIT, "table": TABLE_LIMIT}.get(self._kind)
+        if limit is not None and self._size > limit:
             self._plain = True
         return []
 
@@ -142,9 +142,9 @@ class Segmenter:
         elif self._kind == "list" and not self._blank:
             pass  # a lazy continuation line
         elif self._kind == "table" and "|" in line:
-            self._rows += 1
+            pass
         elif "|" in self._previous and _DELIMITER.match(line) and self._kind == "para":
-            self._kind, self._rows = "table", 0
+            self._kind = "table"
         else:
             self._kind = "para"
 

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from dflash_core.events import Piece, TurnReport
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import Knobs, Limits
 from dflash_core.memory import Ledger
+from dflash_core.record import Line, TurnRecord
+from dflash_core.turns import Turns
+
+if TYPE_CHECKING:
+    from dflash_core.conversation import Message
+    from dflash_core.lab.laboratory import Laboratory
+
+
+class Watcher(Protocol):
+    """Told of each line of a turn's record as it comes, on the decoder's thread; `problem` says why it gave up."""
+
+    problem: str
+
+    def __call__(self, line: Line) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +34,10 @@ class LoadRequest:
     draft: Path | None = None
     device: str = "auto"
     knobs: Knobs = field(default_factory=Knobs)
+    watchers: tuple[Watcher, ...] = ()
+    context: int = 0  # positions; 0 is as many as fit
+    half_activations: bool = False  # on a card: f16 activations for every matrix
+    draft_type: str = ""  # on a card: "q8_0" packs the drafter tighter
 
 
 OnPrefill = Callable[[int, int], None]
@@ -31,27 +49,41 @@ class TurnLike(Protocol):
     @property
     def report(self) -> TurnReport | None: ...
     @property
+    def record(self) -> TurnRecord | None: ...
+    @property
     def text(self) -> str: ...
     @property
     def thinking(self) -> str: ...
     def __iter__(self) -> Iterator[Piece]: ...
     def stop(self) -> None: ...
+    def change(self, knobs: Knobs) -> None:
+        """Go on with these knobs from the next step; what only a new turn can take stays as it is."""
+        ...
 
 
 class MessageLike(Protocol):
     """One message of the conversation, as the next prompt will hold it."""
 
     @property
-    def role(self) -> str: ...
+    def role(self) -> Literal["system", "user", "assistant"]: ...
     @property
     def content(self) -> str: ...
+    @property
+    def thinking(self) -> str: ...
 
 
 class ConversationLike(Protocol):
-    """The chat over a decoder: `ask` adds a user message, `retry` answers the last one again."""
+    """The chat over a decoder: `ask` adds a user message, `retry` answers the last one again.
+
+    `set_messages` has it go on from another history; `watchers` are told each line of the records to come.
+    """
+
+    watchers: list[Callable[[Line], None]]
+    turns: Turns
 
     @property
     def messages(self) -> Sequence[MessageLike]: ...
+    def set_messages(self, messages: Sequence[Message]) -> None: ...
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
 
@@ -68,12 +100,27 @@ class SessionLike(Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
     @property
+    def turns(self) -> Sequence[TurnRecord]:
+        """Every turn that was answered in this conversation, oldest first."""
+        ...
+
+    @property
     def knobs(self) -> Knobs: ...
     def ledger(self) -> Ledger: ...
     def context_used(self) -> int: ...
+    @property
+    def limits(self) -> Limits: ...
     def token_text(self, token: int) -> str: ...
     def clear(self) -> None:
         """Begin an empty conversation."""
+        ...
+
+    def laboratory(self) -> Laboratory:
+        """Experiments beside the conversation."""
+        ...
+
+    def aside(self) -> ConversationLike:
+        """An empty conversation over the same decoder, beside the one that is shown: for measuring."""
         ...
 
 

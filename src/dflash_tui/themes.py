@@ -12,7 +12,6 @@ from typing import Any
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-DEFAULT_THEME = "dflash-night"
 _COLORS = (
     "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel",
     "boost",

@@ -27,7 +27,7 @@ def keys_table(actions: Sequence[Action]) -> str:
     lines = ["| key | does |", "|---|---|"]
     for action in actions:
         help = "these keys, in the app" if action.id == "app.help" else action.help
-        if action.shown:
+        if action.shown and action.scope == "chat":  # other screens list theirs with F1
             lines.append(f"| {action.shown.replace('  ', ', ')} | {help} |")
     return "\n".join(lines) + "\n"
 

@@ -15,6 +15,7 @@ from dflash_tui.session import LoadRequest
 from .fake import FakeSession, loader
 
 SIZES = ((80, 24), (120, 40), (200, 60))
+DOCS = Path(__file__).parents[2] / "docs"
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
@@ -29,10 +30,17 @@ def size(request: pytest.FixtureRequest) -> tuple[int, int]:
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The app looks the same whatever terminal the tests run in."""
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The app looks the same whatever terminal the tests run in, and whoever runs them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+
+
+@pytest.fixture
+def no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal without color. Take it before the app is made; `settled(pilot, bare_text)` is then the screen."""
+    monkeypatch.setenv("NO_COLOR", "1")
 
 
 @pytest.fixture
@@ -45,6 +53,19 @@ def make_app(tmp_path: Path) -> Callable[..., DFlashApp]:
         return DFlashApp(LoadRequest(), load, knobs, **options)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def picture(request: pytest.FixtureRequest) -> Callable[[str, DFlashApp], None]:
+    """Write a screen into docs/ as SVG, with `--update-snapshots` or where it is missing."""
+
+    def save(name: str, app: DFlashApp) -> None:
+        path = DOCS / f"{name}.svg"
+        svg = app.export_screenshot(title="dflash-tui")
+        if request.config.getoption("--update-snapshots", default=False) or not path.exists():
+            path.write_text(svg, encoding="utf-8")
+
+    return save
 
 
 @pytest.fixture

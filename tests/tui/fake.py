@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dflash_core.errors import DFlashError
 from dflash_core.events import (
     Event,
+    PartTotals,
     Piece,
     PrefillEvent,
     StageTimes,
+    StepDrafts,
     StepEvent,
     StepTree,
     TurnReport,
     turn_stats,
 )
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import Knobs, Limits
 from dflash_core.memory import Ledger, Owner
+from dflash_core.record import Line, Recorder, Start, TurnRecord
+from dflash_core.turns import Turns
 from dflash_tui.session import OnPrefill, Progress
 
 ANSWER = """Speculative decoding keeps the target distribution intact: a cheap drafter proposes tokens, \
@@ -38,6 +43,7 @@ def follow(tree, posterior):
 """
 LENGTHS = (4, 6, 2, 8, 5, 3, 7, 1, 6, 5)
 BLOCK = 16
+CREATED = "2026-01-01T12:00:00.000+00:00"
 REASON = "auto takes the tree for now"
 
 
@@ -88,6 +94,19 @@ def step_tree(words: Vocabulary, path: list[str], root: str, mode: str) -> StepT
     return StepTree(tuple(tokens), tuple(parents), tuple(depths), tuple(probs), tuple(paths), tuple(accepted))
 
 
+def step_drafts(tree: StepTree, width: int = 4) -> StepDrafts:
+    """Candidates that such a tree was built from: its nodes by depth, then words that found no place in it."""
+    depths = range(1, max(tree.depths) + 1)
+    rows = [[node for node, depth in enumerate(tree.depths) if depth == wanted] for wanted in depths]
+    tokens = [tuple(tree.tokens[node] for node in row) for row in rows]
+    probs = [tuple(math.log(tree.probs[node]) for node in row) for row in rows]
+    spare = range(9_000, 9_000 + width)
+    return StepDrafts(
+        tuple((*row, *spare)[:width] for row in tokens),
+        tuple((*row, *(row[-1] - 1.0 - n for n in range(width)))[:width] for row in probs),
+    )
+
+
 class Turn:
     """Yields the script step by step. `gate`, where given, lets one piece pass per release."""
 
@@ -95,8 +114,14 @@ class Turn:
         self._session = session
         self._message = message
         self._knobs = knobs
+        self._live = knobs
+        self._parts = PartTotals()
+        prompt = next((one.content for one in reversed(session.conversation.messages) if one.role == "user"), "")
+        start = Start(CREATED, session.title, "", "", prompt, tuple(range(120)), knobs, draft_block=BLOCK)
+        self._recorder = Recorder(start, session.token_text)
         self._stopped = threading.Event()
         self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
         self.text = ""
         self.thinking = ""
 
@@ -105,8 +130,13 @@ class Turn:
         if self._session.gate is not None:
             self._session.gate.release()
 
+    def change(self, knobs: Knobs) -> None:
+        self._session.changes.append(knobs)
+        self._live = self._live.in_mid_turn(knobs)
+
     def __iter__(self) -> Iterator[Piece]:
         script, knobs = self._session, self._knobs
+        self._recorder.begin(script.conversation.watchers)
         mode = "tree" if knobs.mode == "auto" else knobs.mode
         thought = script.thinking if knobs.thinking else ""
         tokens = [*split(thought), *split(script.answer)]
@@ -132,9 +162,12 @@ class Turn:
                 0 if mode == "ar" else min(max(tree.depths), BLOCK - 1),
                 len(part) - 1,
                 120 + at + len(part),
-                StageTimes(2.1, 0.4, 11.2, 0.2, 0.9),
+                StageTimes(2.1, 0.4, 11.2, 0.2, 0.9, 0.3),
                 mode,
                 REASON,
+                drafts=step_drafts(tree),
+                wanted=words.id(part[-1]),
+                knobs=self._live,
             )
             steps.append(event)
             yield self._piece(event, part, at, len(split(thought)))
@@ -142,22 +175,33 @@ class Turn:
         stop = "cancelled" if self._stopped.is_set() else "stop token"
         ids = tuple(token for event in (prefill, *steps) for token in event.tokens)
         took = time.monotonic() - began if script.clock is None else script.clock * max(len(steps), 1)
-        stats = turn_stats(prefill, steps, took)
+        stats = turn_stats(prefill, steps, took, self._parts)
         self.report = TurnReport(self.text, self.thinking, ids, mode, REASON, stop, knobs, stats)
-        self._message.content, self._message.report = self.text, self.report
+        self._message.content, self._message.thinking, self._message.report = self.text, self.thinking, self.report
+        self.record = self._recorder.end(self.report)
+        script.conversation.turns.append(self.record)
 
     def _piece(self, event: Event, part: list[str], at: int, thought: int) -> Piece:
         thinking = "".join(part[: max(thought - at, 0)])
         text = "".join(part[max(thought - at, 0) :])
         self.text += text
         self.thinking += thinking
-        return Piece(event, text, thinking)
+        # On the script's own clock, so that figures made from it do not depend on the machine's.
+        place = len(self._recorder.events)
+        clock = self._session.clock
+        at = 0.084 + place * (self._session.pace if clock is None else clock)
+        piece = Piece(event, text, thinking, at)
+        self._parts.add(piece)
+        self._recorder.add(piece)
+        return piece
 
 
 class FakeConversation:
     def __init__(self, session: FakeSession) -> None:
         self._session = session
         self.messages: list[Message] = []
+        self.turns = Turns()
+        self.watchers: list[Callable[[Line], None]] = []
 
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         self._session.asked.append((prompt, knobs))
@@ -170,6 +214,9 @@ class FakeConversation:
         self._session.asked.append(("<retry>", knobs))
         del self.messages[-1]
         return self._answer(knobs)
+
+    def set_messages(self, messages: Sequence[object]) -> None:
+        self.messages = [Message(one.role, one.content, one.thinking, one.report) for one in messages]  # type: ignore[attr-defined]
 
     def _answer(self, knobs: Knobs) -> Turn:
         self.messages.append(Message("assistant", ""))
@@ -190,12 +237,14 @@ class FakeSession:
     error: Exception = field(default_factory=lambda: DFlashError("the device was lost in mid-step"))
     title: str = "Qwen3.5-demo Q8_0 + DFlash-b16"
     context_length: int = 32_768
+    draft_block: int = BLOCK
     notes: tuple[str, ...] = ()
     knobs: Knobs = field(default_factory=Knobs)
 
     def __post_init__(self) -> None:
         self.words = Vocabulary()
         self.asked: list[tuple[str, Knobs]] = []
+        self.changes: list[Knobs] = []
         self.conversation = FakeConversation(self)
 
     def wait(self) -> None:
@@ -219,7 +268,18 @@ class FakeSession:
         return 60 * len(self.conversation.messages)
 
     def token_text(self, token: int) -> str:
-        return self.words.texts[token]
+        return self.words.texts[token] if token < len(self.words.texts) else f" w{token}"
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.draft_block, self.context_length)
+
+    @property
+    def turns(self) -> Turns:
+        return self.conversation.turns
+
+    def aside(self) -> FakeConversation:
+        return FakeConversation(self)
 
     def clear(self) -> None:
         self.conversation = FakeConversation(self)

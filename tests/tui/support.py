@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from dflash_tui.app import DFlashApp
@@ -62,12 +63,37 @@ def screen_text(app: object) -> str:
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
 
 
-async def settled(pilot: Pilot[int]) -> str:
+ATTRIBUTES = (("reverse", "r"), ("underline", "u"), ("bold", "b"), ("italic", "i"), ("strike", "s"), ("dim", "d"))
+
+
+def bare_text(app: object) -> str:
+    """The screen without its colors: each row, and under it the row's text attributes where it has any.
+
+    Fails where a cell still has a color: NO_COLOR must be set before the app is made.
+    """
+    rows = []
+    for strip in app.screen._compositor.render_strips():  # type: ignore[attr-defined]
+        text, marks = "", ""
+        for segment in strip:
+            style = segment.style
+            text += segment.text
+            mark = next((letter for name, letter in ATTRIBUTES if style is not None and getattr(style, name)), " ")
+            marks += mark * cell_len(segment.text)
+            for color in (style.color, style.bgcolor) if style is not None else ():
+                triplet = color.triplet if color is not None else None
+                assert triplet is None or max(triplet) - min(triplet) <= 2, f"a color in {segment.text!r}: {color}"
+        rows.append(text.rstrip())
+        if marks.strip():
+            rows.append("~" + marks.rstrip())
+    return "\n".join(rows) + "\n"
+
+
+async def settled(pilot: Pilot[int], text_of: Callable[[object], str] = screen_text) -> str:
     """The screen's text once it has stopped changing; a busy machine paints late."""
     last = ""
     for _ in range(40):
         await pilot.pause(0.05)
-        text = screen_text(pilot.app)
+        text = text_of(pilot.app)
         if text == last:
             return text
         last = text

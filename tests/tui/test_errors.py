@@ -11,6 +11,7 @@ import pytest
 
 from dflash_core.errors import ContextError, DFlashError, FormatError
 from dflash_tui.app import DFlashApp, run_app
+from dflash_tui.keeper import Keeper
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
@@ -176,13 +177,14 @@ async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make
     with pytest.raises(ZeroDivisionError):
         await use()
     data = tmp_path / "data"
-    assert (data / "draft.txt").read_text() == "half a thought"
-    assert (data / "last-conversation.md").read_text() == f"> hi\n\n{ANSWER}"
+    keeper = Keeper(data)
+    assert keeper.rescue().texts == ("half a thought",)
+    assert [node.content for node in keeper.store.branches(keeper.store.list()[0].card.id).path] == ["hi", ANSWER]
     assert "ZeroDivisionError" in (data / "last-error.txt").read_text()
     assert "\n" not in app.fault
     assert app.fault.startswith("fault in the program: ZeroDivisionError")
-    for name in ("last-conversation.md", "last-error.txt"):
-        assert str(data / name) in app.fault
+    assert "your text comes back at the next start; the conversation is kept" in app.fault
+    assert str(data / "last-error.txt") in app.fault
     assert not app._exit_renderables, "no page of source on the terminal"
 
 
@@ -191,7 +193,7 @@ def test_a_fault_in_the_app_is_one_line_and_exit_code_1(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
-    def run(app: DFlashApp) -> None:
+    def run(app: DFlashApp, *, mouse: bool) -> None:
         app._handle_exception(ZeroDivisionError("by zero"))
 
     monkeypatch.setattr(DFlashApp, "run", run)
@@ -209,7 +211,7 @@ async def test_a_data_folder_with_brackets_in_its_name_is_named_as_it_is(make_ap
         await ask(pilot, "hi")
         await idle(pilot)
         assert "[/b][red]" in next(iter(app._notifications)).message
-        await shows(pilot, "Prompt history", "[/b]")
+        await shows(pilot, "Data folder", "[/b]")
 
 
 async def test_a_loader_that_has_just_ended_still_counts_as_loading(make_app: MakeApp) -> None:

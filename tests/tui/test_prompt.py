@@ -14,7 +14,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.history import History
 
 from .fake import FakeSession
-from .support import ask, idle, loaded, shows
+from .support import ask, idle, loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -50,6 +50,15 @@ async def test_enter_on_an_empty_prompt_sends_nothing(make_app: MakeApp) -> None
         await pilot.press("enter", "space", "enter")
         await pilot.pause()
         assert session.asked == []
+
+
+async def test_a_paste_keeps_text_only(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.post_message(Paste("one\r\ntwo\rthree\x1b[31m\x07\tfour\x9b"))
+        await wait_until(pilot, lambda: bool(app.chat.prompt.text))
+        assert app.chat.prompt.text == "one\ntwo\nthree[31m\tfour"
 
 
 async def test_paste_of_many_lines_is_one_message(make_app: MakeApp) -> None:
@@ -121,8 +130,8 @@ async def test_a_folder_that_cannot_be_written_is_said_once(make_app: MakeApp, t
         await ask(pilot, "hi")
         messages = [notification.message for notification in app._notifications]
         assert len(messages) == 1
-        assert messages[0].endswith("prompts are kept until the app closes")
-        await shows(pilot, "Prompt history")
+        assert messages[0].startswith(f"conversations cannot be kept in {blocked}/data/conversations.db: Not a dir")
+        await shows(pilot, "Data folder")
         await idle(pilot)
         assert session.asked[0][0] == "hi"
         await pilot.press("up")
@@ -161,15 +170,42 @@ async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> Non
         assert app.chat.prompt.text == "h ix"
 
 
-def test_two_running_apps_do_not_lose_each_others_draft(tmp_path: Path) -> None:
-    first, second = History(tmp_path), History(tmp_path)
-    assert first.load_draft() == second.load_draft() == ""
-    first.save_draft("of the first")
-    second.save_draft("")
-    third = History(tmp_path)
-    assert third.load_draft() == ""
-    assert third.entries == ("of the first",), "it is in the history instead"
-    third.save_draft("of the third")
-    third.save_draft("of the third, longer")
-    assert History(tmp_path).load_draft() == "of the third, longer"
-    assert History(tmp_path).entries == ("of the first",), "its own earlier draft is not another's"
+async def test_two_running_apps_do_not_lose_each_others_text(make_app: MakeApp) -> None:
+    async with make_app().run_test(size=(80, 24)) as first:
+        await first.press(*"one")
+        second = make_app()
+        async with second.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot)
+            assert second.chat.prompt.text == "", "its app is running"
+            await pilot.press(*"two")
+    third = make_app()
+    async with third.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        assert third.chat.prompt.text == "two", "what was typed last"
+        assert third.chat.past.entries == ("one",), "the other is in the history"
+
+
+def test_the_history_does_not_grow_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_tui.history.KEEP", 10)
+    history, sizes = History(tmp_path), []
+    for number in range(100):
+        history.add(f"prompt {number:02}")
+        sizes.append((tmp_path / "prompts.jsonl").stat().st_size)
+        assert history.previous("") == f"prompt {number:02}"
+    assert max(sizes[50:]) <= max(sizes[:25])
+    assert len(history.entries) <= 20
+    newest = [f"prompt {number}" for number in range(90, 100)]
+    assert list(History(tmp_path).entries[-10:]) == list(history.entries[-10:]) == newest
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
+    assert (tmp_path / "prompts.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_long_prompts_count_for_more(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    for number in range(12):
+        history.add(f"{number} " + "x" * 400_000)
+    assert len(history.entries) < 6
+    assert history.entries[-1].startswith("11 ")
+    assert (tmp_path / "prompts.jsonl").stat().st_size < 2_500_000
+    history.add("y" * 5_000_000)
+    assert History(tmp_path).entries[-1] == "y" * 5_000_000, "the newest stays, however long"

@@ -52,7 +52,7 @@ def small_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if "measured" not in request.node.name:
         monkeypatch.setattr(segments, "LIST_LIMIT", 150)
         monkeypatch.setattr(segments, "BLOCK_LIMIT", 700)
-        monkeypatch.setattr(segments, "TABLE_ROWS", 9)
+        monkeypatch.setattr(segments, "TABLE_LIMIT", 90)
 
 
 def chunks(text: str, seed: int, most: int) -> list[str]:
@@ -150,7 +150,7 @@ def test_nothing_is_lost_of_long_blocks(name: str) -> None:
 
 
 def test_limits_are_the_measured_ones() -> None:
-    assert (segments.LIST_LIMIT, segments.BLOCK_LIMIT, segments.TABLE_ROWS) == (200, 8_000, 16)
+    assert (segments.LIST_LIMIT, segments.TABLE_LIMIT, segments.BLOCK_LIMIT) == (200, 500, 2_000)
 
 
 def test_clean_and_token_label() -> None:

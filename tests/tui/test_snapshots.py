@@ -17,7 +17,7 @@ from dflash_tui.widgets.note import Note
 
 from .fake import FakeSession
 from .scenes import QUESTION, answered, scene, send, still
-from .support import idle, loaded, screen_text, settled, shows, wait_until
+from .support import bare_text, idle, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
@@ -89,6 +89,26 @@ async def test_error(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
         if size != (200, 60):
             text = "\n".join(line for line in (await settled(pilot)).splitlines() if "tok/s" not in line) + "\n"
             snapshot(name(size, "error"), text)
+
+
+STATES = [("", "answer"), ("f2", "params"), ("f3", "stats"), ("f4", "tree"), ("f5", "memory"), ("f1", "help")]
+
+
+@pytest.mark.parametrize(("key", "state"), STATES)
+async def test_without_color(
+    make_app: MakeApp, snapshot: Snapshot, no_color: None, size: Size, key: str, state: str
+) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        if key:
+            await pilot.press(key)
+        await pilot.pause()
+        if state == "params":
+            await pilot.press("right", "right")
+        if state != "help":
+            still(app)
+        snapshot(f"bare-{name(size, state)}", await settled(pilot, bare_text))
 
 
 async def test_load_failed(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_tui.keeper import Keeper
 from support.golden import golden
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -22,10 +24,15 @@ PATIENCE_S = 60.0  # loading torch on a busy machine
 class Terminal:
     """A program in a tmux window of its own server."""
 
-    def __init__(self, folder: Path, command: list[str], columns: int, rows: int) -> None:
+    def __init__(
+        self, folder: Path, command: list[str], columns: int, rows: int, environment: dict[str, str] | None = None
+    ) -> None:
         self.socket, self.code = folder / "socket", folder / "exit-code"
-        home = {name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
-        line = subprocess.list2cmdline(command) + f"; echo $? > {self.code}"
+        kinds = ("DATA", "CONFIG", "CACHE", "STATE")
+        home = {"HOME": str(folder)} | {f"XDG_{kind}_HOME": str(folder) for kind in kinds}
+        # tmux gives its windows a TERM of its own.
+        extra = "".join(f"{name}={value} " for name, value in (environment or {}).items())
+        line = extra + subprocess.list2cmdline(command) + f"; echo $? > {self.code}"
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), line, **home)
 
     def tmux(self, *words: str, **environment: str) -> str:
@@ -74,8 +81,9 @@ class Terminal:
 def open_app(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*options: str, columns: int = 120, rows: int = 40) -> Terminal:
-        opened.append(Terminal(tmp_path, [sys.executable, "-m", "dflash_tui", *options], columns, rows))
+    def start(*options: str, columns: int = 120, rows: int = 40, environment: dict[str, str] | None = None) -> Terminal:
+        command = [sys.executable, "-m", "dflash_tui", *options]
+        opened.append(Terminal(tmp_path, command, columns, rows, environment))
         return opened[-1]
 
     yield start
@@ -147,9 +155,7 @@ def test_a_signal_ends_the_app_as_ctrl_q_does(open_app: Callable[..., Terminal],
     os.kill(terminal.program(), getattr(signal, f"SIG{name}"))
     assert terminal.exit_code() == 128 + getattr(signal, f"SIG{name}")
     assert terminal.tmux("display", "-p", "#{alternate_on}#{mouse_any_flag}").strip() == "00"
-    data = tmp_path / "dflash-tui"
-    assert (data / "draft.txt").read_text() == "half a thought"
-    assert (data / "last-conversation.md").read_text().startswith("> hi\n\n")
+    assert kept(tmp_path) == ("half a thought", ["hi"])
 
 
 def test_a_terminal_that_closes_in_mid_answer_ends_the_app_and_loses_nothing(
@@ -162,4 +168,103 @@ def test_a_terminal_that_closes_in_mid_answer_ends_the_app_and_loses_nothing(
     while subprocess.run(["ps", "-p", str(program)], capture_output=True, check=False).returncode == 0:
         assert time.monotonic() < deadline, "the program lives on without a terminal"
         time.sleep(0.1)
-    assert (tmp_path / "dflash-tui" / "draft.txt").read_text() == "half a thought"
+    assert kept(tmp_path) == ("half a thought", ["hi"])
+
+
+def kept(home: Path) -> tuple[str, list[str]]:
+    """The text that the next start gives back, and the messages before the answer that was being written."""
+    keeper = Keeper(home / "dflash-tui")
+    [text] = keeper.rescue().texts
+    [entry] = keeper.store.list()
+    *before, answer = keeper.store.branches(entry.card.id).path
+    assert answer.content
+    return text, [node.content for node in before]
+
+
+def test_kill_9_in_mid_answer(open_app: Callable[..., Terminal], tmp_path: Path) -> None:
+    """What is on the screen when the program is killed is in the conversation that the next start offers."""
+    terminal = in_mid_answer(open_app)
+    seen = terminal.wait(lambda screen: len(answer_rows(screen)) > 3, "some rows of the answer")
+    os.kill(terminal.program(), signal.SIGKILL)
+    assert terminal.exit_code() == 128 + signal.SIGKILL
+    terminal.close()
+    (tmp_path / "exit-code").unlink()
+    again = open_app("--demo")
+    again.wait(lambda screen: "The program ended in the middle of an answer: hi" in screen, "the offer")
+    again.keys("Enter")
+    again.wait(lambda screen: "half a thought" in screen and "cut off" in screen, "the rescued conversation")
+    again.keys("C-q")
+    assert again.exit_code() == 0
+    keeper = Keeper(tmp_path / "dflash-tui")
+    question, answer = keeper.store.branches(keeper.store.list()[0].card.id).path
+    assert question.content == "hi"
+    rescued = " ".join(answer.content.split())
+    for row in answer_rows(seen):
+        assert row in rescued
+
+
+def answer_rows(screen: str) -> list[str]:
+    """The rows of plain prose that are being written, without what stands beside them."""
+    rows = [row.split("▏")[0].strip() for row in screen.split("❯ hi")[-1].splitlines()]
+    return [row for row in rows if len(row) > 40 and row.isascii() and "writing" not in row]
+
+
+def test_a_paste_of_4000_lines_arrives_whole_and_survives(open_app: Callable[..., Terminal], tmp_path: Path) -> None:
+    """The context does not hold it: it is refused and given back, after a resize too, and is there next time."""
+    lines = "".join(f"line {number} of a long paste\n" for number in range(4000)) + "the end"
+    (tmp_path / "paste").write_text(lines)
+    terminal = open_app("--demo")
+    terminal.wait(lambda screen: "ctx" in screen, "the loaded model")
+    terminal.tmux("load-buffer", str(tmp_path / "paste"))
+    terminal.tmux("paste-buffer", "-p")
+    terminal.wait(lambda screen: "line 3999" in screen and "the end" in screen, "the end of the paste in the prompt")
+    terminal.tmux("resize-window", "-x", "80", "-y", "24")
+    terminal.wait(lambda screen: len(screen.splitlines()) <= 24 and "the end" in screen, "the resized screen")
+    terminal.keys("Enter")
+    terminal.wait(lambda screen: "refused" in screen and "the end" in screen, "the refusal, and the text given back")
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0
+    terminal.close()
+    terminal.code.unlink()
+    again = open_app("--demo")
+    again.wait(lambda screen: "line 3999" in screen, "the text at the next start")
+    again.keys("C-q")
+    assert again.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"NO_COLOR": "1"}, {"LC_ALL": "C", "LANG": "C"}, {"TERM": "vt100"}, {"SSH_TTY": "/dev/pts/0"}],
+    ids=["no colour", "no unicode", "vt100", "ssh"],
+)
+def test_poor_terminals(open_app: Callable[..., Terminal], environment: dict[str, str]) -> None:
+    terminal = open_app("--demo", "--no-mouse", environment=environment)
+    terminal.wait(lambda screen: "ctx" in screen, "the loaded model")
+    assert terminal.tmux("display", "-p", "#{mouse_any_flag}").strip() == "0", "--no-mouse leaves the mouse alone"
+    terminal.type("hi there")
+    terminal.keys("Enter")
+    screen = terminal.wait(lambda screen: " tok " in screen and "accept" in screen, "figures under the answer")
+    assert "hi there" in screen
+    assert "Traceback" not in screen
+    if "NO_COLOR" in environment:
+        coloured = terminal.tmux("capture-pane", "-p", "-e")
+        colours = re.findall(r"[34]8;2;(\d+);(\d+);(\d+)", coloured)
+        assert all(max(map(int, colour)) - min(map(int, colour)) <= 2 for colour in colours), "greys only"
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0
+
+
+def test_the_first_start_asks_for_a_model_once(open_app: Callable[..., Terminal]) -> None:
+    terminal = open_app()
+    terminal.wait(lambda screen: "Welcome" in screen and "demo pair" in screen, "the first screen")
+    terminal.keys("Enter")
+    terminal.wait(lambda screen: "Welcome" not in screen and "ctx" in screen, "the chat")
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0
+    terminal.close()
+    terminal.code.unlink()
+    again = open_app()
+    screen = again.wait(lambda screen: "ctx" in screen, "the loaded model")
+    assert "Welcome" not in screen
+    again.keys("C-q")
+    assert again.exit_code() == 0

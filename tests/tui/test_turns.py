@@ -136,7 +136,7 @@ async def test_a_change_during_a_turn_waits_for_the_next(make_app: MakeApp) -> N
         await pilot.press("f2", "right")
         await wait_until(pilot, lambda: "•B23" in screen_text(app))
         assert session.asked[-1][1].budget == 22
-        assert "• 1 changed since the last turn" in screen_text(app)
+        assert "• 1 changed; a applies now" in screen_text(app)
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)

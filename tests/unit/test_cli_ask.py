@@ -93,7 +93,7 @@ def test_json_is_one_object_with_the_promised_fields(capsys: pytest.CaptureFixtu
         stats
     )
     assert stats["acceptance_length"] == pytest.approx((stats["tokens"] - 1) / stats["steps"])
-    assert set(stats["stage_ms"]) == {"draft", "tree", "verify", "accept", "commit"}
+    assert set(stats["stage_ms"]) == {"draft", "tree", "verify", "accept", "commit", "host"}
     assert "12 tokens" in captured.err
 
 
@@ -113,6 +113,37 @@ def test_the_answer_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) 
     assert captured.out == expected.rstrip("\n") + "\n"
     assert "loading the target" in captured.err
     assert "[ar" in captured.err
+
+
+def test_plain_writes_whole_lines_and_no_control_codes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = "Write a Python function that returns the largest of three numbers."
+    assert cli.main(["ask", prompt, "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["text"]
+    writes: list[str] = []
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return len(text)
+
+    errors = Terminal()
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert cli.main(["ask", prompt, "--plain"]) == 0
+    assert "".join(writes).rstrip("\n") == expected.rstrip("\n")
+    assert all(text.endswith("\n") for text in writes[:-2] if text), "whole lines until the answer has ended"
+    said = capsys.readouterr().err
+    assert "answer:" in said.splitlines()
+    writes.clear()
+    notes = Notes(errors, plain=True)
+    notes.progress("loading", 0.5)
+    notes.progress("loading", 0.6)
+    notes.thinking("hm\n")
+    assert "".join(writes) == "loading\nhm\n"
 
 
 def test_thinking_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,7 +285,7 @@ class FakeTurn:
     """A turn that is interrupted from the keyboard in mid-step, with a piece of text still held back."""
 
     def __init__(self) -> None:
-        self.text = "kept"
+        self.text, self.thinking = "kept", ""
         self.closed = False
 
     def __iter__(self) -> FakeTurn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dflash_tui import __version__, cli
+from dflash_tui.config import Config
 from dflash_tui.session import LoadRequest
 
 
@@ -20,7 +22,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
     """What the app was opened with; the app itself stays shut."""
     requests: list[LoadRequest] = []
 
-    def run_app(request: LoadRequest) -> int:
+    def run_app(request: LoadRequest, config: Config) -> int:
         requests.append(request)
         return 0
 
@@ -84,7 +86,7 @@ def test_options_are_understood_before_and_after_the_command(asked: list[Any]) -
     cli.main(["--set", "budget=4", "--json", "ask", "hi", "--set", "top_k=20", "--set", "budget=5", "--device", "cpu"])
     [(request, prompt, options)] = asked
     assert prompt == "hi"
-    assert options == {"system": "", "as_json": True}
+    assert options == {"system": "", "as_json": True, "plain": False}
     assert request.knobs.top_k == 20
     assert request.knobs.budget == 5
     assert request.device == "cpu"
@@ -158,7 +160,7 @@ def test_the_home_folder_is_understood(
 def test_what_goes_wrong_outside_is_one_line(
     error: BaseException, code: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_app(_request: LoadRequest) -> int:
+    def run_app(_request: LoadRequest, _config: Config) -> int:
         raise error
 
     monkeypatch.setitem(sys.modules, "dflash_tui.app", SimpleNamespace(run_app=run_app))
@@ -189,3 +191,17 @@ def test_help_names_every_parameter_and_exit_code() -> None:
 
     assert all(spec.name in text for spec in SPECS)
     assert "130 interrupted" in text
+
+
+def test_a_context_is_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["ask", "--context", "many", "hi"])
+    assert left.value.code == 2
+    assert "context=many: expected a whole number from 0 to 1,048,576" in capsys.readouterr().err
+
+
+def test_the_context_that_was_asked_for_is_the_one_that_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ask", "--context", "64", "--json", "--set", "ignore_eos=on", "hi"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["stop"] == "context full"
+    assert answer["stats"]["prompt_tokens"] + answer["stats"]["tokens"] == 64

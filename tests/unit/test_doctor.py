@@ -29,6 +29,15 @@ NO_DRIVER = {
     "management": {"error": "NVML Shared Library Not Found"},
     "driver": {"error": "no libcuda.so.1"},
     "torch_cuda": {"available": False},
+    "kernels": {"error": "no NVIDIA driver"},
+}
+SELF_TEST = {
+    "parts": [
+        {"name": "tree", "kernels": ["tree_build", "merge_draws"], "problem": ""},
+        {"name": "sampling", "kernels": ["sample"], "problem": ""},
+    ],
+    "seconds": 7.4,
+    "note": None,
 }
 MANAGEMENT = {
     "driver": "580.95.05",
@@ -43,6 +52,7 @@ WITH_CARD = NO_DRIVER | {
     "management": MANAGEMENT,
     "driver": CARD,
     "torch_cuda": {"available": True},
+    "kernels": SELF_TEST,
 }
 LAPTOP = Machine(
     environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
@@ -75,6 +85,30 @@ def test_a_good_machine_has_nothing_to_say(good: Machine) -> None:
     assert worst(findings) == "ok"
     assert not any(finding.remedy for finding in findings)
     assert report(findings).endswith("no problems\n")
+
+
+def test_kernels_that_agree_are_counted() -> None:
+    assert only(examine(WORKSTATION), "kernels").found == "3 agree with the processor, 7 s"
+
+
+def test_a_kernel_that_is_wrong_is_named() -> None:
+    parts = [dict(SELF_TEST["parts"][0], problem="draws: the card says 1, the processor 2"), SELF_TEST["parts"][1]]
+    finding = only(examine(stage(WORKSTATION, "kernels", parts=parts)), "kernels")
+    assert finding.verdict == "problem"
+    assert finding.found == "tree (tree_build, merge_draws): draws: the card says 1, the processor 2"
+    crashed = only(examine(stage(WORKSTATION, "kernels", error="the check was ended by signal 11")), "kernels")
+    assert (crashed.verdict, crashed.found) == ("problem", "the check was ended by signal 11")
+
+
+def test_kernels_are_not_tested_where_no_card_can_be_used() -> None:
+    assert not [finding for finding in examine(LAPTOP) if finding.check == "kernels"]
+    cpu_build = stage(WORKSTATION, "torch", **CPU_BUILD)
+    assert not [finding for finding in examine(cpu_build) if finding.check == "kernels"]
+
+
+def test_a_cache_that_cannot_be_written_is_worth_a_note() -> None:
+    findings = examine(stage(WORKSTATION, "kernels", note="compiled kernels cannot be kept in /cache"))
+    assert [finding.verdict for finding in findings if finding.check == "kernels"] == ["note", "ok"]
 
 
 def test_macos_is_not_asked_for_cuda() -> None:

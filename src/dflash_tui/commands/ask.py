@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import select
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.events import TurnReport
 from dflash_tui.clean import clean
+from dflash_tui.commands.interrupt import stop_on_interrupt
 from dflash_tui.commands.output import Notes, write_json
 from dflash_tui.session import LoadRequest
 
@@ -45,20 +43,25 @@ def _ready(stdin: TextIO) -> bool:
         return False
 
 
-def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False) -> int:
-    """Load the pair, answer, and report. Returns the exit code; raises DFlashError."""
-    from dflash_core.conversation import Conversation
-    from dflash_tui.engine_session import load_engine
+def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False, plain: bool = False) -> int:
+    """Load the pair, answer, and report. Returns the exit code; raises DFlashError.
 
-    notes = Notes()
+    `plain` writes whole lines, announces thinking and answer by name and overwrites nothing: what a screen reader
+    can follow.
+    """
+    from dflash_core.conversation import Conversation
+    from dflash_tui.engine_session import begin, load_engine
+
+    notes = Notes(plain=plain)
     engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
     for note in worth_knowing:
         notes.line(f"note: {note}")
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template, system)
+    begin(conversation, request, engine)
     turn = conversation.ask(
         prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
     )
-    interrupted = _answer(turn, notes, quiet=as_json)
+    interrupted = _answer(turn, notes, quiet=as_json, lines=plain)
     if turn.report is not None:
         notes.line(figures(turn.report))
     if as_json:
@@ -66,51 +69,50 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
     return 130 if interrupted else 0
 
 
-def _answer(turn: Turn, notes: Notes, *, quiet: bool) -> bool:
-    """Stream the turn; `quiet` leaves its text to the JSON object. True if the user interrupted it."""
-    shown = clean if sys.stdout.isatty() else str
-    written = 0
+def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bool:
+    """Stream the turn; `quiet` leaves its text to the JSON object, `lines` waits for whole ones. True if the user
+    interrupted it."""
+    shown = clean if sys.stdout.isatty() or lines else str
+    written = told = 0
 
     def write(text: str) -> None:
         nonlocal written
+        if lines and not written and text.strip():
+            notes.line("answer:")
         written += len(text)
         notes.end_line()
         sys.stdout.write(shown(text))
         sys.stdout.flush()
 
-    with _stop_on_interrupt(turn) as interrupted:
+    def tell(text: str) -> None:
+        nonlocal told
+        if lines and not told and text.strip():
+            notes.line("thinking:")
+        told += len(text)
+        notes.thinking(clean(text))
+
+    def ready(text: str) -> int:
+        """How much of it may be written by now."""
+        return text.rfind("\n") + 1 if lines else len(text)
+
+    with stop_on_interrupt(turn.stop) as interrupted:
         try:
-            for piece in turn:
-                if piece.thinking and not quiet:
-                    notes.thinking(clean(piece.thinking))
-                if piece.text and not quiet:
-                    write(piece.text)
+            for _ in turn:
+                if not quiet and ready(turn.thinking) > told:
+                    tell(turn.thinking[told : ready(turn.thinking)])
+                if not quiet and ready(turn.text) > written:
+                    write(turn.text[written : ready(turn.text)])
         except KeyboardInterrupt:
             turn.close()
     if not quiet:
+        if turn.thinking[told:]:
+            tell(turn.thinking[told:])
         write(turn.text[written:])  # an interrupted turn lets go of what it held back for a whole character
         if turn.text and not turn.text.endswith("\n"):
             write("\n")
     if interrupted:
         notes.line("interrupted; the text so far is kept")
     return bool(interrupted)
-
-
-@contextmanager
-def _stop_on_interrupt(turn: Turn) -> Iterator[list[bool]]:
-    """Let the first Ctrl+C end the turn after its step; a second one raises KeyboardInterrupt where it stands."""
-    seen: list[bool] = []
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        seen.append(True)
-        signal.signal(signal.SIGINT, previous)
-        turn.stop()
-
-    previous = signal.signal(signal.SIGINT, handle)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _nothing(request: LoadRequest) -> dict[str, Any]:

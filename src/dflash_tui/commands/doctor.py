@@ -173,6 +173,25 @@ def check_cards(machine: Machine) -> Iterator[Finding]:
         yield Finding("cards", "note", f"{card['count']} cards; the first is used", "choose with CUDA_VISIBLE_DEVICES")
 
 
+def check_kernels(machine: Machine) -> Iterator[Finding]:
+    """The self-test of every kernel family, where there is a card that the program can use."""
+    card, kernels = machine.stage("driver"), machine.stage("kernels")
+    if not card.get("correct") or not machine.stage("torch").get("cuda"):
+        return
+    if "error" in kernels:
+        yield Finding("kernels", "problem", kernels["error"], "decode with --device cpu until it is solved")
+        return
+    wrong = [part for part in kernels["parts"] if part["problem"]]
+    for part in wrong:
+        found = f"{part['name']} ({', '.join(part['kernels'])}): {part['problem']}"
+        yield Finding("kernels", "problem", found, "decode with --device cpu, and report this output")
+    if kernels.get("note"):
+        yield Finding("kernels", "note", kernels["note"], "make the folder writable")
+    if not wrong:
+        count = len({name for part in kernels["parts"] for name in part["kernels"]})
+        yield Finding("kernels", "ok", f"{count} agree with the processor, {kernels['seconds']:.0f} s")
+
+
 def check_visible_devices(machine: Machine) -> Iterator[Finding]:
     value = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if value is None or not (has_driver(machine) or machine.nvidia_card):
@@ -287,6 +306,7 @@ CHECKS: tuple[Check, ...] = (
     check_compiler,
     check_driver,
     check_cards,
+    check_kernels,
     check_visible_devices,
     check_vgpu,
     check_memory,

@@ -22,8 +22,8 @@ from dflash_tui.session import LoadRequest
 
 Facts = Mapping[str, Any]
 PROBE = "dflash_tui.commands.probe"
-PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda")
-PROBE_LIMIT_S = 180
+PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels")
+PROBE_LIMIT_S = 300
 APP = "dflash-tui"
 
 

@@ -23,9 +23,9 @@ def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
 class Notes:
     """What is not the result: notes, progress, thinking. A progress line is overwritten on a terminal only."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, plain: bool = False) -> None:
         self.stream = stream or sys.stderr
-        self.is_terminal = self.stream.isatty()
+        self.is_terminal = self.stream.isatty() and not plain
         self.dims = self.is_terminal and not os.environ.get("NO_COLOR")
         self._phase = ""
         self._open = False  # text stands on the last line

@@ -11,10 +11,12 @@ from dflash_tui.keys import ACTIONS, Action
 
 
 class ActionProvider(Provider):
-    """Every action of the table that can be run."""
+    """Every action of the table that the screen below the palette can run."""
 
     def _actions(self) -> Iterator[Action]:
-        return (one for one in ACTIONS if one.action)
+        scope = getattr(self.screen, "SCOPE", "chat")
+        actions = getattr(self.app, "actions", ACTIONS)
+        return (one for one in actions if one.action and (one.scope == scope or one.action.startswith("app.")))
 
     async def discover(self) -> Hits:
         for one in self._actions():

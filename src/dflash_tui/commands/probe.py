@@ -112,6 +112,19 @@ def driver() -> Facts:
     return facts
 
 
+def kernels() -> Facts:
+    """Run every kernel family on the first card, beside the code that needs no card."""
+    from dflash_core.backends.cuda import selftest
+    from dflash_core.backends.cuda.device import CudaDevice
+    from dflash_core.demo import demo_draft_path, demo_target_path
+
+    started = time.perf_counter()
+    device = CudaDevice()
+    outcomes = list(selftest.run(device, demo_target_path(), demo_draft_path()))
+    parts = [{"name": part.name, "kernels": part.kernels, "problem": part.problem} for part in outcomes]
+    return {"parts": parts, "seconds": time.perf_counter() - started, "note": device.programs.cache.note}
+
+
 def torch_cuda() -> Facts:
     import torch
 
@@ -125,6 +138,7 @@ STAGES: tuple[tuple[str, Callable[[], Facts]], ...] = (
     ("management", management),
     ("driver", driver),
     ("torch_cuda", torch_cuda),
+    ("kernels", kernels),
 )
 
 

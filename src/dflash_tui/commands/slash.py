@@ -4,41 +4,23 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Protocol
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dflash_core.errors import KnobError
+from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, SPECS, parse_settings
+from dflash_tui.commands.slash_chats import CHATS
+from dflash_tui.commands.slash_command import Slash, SlashError, does
+from dflash_tui.commands.slash_lab import LAB_SLASH
+from dflash_tui.keys import ACTIONS
+from dflash_tui.widgets.completions import Completion
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
 
 _COMMAND = re.compile(r"/([A-Za-z_][\w-]*)(?:\s+(.*))?", re.DOTALL)
-
-
-class Commands(Protocol):
-    """What a command may do: methods of the chat screen."""
-
-    def action_help(self) -> None: ...
-    async def action_clear(self) -> None: ...
-    async def action_retry(self) -> None: ...
-    def action_copy(self) -> None: ...
-    def action_reset(self) -> None: ...
-    def quit(self) -> None: ...
-    def set_knobs(self, **changes: int | float | bool | str) -> None: ...
-    def say(self, text: str) -> None: ...
-
-
-class SlashError(Exception):
-    """A command that cannot be done as typed; the text says what is possible."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slash:
-    """A command, how it is written, what it does."""
-
-    name: str
-    usage: str
-    help: str
-    run: Callable[[Commands, str], Awaitable[None]]
 
 
 def is_command(text: str) -> bool:
@@ -52,7 +34,7 @@ def as_message(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
-async def run(text: str, host: Commands) -> None:
+async def run(text: str, host: ChatScreen) -> None:
     """Do a command. Raises SlashError for one that is unknown or wrongly used; nothing has happened then."""
     match = _COMMAND.fullmatch(text.strip())
     if match is None:
@@ -65,11 +47,23 @@ async def run(text: str, host: Commands) -> None:
     await SLASH[name].run(host, rest)
 
 
-async def _help(host: Commands, rest: str) -> None:
-    host.action_help()
+def complete(text: str, host: ChatScreen) -> list[Completion]:
+    """What a command that is being typed may go on with; nothing for a message."""
+    if not text.startswith("/") or text.startswith("//") or "\n" in text:
+        return []
+    name, space, rest = text[1:].partition(" ")
+    if not space:
+        starts = [one for one in SLASH.values() if one.name.startswith(name.lower())]
+        holds = [one for one in SLASH.values() if len(name) > 1 and name.lower() in one.name and one not in starts]
+        return [Completion(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
+    command = SLASH.get(name.lower())
+    if command is None or " " in rest:
+        return []
+    words = [word for word in command.words(host) if word.startswith(rest) and word != rest]
+    return [Completion(f"/{name} {word} ", word, command.help) for word in words]
 
 
-async def _set(host: Commands, rest: str) -> None:
+async def _set(host: ChatScreen, rest: str) -> None:
     words = rest.replace("=", " ", 1).split()
     if len(words) == 1 and words[0] in SPEC:
         spec = SPEC[words[0]]
@@ -82,46 +76,83 @@ async def _set(host: Commands, rest: str) -> None:
         host.set_knobs(**parse_settings({words[0]: words[1]}))
     except KnobError as error:
         raise SlashError(str(error)) from None
-    host.say(f"{words[0]} {SPEC[words[0]].show(parse_settings({words[0]: words[1]})[words[0]])} from the next turn")
+    name = words[0]
+    host.say(f"{name} {SPEC[name].show(getattr(host.knobs, name))} {host.tuning.when(name)}")
 
 
-async def _think(host: Commands, rest: str) -> None:
+async def _think(host: ChatScreen, rest: str) -> None:
     if rest.lower() not in ("on", "off"):
         raise SlashError("write /think on or /think off")
     host.set_knobs(thinking=rest.lower() == "on")
     host.say(f"thinking {rest.lower()} from the next turn")
 
 
-async def _clear(host: Commands, rest: str) -> None:
-    await host.action_clear()
+async def _preset(host: ChatScreen, rest: str) -> None:
+    words = rest.split()
+    try:
+        if len(words) == 1:
+            host.tuning.use(words[0])
+        elif len(words) == 2 and words[0] == "save":
+            host.tuning.save(words[1])
+        else:
+            names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.tuning.presets)
+            raise SlashError(f"write /preset NAME or /preset save NAME; there are {names}")
+    except DFlashError as error:
+        raise SlashError(str(error)) from None
 
 
-async def _retry(host: Commands, rest: str) -> None:
-    await host.action_retry()
+def _preset_words(host: ChatScreen) -> Sequence[str]:
+    return (*host.tuning.presets.names, "save")
 
 
-async def _copy(host: Commands, rest: str) -> None:
-    host.action_copy()
+def _knob_names(host: ChatScreen) -> Sequence[str]:
+    return [spec.name for spec in SPECS]
 
 
-async def _reset(host: Commands, rest: str) -> None:
-    host.action_reset()
+async def _theme(host: ChatScreen, rest: str) -> None:
+    if not rest:
+        host.action_open("themes")
+        return
+    try:
+        host.shell.use_theme(rest)
+    except DFlashError as error:
+        raise SlashError(str(error)) from None
 
 
-async def _quit(host: Commands, rest: str) -> None:
-    host.quit()
+def _theme_names(host: ChatScreen) -> Sequence[str]:
+    return sorted(host.app.available_themes)
 
 
+async def _load(host: ChatScreen, rest: str) -> None:
+    try:
+        words = [Path(word).expanduser() for word in shlex.split(rest)]
+    except (ValueError, RuntimeError) as error:
+        raise SlashError(f"{rest}: {error}") from None
+    if not words:
+        host.action_open("models")
+    elif len(words) > 2:
+        raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; alone it shows the list")
+    elif missing := next((path for path in words if not path.exists()), None):
+        raise SlashError(f"{missing}: no such file or folder")
+    else:
+        host.shell.change_model(words[0], words[1] if len(words) == 2 else None)
+
+
+def _on_off(host: ChatScreen) -> Sequence[str]:
+    return ("on", "off")
+
+
+# Commands with an argument; an action of keys.py that names a slash command is one without.
 SLASH: dict[str, Slash] = {
     one.name: one
     for one in (
-        Slash("help", "/help", "keys and commands", _help),
-        Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set),
-        Slash("think", "/think on|off", "thinking for the next turn", _think),
-        Slash("reset", "/reset", "every parameter back to its default", _reset),
-        Slash("retry", "/retry", "answer the last message again", _retry),
-        Slash("copy", "/copy", "copy the last answer", _copy),
-        Slash("clear", "/clear", "begin an empty conversation", _clear),
-        Slash("quit", "/quit", "leave the app", _quit),
+        Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, _knob_names),
+        Slash("preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset, _preset_words),
+        *LAB_SLASH,
+        *CHATS,
+        Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
+        Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
+        Slash("think", "/think on|off", "thinking for the next turn", _think, _on_off),
+        *(Slash(row.slash, f"/{row.slash}", row.help, does(row.action)) for row in ACTIONS if row.slash),
     )
 }

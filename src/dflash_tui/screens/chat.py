@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import ClassVar
 
 from textual import on
@@ -14,21 +13,34 @@ from textual.screen import Screen
 from textual.widgets import Footer, Markdown, Static, TextArea
 
 from dflash_core.errors import KnobError
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import CONTEXT, SPEC, Knobs
+from dflash_tui import collector
 from dflash_tui.clean import clean
 from dflash_tui.commands import slash
 from dflash_tui.commands.palette import ActionProvider
-from dflash_tui.flow import Flow, explain
+from dflash_tui.commands.slash_command import SlashError
+from dflash_tui.config import config_folder
+from dflash_tui.experiment import Experiment
+from dflash_tui.flow import Flow, explain, needs_restart
 from dflash_tui.history import History
+from dflash_tui.keeper import Keeper
 from dflash_tui.keys import bindings
 from dflash_tui.loading import Loading
+from dflash_tui.log import LOG
+from dflash_tui.presets import Presets
 from dflash_tui.screens.gauges import Gauges
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.session import Loader, OnPrefill, SessionLike, TurnLike
+from dflash_tui.screens.keeping import Keeping
+from dflash_tui.screens.pages import PAGES
+from dflash_tui.screens.shell import Shell
+from dflash_tui.screens.tuning import Tuning
+from dflash_tui.session import Loader, SessionLike
+from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.lines import Flash, LoadingLine
 from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.strip import StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript, TurnBlock
@@ -41,11 +53,12 @@ MODEL_KEYS = "Ctrl+R loads again. Ctrl+Q quits; dflash-tui doctor looks at the m
 class ChatScreen(Screen[None]):
     """Holds the session, the parameters of the next turn, and the one turn that may run."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
+    SCOPE: ClassVar[str] = "chat"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     COMMANDS = Screen.COMMANDS | {ActionProvider}
     AUTO_FOCUS = "#prompt"
 
-    def __init__(self, loader: Loader, knobs: Knobs, history: History, title: str) -> None:
+    def __init__(self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "") -> None:
         super().__init__()
         self.knobs = knobs
         self.used = knobs
@@ -57,7 +70,11 @@ class ChatScreen(Screen[None]):
         self._queue: list[TurnBlock] = []
         self._side = {True: False, False: True}  # by narrow
         self.flow = Flow(self, self, history.folder)
+        self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
+        self.shell = Shell(self)
+        self.keeping = Keeping(self, Keeper(history.folder), resume)
+        self.tuning = Tuning(self, Presets(config_folder() / "presets"))
 
     def compose(self) -> ComposeResult:
         with Container(id="main"):
@@ -67,6 +84,7 @@ class ChatScreen(Screen[None]):
                 yield Inspector(self.knobs)
             yield LoadingLine()
             yield Flash()
+            yield Completions()
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):
                 yield Static("❯", id="prompt-mark")
@@ -77,11 +95,16 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         self.query_one(TitleRow).title = self._title
         self._lay_out(self.size.width, self.size.height)
+        self.prompt.completions = self.query_one(Completions)
         self.show_knobs()
-        self.prompt.restore(self.past.load_draft())
-        self.say_problem()
-        self.set_interval(0.25, self.gauges.tick)
+        self.call_next(self.keeping.begin)
+        self.keeping.tell_problems()
+        self.tuning.tell_problems()
+        self.set_interval(1, self.gauges.tick)
         self.call_after_refresh(self.load)
+
+    def on_unmount(self) -> None:
+        self.keeping.keeper.close()
 
     # Parts
 
@@ -105,12 +128,6 @@ class ChatScreen(Screen[None]):
         """A small fact above the prompt."""
         self.query_one(Flash).say(text)
 
-    def say_problem(self) -> None:
-        """Say once that prompts cannot be kept."""
-        if self.past.problem:
-            self.notify(self.past.problem, title="Prompt history", severity="warning", markup=False)
-            self.past.problem = ""
-
     # Loading
 
     def load(self) -> None:
@@ -119,6 +136,13 @@ class ChatScreen(Screen[None]):
         self._loading.start()
         self.query_one(LoadingLine).begin()
         self.set_timer(0.05, self._look_at_loading)
+
+    def load_from(self, loader: Loader, title: str) -> None:
+        """Load another pair in place of this one, and go on with the conversation."""
+        self._loader, self._title = loader, title
+        self.session = None
+        self.query_one(TitleRow).title = title
+        self.load()
 
     async def _look_at_loading(self) -> None:
         loading = self._loading
@@ -135,23 +159,29 @@ class ChatScreen(Screen[None]):
         if loading.session is not None:
             await self._loaded(loading.session)
         elif loading.error is not None:
-            message, _ = explain(loading.error, loading.trace, self.past.folder)
-            await self.transcript.note(Note(f"the model did not load: {message}", MODEL_KEYS))
+            message, advice = explain(loading.error, loading.trace, self.past.folder)
+            LOG.error("not loaded: %s\n%s", message, loading.trace)
+            self.flow.lost = self.flow.lost or needs_restart(loading.error)
+            note = Note(f"the model did not load: {message}", advice if self.flow.lost else MODEL_KEYS)
+            await self.transcript.note(note)
             for block in self._queue:
                 block.queued("waits for a model")
             self.say("no model is loaded; what you typed is kept")
 
     async def _loaded(self, session: SessionLike) -> None:
         self.session = session
+        LOG.info("loaded %s", session.title)
         if self.knobs == self.used and self.knobs == Knobs():
             self.knobs = self.used = session.knobs
             self.show_knobs()
         self.query_one(TitleRow).title = session.title
         for note in session.notes:
             await self.transcript.note(Note(note, kind="info"))
+        self.keeping.loaded()
+        self.tuning.loaded()
         self.gauges.context()
         await self.gauges.memory()
-        gc.freeze()  # what is here now stays: the collector need not walk it while tokens arrive
+        collector.calm()
         await self._next_queued()
 
     # Turns
@@ -162,7 +192,7 @@ class ChatScreen(Screen[None]):
         if slash.is_command(event.text):
             try:
                 await slash.run(event.text, self)
-            except slash.SlashError as error:
+            except SlashError as error:
                 self.say(str(error))
                 return
             self.prompt.accept()
@@ -173,8 +203,9 @@ class ChatScreen(Screen[None]):
             self.say("no model is loaded: Ctrl+R loads again; your text stays here")
         else:
             block = await self.transcript.add_turn(slash.as_message(event.text))
+            self.keeping.sent(block)
             self.prompt.accept()
-            self.say_problem()
+            self.keeping.tell_problems()
             if self.session is None:
                 block.queued("queued: it is sent when the model is ready")
                 self._queue.append(block)
@@ -192,14 +223,7 @@ class ChatScreen(Screen[None]):
         if not block.entered and self.prompt.text == block.prompt:
             self.prompt.text = ""  # a refused message that had been given back is on its way again
         self._use_knobs()
-        conversation, knobs = self.session.conversation, self.used
-
-        def open_turn(on_prefill: OnPrefill) -> TurnLike:
-            if block.entered:
-                return conversation.retry(knobs, on_prefill=on_prefill)
-            return conversation.ask(block.prompt, knobs, on_prefill=on_prefill)
-
-        await self.flow.begin(block, open_turn, knobs)
+        await self.flow.begin(block, self.keeping.opens(block, self.used), self.used)
         self._set_busy()
 
     async def action_retry(self) -> None:
@@ -218,13 +242,27 @@ class ChatScreen(Screen[None]):
             block = turns[-1]
             await self._ask(block)
 
+    def draw_figures(self) -> None:
+        """With a frame of the running turn."""
+        self.gauges.frame()
+
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
         """The flow is idle again."""
         self._set_busy()
         if refused and not self.prompt.text.strip():
             self.prompt.restore(block.prompt)
         self.gauges.turn_ended()
+        self.shell.turn_ended()
+        record = self.flow.record
+        if record is not None and block.answers:
+            block.answers[-1].compare(self.tuning.compare(record))
+        self.call_next(self.keeping.ended, block, refused=refused)
         self.call_next(self._next_queued)
+
+    @property
+    def waiting(self) -> bool:
+        """Messages were sent that the model has not been asked yet."""
+        return bool(self._queue)
 
     async def _next_queued(self) -> None:
         if self._queue and not self.flow.busy:
@@ -233,14 +271,14 @@ class ChatScreen(Screen[None]):
     def _set_busy(self) -> None:
         # On this row only: a class on the screen restyles every widget of the conversation.
         self.query_one("#prompt-row").set_class(self.flow.busy, "-busy")
+        self.show_knobs()
         self.gauges.draw()
 
     # Parameters
 
     def set_knobs(self, **changes: int | float | bool | str) -> None:
         """Change the next turn. Raises KnobError."""
-        self.knobs = self.knobs.replace(**changes)
-        self.show_knobs()
+        self.tuning.set(changes)
 
     def _use_knobs(self) -> None:
         self.used = self.knobs
@@ -248,16 +286,28 @@ class ChatScreen(Screen[None]):
 
     def show_knobs(self) -> None:
         """Put the present parameters into the panel and the strip."""
-        self.inspector.params_panel.show(self.knobs, self.used)
+        panel = self.inspector.params_panel
+        panel.show(self.knobs, self.used, running=self.flow.busy)
+        panel.show_presets(self.tuning.presets.names, self.tuning.presets.like(self.knobs))
         self.gauges.strip()
 
     @on(KnobRow.Changed)
     def _knob_changed(self, event: KnobRow.Changed) -> None:
+        if event.name == CONTEXT.name:
+            self.tuning.ask_for_context(int(event.value))
+            return
         try:
             self.set_knobs(**{event.name: event.value})
         except KnobError as error:
             self.say(str(error))
             self.show_knobs()
+
+    @on(PresetRow.Chosen)
+    def _preset_chosen(self, event: PresetRow.Chosen) -> None:
+        try:
+            self.tuning.use(event.name)
+        except KnobError as error:
+            self.say(str(error))
 
     @on(KnobRow.Refused)
     def _knob_refused(self, event: KnobRow.Refused) -> None:
@@ -266,6 +316,17 @@ class ChatScreen(Screen[None]):
     def action_think(self) -> None:
         self.set_knobs(thinking=not self.knobs.thinking)
         self.say(f"thinking {'on' if self.knobs.thinking else 'off'} from the next turn")
+
+    def action_apply(self) -> None:
+        self.tuning.apply()
+
+    def action_preset(self) -> None:
+        self.tuning.cycle()
+
+    def action_nudge(self, name: str, steps: int) -> None:
+        """Move one parameter by steps, as its slider does, without leaving the prompt."""
+        self.inspector.params_panel.row(name).action_step(steps)
+        self.say(f"{name} {SPEC[name].show(getattr(self.knobs, name))} {self.tuning.when(name)}")
 
     def action_reset(self) -> None:
         self.knobs = Knobs()
@@ -279,8 +340,23 @@ class ChatScreen(Screen[None]):
             self.flow.stop()
         elif self.has_class("-drawer"):
             self.action_side()
-        else:
+        elif not self.keeping.branching.leave_edit():
             self.prompt.focus()
+
+    def action_edit(self) -> None:
+        self.keeping.branching.edit()
+
+    def action_rename(self) -> None:
+        self.keeping.filing.ask_title(None, self.say)
+
+    def action_export(self) -> None:
+        self.keeping.filing.ask_file(None, self.say)
+
+    def action_choose(self, by: int) -> None:
+        self.keeping.branching.choose(by)
+
+    async def action_version(self, by: int) -> None:
+        await self.keeping.branching.switch(by)
 
     def action_panel(self, name: str) -> None:
         """Show a panel of the inspector; in a drawer the same key closes it again."""
@@ -320,16 +396,26 @@ class ChatScreen(Screen[None]):
             return
         if self.session is not None:
             self.session.clear()
-        await self.transcript.clear()
+        await self.keeping.clear()
         self._queue.clear()
         self.gauges.turn_ended()
+
+    def action_open(self, page: str) -> None:
+        """Open one of the screens of `pages.py` over the chat."""
+        self.app.push_screen(PAGES[page](self))
+
+    def action_log(self) -> None:
+        self.shell.say_where_the_log_is()
+
+    def action_reload(self) -> None:
+        self.shell.reload()
+
+    def action_bench(self) -> None:
+        self.shell.bench()
 
     def action_help(self) -> None:
         about = getattr(self.focused, "HELP", None) or ""
         self.app.push_screen(HelpScreen(about))
-
-    def quit(self) -> None:
-        self.call_next(self.app.action_quit)
 
     # Layout
 
@@ -361,6 +447,11 @@ class ChatScreen(Screen[None]):
             text = f"This terminal is {width}x{height}; dflash-tui needs {LEAST[0]}x{LEAST[1]} or more. Enlarge it."
             self.query_one("#tiny", Static).update(text)
         self.call_after_refresh(self.gauges.draw)
+
+    @on(TextArea.Changed, "#prompt")
+    def _typed(self, event: TextArea.Changed) -> None:
+        self.query_one(Completions).show(slash.complete(event.text_area.text, self))
+        self.keeping.keeper.typed(event.text_area.text)
 
     @on(Inspector.Switched)
     def _panel_switched(self) -> None:

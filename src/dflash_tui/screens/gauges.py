@@ -1,4 +1,4 @@
-"""What keeps the figures of the chat screen fresh: stats at 4 Hz, the tree at 2 Hz, memory at 1 Hz, only where seen."""
+"""What keeps the figures of the chat screen fresh where they are seen: memory at 1 Hz, others in the turn's frames."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from dflash_core.lab import plain
+from dflash_core.lab.plain import PlainSpeed
+from dflash_tui.plain_speeds import PlainSpeeds
+from dflash_tui.widgets.stats import Figures, of_meter, of_turn
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 
 if TYPE_CHECKING:
@@ -17,23 +21,25 @@ class Gauges:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
-        self._ticks = 0
+        self._plain = PlainSpeeds(screen.past.folder)
+        self._frames = 0
         self._measuring = False
 
     async def tick(self) -> None:
-        """Four times a second."""
-        self._ticks += 1
+        """Once a second."""
         screen = self._screen
-        if screen.flow.busy:
-            screen.flow.tick()
-            self.strip()
-            self.stats()
-            if self._ticks % 2 == 0:
-                self.tree()
-        if self._ticks % 4 == 0 and screen.session is not None:
+        if screen.session is not None:
             self.context()
             if screen.flow.busy or screen.inspector.sees("memory"):
                 await self.memory()
+
+    def frame(self) -> None:
+        """With a frame of the running turn, at most four times a second."""
+        self._frames += 1
+        self.strip()
+        self.stats()
+        if self._frames % 2 == 0:
+            self.tree()
 
     def draw(self) -> None:
         """Everything at once: after a resize, another panel, the start or the end of a turn."""
@@ -47,8 +53,18 @@ class Gauges:
             self._screen.inspector.memory_panel.show(title.ledger)
 
     def turn_ended(self) -> None:
+        record = self._screen.flow.record
+        speed = plain.of_turn(record) if record is not None else None
+        if speed is not None:
+            self.took_plain_speed(speed)
         self.draw()
         self.context()
+
+    def took_plain_speed(self, speed: PlainSpeed) -> None:
+        """Plain decoding has been measured: what is shown is compared with it from now on."""
+        if self._screen.session is not None:
+            self._plain.put(self._screen.session.title, speed)
+            self.stats()
 
     def context(self) -> None:
         session = self._screen.session
@@ -80,7 +96,17 @@ class Gauges:
     def stats(self) -> None:
         inspector = self._screen.inspector
         if inspector.sees("stats"):
-            inspector.stats_panel.show(self._screen.flow.meter, self._screen.flow.report)
+            inspector.stats_panel.show(self._figures())
+
+    def _figures(self) -> Figures | None:
+        """Those of the running turn, or of the last; with the record where there is one."""
+        flow, session = self._screen.flow, self._screen.session
+        known = self._plain.get(session.title) if session is not None else None
+        if flow.meter is None:
+            return None
+        if flow.record is not None and flow.report is not None:
+            return of_turn(flow.record, flow.report, known)
+        return of_meter(flow.meter, flow.report, known)
 
     def tree(self) -> None:
         inspector, meter, session = self._screen.inspector, self._screen.flow.meter, self._screen.session

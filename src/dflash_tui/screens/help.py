@@ -38,9 +38,13 @@ class HelpScreen(ModalScreen[None]):
         if self._about:
             parts += [("Here\n", "bold $primary"), f" {self._about}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
-        for one in ACTIONS:
-            if one.shown:
+        below = self.app.screen_stack[-2]
+        scope = getattr(below, "SCOPE", "chat")
+        for one in getattr(self.app, "actions", ACTIONS):
+            if one.shown and (one.scope == scope or (one.id.startswith("app.") and one.id != "app.help")):
                 parts += [(f" {one.shown:<20}", "bold"), f"{one.help}\n"]
+        if scope != "chat":
+            return Content.assemble(*parts)
         parts.append(("\nCommands\n", "bold $primary"))
         for command in SLASH.values():
             parts += [(f" {command.usage:<20}", "bold"), f"{command.help}\n"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -10,6 +12,7 @@ from textual.widgets import Static
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
 from dflash_tui.clean import clean
+from dflash_tui.log import LOG
 from dflash_tui.meter import Meter
 from dflash_tui.widgets.bars import chance, speed
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
@@ -30,6 +33,7 @@ class Answer(Foldable):
     def __init__(self, knobs: Knobs) -> None:
         super().__init__(classes="answer")
         self.knobs = knobs
+        self.node = ""  # its id in the conversation, once it is kept
         self.report: TurnReport | None = None
         self.line = FoldLine()
         self.thinking = Thinking()
@@ -38,6 +42,7 @@ class Answer(Foldable):
         self.inside = Vertical(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
+        self._compared: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield self.line
@@ -65,24 +70,48 @@ class Answer(Foldable):
             # The blank lines between thinking and answer are no part of what is shown.
             shown = clean(text) if self.body.text else clean(text).lstrip("\n")
             if shown:
-                await self.body.feed(shown)
+                try:
+                    await self.body.feed(shown)
+                except Exception as error:
+                    await self._give_up(error)
+
+    async def _give_up(self, error: Exception) -> None:
+        """The message does not render: show its source, and the conversation goes on."""
+        LOG.error("an answer could not be rendered", exc_info=error)
+        await self.body.give_up()
+        message = f"this answer cannot be rendered ({type(error).__name__}); its text follows as it is"
+        await self.inside.mount(Note(message, kind="info"), before=self.body)
 
     def waiting(self, what: str) -> None:
         """Say what the turn is doing before its first token, and until it ends."""
-        self.footer.update(Content.styled(what, "$accent"))
+        self.footer.update(Content.styled(what, "$accent"), layout=False)
 
     async def end(self, meter: Meter, report: TurnReport | None, outcome: str) -> None:
         """The turn is over. `outcome` says how where there is no report."""
         self.report = report
         if self.thinking.text:
             self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=False)
-        await self.body.finish()
+        try:
+            await self.body.finish()
+        except Exception as error:
+            await self._give_up(error)
         self._summary = summary(meter, report, self.knobs, outcome)
         self._show_footer()
 
     async def fail(self, message: str, advice: str) -> None:
         """The turn ended with an error; what it had produced stays."""
         await self.inside.mount(Note(message, advice), before=self.footer)
+
+    async def restore(self, text: str, thinking: str, report: TurnReport | None, outcome: str) -> None:
+        """Show an answer of earlier, whole."""
+        meter = Meter()
+        await self.add(text, thinking, meter)
+        await self.end(meter, report, outcome or ("" if report is not None else "without figures"))
+        if report is not None:
+            part = report.stats.thinking
+            self.thinking.count(part.tokens, part.seconds, running=False)
+        else:
+            self.thinking.line.title = "thinking"
 
     def place(self, number: int, count: int) -> None:
         """Which of its siblings it is: shown as ‹2/3› once there are several."""
@@ -96,13 +125,24 @@ class Answer(Foldable):
         self.line.open = False
         self.inside.display = False
 
+    def unfold(self) -> None:
+        """Be the answer that the conversation goes on from."""
+        self.line.display = False
+        self.inside.display = True
+
     def toggled(self, is_open: bool) -> None:
         self.inside.display = is_open
+
+    def compare(self, lines: Sequence[str]) -> None:
+        """Say under the answer what its parameters brought, beside others."""
+        self._compared = tuple(lines)
+        self._show_footer()
 
     def _show_footer(self) -> None:
         if self._summary:
             parts = [self._summary, self._sibling]
-            self.footer.update(Content.styled(" · ".join(part for part in parts if part), "$foreground 70%"))
+            lines = [" · ".join(part for part in parts if part), *self._compared]
+            self.footer.update(Content.styled("\n".join(lines), "$foreground 70%"))
 
 
 def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str) -> str:

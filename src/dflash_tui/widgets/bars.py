@@ -62,6 +62,11 @@ def short(count: float) -> str:
     return f"{count:.0f}"
 
 
+def counted(count: int, what: str) -> str:
+    """A count with its noun: 1 token, 2 tokens."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def speed(rate: float) -> str:
     """Tokens per second: two digits that matter."""
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
@@ -17,6 +18,11 @@ Block = list[Line]
 def line(*spans: str | Span) -> Line:
     """A line of plain and styled parts."""
     return [span if isinstance(span, tuple) else (span, "") for span in spans]
+
+
+def wrapped(text: str, width: int, style: str = "") -> Block:
+    """A text over as many lines as it needs, broken between words; nothing for an empty one."""
+    return [[(part, style)] for part in textwrap.wrap(text, max(width, 8), drop_whitespace=True)]
 
 
 def beside(left: Block, right: Block, width: int, gap: int = 2) -> Block:

@@ -21,7 +21,7 @@ LEFT = LABEL + 3  # focus mark, staged mark, label, a space
 class KnobRow(Widget, can_focus=True):
     """A focusable row for one `Spec`. Posts `Changed` when the user changes the value, never when the app sets it.
 
-    Each kind of row brings its own `action_step(count)`, which the arrow keys call.
+    Each kind of row brings its own `action_step`, which the arrow keys call.
     """
 
     ALLOW_SELECT = False
@@ -29,6 +29,7 @@ class KnobRow(Widget, can_focus=True):
         Binding("left", "step(-1)", "less", show=False),
         Binding("right", "step(1)", "more", show=False),
         Binding("backspace", "reset", "default", show=False),
+        Binding("a", "screen.apply", "apply now", show=False),
         Binding("up", "app.focus_previous", "up", show=False),
         Binding("down", "app.focus_next", "down", show=False),
     ]
@@ -62,6 +63,10 @@ class KnobRow(Widget, can_focus=True):
             self.value = value
             self.post_message(self.Changed(self.spec.name, value))
 
+    def action_step(self, count: int) -> None:
+        """Move the value by `count` of the parameter's steps."""
+        raise NotImplementedError
+
     def action_reset(self) -> None:
         self.change(self.spec.default)
 
@@ -82,7 +87,10 @@ class KnobRow(Widget, can_focus=True):
 class ChoiceRow(KnobRow):
     """A switch or a choice: every option is shown, the present one in brackets; ←/→, Space, or a click."""
 
-    HELP = "Left and right change the choice, Space takes the next one, Backspace the default."
+    HELP = (
+        "Left and right change the choice, Space takes the next one, Backspace the default. "
+        "While an answer is written, a lets it go on with what was changed."
+    )
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space,enter", "next", "next", show=False)]
 
     @property

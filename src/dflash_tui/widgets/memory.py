@@ -12,6 +12,7 @@ from dflash_tui.widgets.bars import bar, fit
 from dflash_tui.widgets.panel import Panel
 
 NAME, SIZE = 14, 10
+FLAGGED = 0.02  # a measurement further off its prediction than this is marked
 
 
 class MemoryPanel(Panel):
@@ -51,6 +52,12 @@ def drawn(ledger: Ledger, width: int) -> Content:
     for owner in sorted(ledger.owners, key=lambda owner: owner.bytes, reverse=True):
         parts.append(f"{fit(owner.name, NAME)}{gib(owner.bytes):>{SIZE}}  ")
         parts.append((f"{bar(owner.bytes / scale, room)}\n", "$primary"))
+        if owner.measured is not None:
+            found = f"measured {gib(owner.measured)}"
+            if owner.off > FLAGGED:
+                parts.append((f"  ! {found}, {owner.off:.0%} off\n", "$warning"))
+            else:
+                parts.append((f"  {found}\n", "$foreground 70%"))
         if owner.detail:
             parts.append((f"  {fit(owner.detail, width - 2).rstrip()}\n", "$foreground 70%"))
     parts.append("\n")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import DescendantFocus
 from textual.widgets import Static
 
-from dflash_core.knobs import SPECS, Knobs
+from dflash_core.knobs import CONTEXT, SPECS, Group, Knobs, Spec
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow
 from dflash_tui.widgets.panel import Panel
+from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.slider import Slider
 
-GROUPS = ("speculation", "answer", "sampling")
+GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
 
 
 class ParamsPanel(Panel):
@@ -25,37 +28,62 @@ class ParamsPanel(Panel):
         super().__init__("params")
         self._knobs = knobs
         self._used = knobs
+        self._running = False
 
     def compose(self) -> ComposeResult:
         yield Static(self._heading(), id="params-heading", classes="heading")
         with VerticalScroll(id="params-rows", can_focus=False):
+            yield PresetRow(id="presets")
             for group in GROUPS:
-                yield Static(group, classes="group")
-                for spec in SPECS:
-                    if spec.group == group:
-                        row = Slider if spec.kind in ("int", "float") else ChoiceRow
-                        yield row(spec, getattr(self._knobs, spec.name))
+                specs = [spec for spec in SPECS if spec.group == group]
+                note = f"  from the {specs[0].applies}"
+                yield Static(Content.assemble(group, (note, "$foreground 50%")), classes="group")
+                for spec in specs:
+                    row = Slider if spec.kind in ("int", "float") else ChoiceRow
+                    yield row(spec, getattr(self._knobs, spec.name))
+            yield Static(Content.assemble("loading", ("  with /reload", "$foreground 50%")), classes="group")
+            yield Slider(CONTEXT)
         yield Static("", id="params-help")
 
-    def show(self, knobs: Knobs, used: Knobs) -> None:
-        """Set the rows to `knobs`; what differs from `used`, the last turn's, is marked."""
-        self._knobs, self._used = knobs, used
-        for row in self.query(KnobRow):
-            row.value = getattr(knobs, row.spec.name)
-            row.staged = row.value != getattr(used, row.spec.name)
+    def show(self, knobs: Knobs, used: Knobs, *, running: bool) -> None:
+        """Set the rows to `knobs`; what differs from `used`, the knobs of the last or `running` turn, is marked."""
+        self._knobs, self._used, self._running = knobs, used, running
+        for spec in SPECS:
+            row = self.row(spec.name)
+            row.value = getattr(knobs, spec.name)
+            row.staged = row.value != getattr(used, spec.name)
         self.query_one("#params-heading", Static).update(self._heading())
+
+    def show_context(self, wanted: int, loaded: int) -> None:
+        """The context that the next load asks for, marked where it is not the present one's."""
+        row = self.row(CONTEXT.name)
+        row.value, row.staged = wanted, wanted != loaded
+
+    def show_presets(self, names: Sequence[str], chosen: str) -> None:
+        """The presets there are, and the one that the parameters are at; empty where they are at none."""
+        row = self.query_one(PresetRow)
+        row.names, row.chosen = tuple(names), chosen
+
+    def row(self, name: str) -> KnobRow:
+        """The row of one parameter."""
+        return self.query_one(f"#knob-{name}", KnobRow)
 
     def enter(self) -> None:
         """Focus the row that was used last, or the tree budget."""
-        self.query_one("#knob-budget", KnobRow).focus()
+        self.row("budget").focus()
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         if isinstance(event.widget, KnobRow):
             spec = event.widget.spec
-            text = f"{spec.help}; {spec.allowed}, default {spec.show(spec.default)}"
+            text = f"{spec.help}; {spec.allowed}, default {spec.show(spec.default)}; {_when(spec)}"
             self.query_one("#params-help", Static).update(Content(text))
 
     def _heading(self) -> Content:
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
-        note = f"  • {staged} changed since the last turn" if staged else ""
+        since = "; a applies now" if self._running else " since the last turn"
+        note = f"  • {staged} changed{since}" if staged else ""
         return Content.assemble((self.TITLE, "bold"), (note, "$warning"))
+
+
+def _when(spec: Spec) -> str:
+    return "with /reload" if spec.applies == "reload" else f"from the {spec.applies}"

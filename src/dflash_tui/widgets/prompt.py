@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
 from dflash_tui.history import History
+from dflash_tui.widgets.completions import Completions
 
 
 class Prompt(TextArea):
@@ -46,6 +48,7 @@ class Prompt(TextArea):
             placeholder="Ask anything   / commands   ↑ history   ctrl+j newline",
         )
         self.past = history
+        self.completions: Completions | None = None  # those that the screen shows, where it shows some
 
     def accept(self) -> None:
         """The text was taken: remember it and clear the row."""
@@ -63,11 +66,28 @@ class Prompt(TextArea):
             event.prevent_default()
             self.action_send()
             return
+        if event.key == "tab" and self.completions is not None and self.completions.chosen is not None:
+            event.stop()
+            event.prevent_default()
+            self.text = self.completions.chosen.text
+            self.move_cursor(self.document.end)
+            return
         if event.key.startswith("alt+"):
             # Its character is no text: terminals send Alt+T as Esc and t. It goes on to the bindings.
             event.prevent_default()
             return
         await super()._on_key(event)
+
+    async def _on_paste(self, event: Paste) -> None:
+        """Control characters of a paste are no text, and a terminal would obey them."""
+        event.prevent_default()
+        lines = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        text = "".join(
+            character for character in lines if character in "\n\t" or unicodedata.category(character) != "Cc"
+        )
+        if not self.read_only and (done := self._replace_via_keyboard(text, *self.selection)):
+            self.move_cursor(done.end_location)
+            self.focus()
 
     def action_send(self) -> None:
         if self.text.strip():
@@ -78,16 +98,27 @@ class Prompt(TextArea):
         self._replace_via_keyboard("\n", start, end)
 
     def action_cursor_up(self, select: bool = False) -> None:
+        if self._mark(-1):
+            return
         if not select and self.navigator.is_first_wrapped_line(self.cursor_location):
             self._recall(self.past.previous(self.text), at_end=False)
         else:
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
+        if self._mark(1):
+            return
         if not select and self.navigator.is_last_wrapped_line(self.cursor_location):
             self._recall(self.past.next(), at_end=True)
         else:
             super().action_cursor_down(select)
+
+    def _mark(self, count: int) -> bool:
+        """Mark another completion, where some are offered."""
+        if self.completions is None or self.completions.chosen is None:
+            return False
+        self.completions.move(count)
+        return True
 
     def action_cursor_page_up(self) -> None:
         self.post_message(self.Scrolled("up"))

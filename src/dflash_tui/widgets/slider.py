@@ -20,7 +20,8 @@ class Slider(KnobRow):
 
     HELP = (
         "Left and right move by one step, with Shift by ten; Home and End go to the ends; "
-        "digits and Enter set a value, Backspace the default. Wheel, click and drag work too."
+        "digits and Enter set a value, Backspace the default. Wheel, click and drag work too. "
+        "While an answer is written, a lets it go on with what was changed."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("shift+left", "step(-10)", "less ×10", show=False),

@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from dflash_core.events import TurnReport
+from dflash_core.events import STAGES, PartStats, TurnReport, TurnStats, so_far
+from dflash_core.lab.plain import PlainSpeed
+from dflash_core.record import TurnRecord
+from dflash_tui.deltas import on_the_way
 from dflash_tui.meter import Meter
+from dflash_tui.plain_speeds import when
+from dflash_tui.speeds import course
 from dflash_tui.widgets.bars import bar, seconds, short, spark, speed
-from dflash_tui.widgets.blocks import Block, beside, content, line
+from dflash_tui.widgets.blocks import Block, beside, content, line, wrapped
 from dflash_tui.widgets.panel import Panel
+from dflash_tui.widgets.roomy import redraw
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the panel shows, from a meter while a turn runs and from its report afterwards."""
+    """What the panel shows. `stats` is None until the prompt has been read; `changes` are lines on knobs changed on
+    the way."""
 
     title: str
-    rate: float
-    acceptance: float
-    tokens: int
-    steps: int
-    decode_s: float
-    ttft_ms: float | None
-    prompt: int
-    reused: int
-    accept: tuple[float, ...]
-    drafted: tuple[int, ...]
-    stages: tuple[tuple[str, float], ...]
+    stats: TurnStats | None
     mode: str
     reason: str
+    rates: Sequence[float]
+    lengths: Sequence[int]
+    changes: Sequence[str] = ()
+    plain: PlainSpeed | None = None
 
 
-def figures(meter: Meter, report: TurnReport | None) -> Figures:
-    """The report's figures where there is one: they are the decoder's own."""
-    stages = report.stats.stage_ms if report else meter.totals.stage_ms
-    named = tuple((name, getattr(stages, name)) for name in ("draft", "tree", "verify", "accept", "commit"))
-    if report is not None:
-        stats = report.stats
-        return Figures(
-            "Last turn", stats.tokens_per_second, stats.acceptance_length, stats.tokens, stats.steps, stats.decode_s,
-            stats.ttft_ms, stats.prompt_tokens, stats.reused_tokens, stats.accept_rate_by_depth,
-            stats.drafted_by_depth, named, report.mode, report.reason,
-        )  # fmt: skip
-    prefill, event = meter.prefill, meter.last or meter.prefill
-    return Figures(
-        "This turn", meter.overall_rate, meter.totals.acceptance_length, meter.tokens,
-        meter.totals.steps, meter.decode_s,
-        prefill.elapsed_ms if prefill else None, prefill.prompt_tokens if prefill else 0,
-        prefill.reused_tokens if prefill else 0, meter.totals.accept_rates, tuple(meter.totals.drafted), named,
-        event.mode if event else "", event.reason if event else "",
-    )  # fmt: skip
+def of_turn(record: TurnRecord, report: TurnReport, plain: PlainSpeed | None) -> Figures:
+    """A finished turn's figures: the decoder's own."""
+    lengths = [len(step.tokens) for step in record.steps]
+    changes = on_the_way(record)
+    return Figures("Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain)
+
+
+def of_meter(meter: Meter, report: TurnReport | None, plain: PlainSpeed | None) -> Figures:
+    """The figures of a turn so far, or of one that left no record."""
+    event = meter.last or meter.prefill
+    stats = report.stats if report is not None else None
+    if stats is None and meter.prefill is not None:
+        stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
+    mode, reason = (event.mode, event.reason) if event is not None else ("", "")
+    title = "This turn" if report is None else "Last turn"
+    return Figures(title, stats, mode, reason, list(meter.rates), list(meter.lengths), plain=plain)
 
 
 class StatsPanel(Panel):
@@ -62,23 +62,21 @@ class StatsPanel(Panel):
 
     def __init__(self) -> None:
         super().__init__("stats")
-        self._meter: Meter | None = None
-        self._report: TurnReport | None = None
+        self._figures: Figures | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield Static(_EMPTY, id="stats-body")
 
-    def show(self, meter: Meter | None, report: TurnReport | None) -> None:
-        """Draw the figures of `meter`, or of the finished turn's `report`."""
-        self._meter, self._report = meter, report
+    def show(self, figures: Figures | None) -> None:
+        """Draw the figures of a turn; None before the first."""
+        self._figures = figures
         self.draw()
 
     def draw(self) -> None:
-        meter, report = self._meter, self._report
         body = self.query_one("#stats-body", Static)
         width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 24)
-        body.update(_EMPTY if meter is None else _drawn(meter, figures(meter, report), width))
+        redraw(body, _EMPTY if self._figures is None else drawn(self._figures, width))
 
 
 _EMPTY = Content.assemble(
@@ -86,36 +84,62 @@ _EMPTY = Content.assemble(
 )
 _DIM = "$foreground 70%"
 _TWO_COLUMNS = 72
+_FIGURES = 19  # cells before a bar
 
 
-def _drawn(meter: Meter, it: Figures, width: int) -> Content:
+def drawn(it: Figures, width: int) -> Content:
     """One column, or two where the panel is a drawer that is wide and low."""
+    if it.stats is None:
+        return content([line((it.title, "bold")), line(("the prompt is being read", _DIM))])
+    stats = it.stats
     if width < _TWO_COLUMNS:
-        return content([*_numbers(it), *_sparks(meter, width), *_positions(it, width), *_stages(it, width)])
+        return content(
+            [
+                *_numbers(it, stats, width), *_changes(it, width), *_sparks(it, width), *_positions(stats, width),
+                *_stages(stats, width), *_lengths(stats, width), *_totals(stats, width), *_parts(stats),
+            ]
+        )  # fmt: skip
     half = (width - 2) // 2
-    left = [*_numbers(it), *_stages(it, half)]
-    right = [*_positions(it, half)[1:], *_sparks(meter, half)]
+    left = [*_numbers(it, stats, half), *_changes(it, half), *_stages(stats, half)]
+    left += [*_totals(stats, half), *_parts(stats)]
+    right = [*_positions(stats, half)[1:], *_sparks(it, half), *_lengths(stats, half)]
     return content(beside(left, right, half))
 
 
-def _numbers(it: Figures) -> Block:
-    ttft = f"  first token {seconds(it.ttft_ms / 1000)}" if it.ttft_ms is not None else ""
-    steps = f"{it.steps / it.decode_s:.1f} steps/s  " if it.decode_s > 0 else ""
+def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
+    steps = f"{stats.steps / stats.decode_s:.1f} steps/s  " if stats.decode_s > 0 else ""
+    read = stats.prompt_tokens - stats.reused_tokens
+    prompt = f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"
+    reused = f"; {short(stats.reused_tokens)} reused" if stats.reused_tokens else ""
+    speeds = (f"{speed(stats.tokens_per_second)} tok/s", "bold $primary")
     return [
         line((it.title, "bold")),
-        line((f"{speed(it.rate)} tok/s", "bold $primary"), ttft),
-        line((f"accept {it.acceptance:.2f}", "bold $success"), " tok/step"),
-        line(f"{steps}{short(it.tokens)} tok"),
-        line((f"prompt {short(it.prompt)} tok, {short(it.reused)} reused", _DIM)),
-        line((f"{it.mode}: {it.reason}" if it.reason else it.mode, _DIM)),
+        line(speeds, f"  first token {seconds(stats.ttft_ms / 1000)}"),
+        line((f"accept {stats.acceptance_length:.2f}", "bold $success"), " tok/step"),
+        line(f"{steps}{short(stats.tokens)} tok"),
+        *wrapped(_against(it, stats), width, _DIM),
+        *wrapped(prompt + reused, width, _DIM),
+        *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, _DIM),
     ]
 
 
-def _sparks(meter: Meter, width: int) -> Block:
-    lengths = [float(length) for length in meter.lengths]
+def _against(it: Figures, stats: TurnStats) -> str:
+    """How much faster than plain decoding, and what that rests on."""
+    plain = it.plain
+    if it.mode == "ar":
+        return ""
+    if plain is None:
+        return "plain decoding not measured; /plain times it"
+    ratio = f"{stats.tokens_per_second / plain.tokens_per_second:.1f}x plain decoding, "
+    place = f"{plain.steps} steps behind {short(plain.positions)} tok"
+    when_taken = when(plain.taken, datetime.now(UTC))
+    return f"{ratio}{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
+
+
+def _sparks(it: Figures, width: int) -> Block:
     return [
-        *_spark("tok/s", list(meter.rates), width, "$primary"),
-        *_spark("accepted length per step", lengths, width, "$success"),
+        *_spark("tok/s", list(it.rates), width, "$primary"),
+        *_spark("accepted length per step", [float(length) for length in it.lengths], width, "$success"),
     ]
 
 
@@ -126,23 +150,70 @@ def _spark(title: str, values: list[float], width: int, color: str) -> Block:
     return [line(), head, *[line((row, color)) for row in spark(newest, width, rows=2)]]
 
 
-def _positions(it: Figures, width: int) -> Block:
+def _positions(stats: TurnStats, width: int) -> Block:
     head: Block = [line(), line("accept rate by position")]
-    if not it.drafted:
-        return [*head, line(("nothing drafted: plain decoding" if it.steps else "", _DIM))]
+    if not stats.drafted_by_depth:
+        return [*head, line(("nothing drafted: plain decoding" if stats.steps else "", _DIM))]
     rows: Block = [line((" pos      n  rate", _DIM))]
-    for position, (count, rate) in enumerate(zip(it.drafted, it.accept), 1):
+    for position, (count, rate) in enumerate(zip(stats.drafted_by_depth, stats.accept_rate_by_depth), 1):
         figures = f" {position:>3} {short(count):>6} {rate * 100:>4.0f}%  "
-        rows.append(line(figures, (bar(rate, max(width - 19, 4)), "$success")))
+        rows.append(line(figures, (bar(rate, max(width - _FIGURES, 4)), "$success")))
     return [*head, *rows]
 
 
-def _stages(it: Figures, width: int) -> Block:
-    total = sum(milliseconds for _, milliseconds in it.stages)
+def _stages(stats: TurnStats, width: int) -> Block:
+    total = stats.stage_ms.total
     if total <= 0:
         return []
     rows: Block = [line(), line("time per step", (f"  {total:.1f} ms", _DIM))]
-    for name, milliseconds in it.stages:
+    for name in STAGES:
+        milliseconds = getattr(stats.stage_ms, name)
         figures = f" {name:<7}{milliseconds:>8.2f}  "
-        rows.append(line(figures, (bar(milliseconds / total, max(width - 19, 4)), "$primary")))
+        rows.append(line(figures, (bar(milliseconds / total, max(width - _FIGURES, 4)), "$primary")))
     return rows
+
+
+def _lengths(stats: TurnStats, width: int) -> Block:
+    """The histogram of tokens per step."""
+    if stats.steps == 0 or len(stats.lengths) < 3:
+        return []
+    rows: Block = [line(), line("steps by tokens committed"), line((" tok  steps share", _DIM))]
+    for length, count in enumerate(stats.lengths[1:], 1):
+        share = count / stats.steps
+        figures = f" {length:>3} {short(count):>6} {share * 100:>4.0f}%  "
+        rows.append(line(figures, (bar(share, max(width - _FIGURES, 4)), "$success")))
+    return rows
+
+
+def _totals(stats: TurnStats, width: int) -> Block:
+    """Drafts in all. The nodes of a tree are alternatives, so most cannot be accepted even from a perfect drafter."""
+    if not stats.verified:
+        return []
+    steps = max(stats.steps, 1)
+    rows = (
+        ("drafted", stats.drafted, "positions"),
+        ("verified", stats.verified, "nodes"),
+        ("accepted", stats.accepted, f"nodes, {stats.accepted / stats.verified:.0%} of verified"),
+    )
+    block: Block = [line(), line("drafts in all", (" and per step", _DIM))]
+    for name, count, what in rows:
+        block.append(line(f" {name:<8} {short(count):>6} {count / steps:>6.1f}  ", (what, _DIM)))
+    return block
+
+
+def _parts(stats: TurnStats) -> Block:
+    """Thinking and answer apart, where there was any thinking."""
+    if not stats.thinking.tokens:
+        return []
+    block: Block = [line(), line(("             tok  tok/s accept", _DIM))]
+    parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))
+    for name, part in parts:
+        figures = f" {name:<9}{short(part.tokens):>6} {speed(part.tokens_per_second):>6} {part.acceptance_length:>6.2f}"
+        block.append(line(figures))
+    return block
+
+
+def _changes(it: Figures, width: int) -> Block:
+    if not it.changes:
+        return []
+    return [line(), line("changed on the way"), *(row for text in it.changes for row in wrapped(f" {text}", width))]

@@ -1,6 +1,9 @@
-"""A Markdown message that grows: appends, cuts where the open block gets long, a plain tail for very long blocks."""
+"""A Markdown message that grows: appends to the open block, and plain lines for what of a long block is not open."""
 
 from __future__ import annotations
+
+import re
+from typing import Literal
 
 from markdown_it import MarkdownIt
 from textual.containers import Vertical
@@ -8,11 +11,14 @@ from textual.content import Content
 from textual.widgets import Markdown, Static
 
 from dflash_tui.segments import Segmenter
+from dflash_tui.widgets.roomy import Fence, Paragraph, Roomy
 
-TAIL_PART = 4_000  # characters of one plain part; a new one begins after it
-WHOLE_LIMIT = 48_000  # longer messages keep their cuts: rendering them whole would stop the app for too long
+PART = 4_000  # characters of one plain part; a new one begins after it
+WHOLE_LIMIT = 48_000  # longer messages are rendered part by part: rendering them whole would stop the app for too long
 
 # HTML is shown as the text that it is. Textual drops an HTML block, and with the next append the block before it too.
+_BULLETS, _NUMBERS = Markdown.BLOCKS["bullet_list_open"], Markdown.BLOCKS["ordered_list_open"]
+_BULLET = re.compile(r"^[-*+] ", re.MULTILINE)
 _PARSER = MarkdownIt("gfm-like", {"html": False})
 
 
@@ -22,47 +28,109 @@ def parser() -> MarkdownIt:
 
 
 class Segment(Markdown):
-    """A part of a message. After a `-cut` the same list goes on in the next one, so there is no gap."""
+    """A part of a message. After a `-cut` the same list goes on behind it, so there is no gap."""
 
     DEFAULT_CSS = """
     Segment.-cut > MarkdownBulletList:last-child, Segment.-cut > MarkdownOrderedList:last-child { margin: 0; }
     """
 
+    BLOCKS = Markdown.BLOCKS | {
+        "paragraph_open": Paragraph,
+        "fence": Fence,
+        "code_block": Fence,
+    }
+
     def __init__(self) -> None:
         super().__init__("", parser_factory=parser, open_links=False, classes="segment")
+        self._open: Paragraph | Fence | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """It holds one list and nothing else."""
+        return len(self.children) == 1 and isinstance(self.children[0], (_BULLETS, _NUMBERS))
+
+    def grow(self, growing: bool) -> None:
+        """Let the last block, and no other, keep room for what comes."""
+        last = self.children[-1] if growing and self.children else None
+        block = last if isinstance(last, (Paragraph, Fence)) else None
+        if block is not self._open:
+            if self._open is not None:
+                self._open.grow(False)
+            if block is not None:
+                block.grow(True)
+            self._open = block
+
+
+class PlainLines(Roomy, Static):
+    """Source lines as they are: of a list that has moved on, or of a block that is long and still open."""
+
+    def __init__(self, kind: Literal["settled", "tail", "raw"]) -> None:
+        super().__init__("", classes=kind, markup=False)
+        self.text = ""
+
+    def add(self, text: str) -> None:
+        """More lines."""
+        self.text += text
+        self.update(Content(self.text.rstrip("\n")))
 
 
 class Streamed(Vertical):
-    """Feed it clean text; `finish` makes it equal to the message rendered at once."""
+    """Feed it clean text; `finish` makes it equal to the message rendered at once.
+
+    A list that grows long leaves its older items behind as plain lines and numbers on; so does a fence, table or
+    paragraph with its newer ones. The message as it stands in the end is rendered when it is complete.
+    """
 
     def __init__(self) -> None:
         super().__init__(classes="streamed")
         self.text = ""
         self._segmenter = Segmenter()
         self._segments: list[Segment] = []
-        self._tail: list[Static] = []
-        self._tail_text = ""
-        self._part_text = ""
+        self._settled: list[PlainLines] = []
+        self._tail: list[PlainLines] = []
+        self._settling = False  # the newest settled lines stand right before the open segment
+        self._raw: PlainLines | None = None  # all of it, where it cannot be rendered
         self._fresh = True  # the next text begins a segment
 
     async def feed(self, text: str) -> None:
         """Show more of the message."""
         self.text += text
+        if self._raw is not None:
+            self._raw.add(text)
+            return
         for op in self._segmenter.feed(text):
             await self._apply(op.kind, op.text)
 
+    async def give_up(self) -> None:
+        """Show the text as it is from now on, because it cannot be rendered."""
+        await self.remove_children()
+        self._raw = PlainLines("raw")
+        await self.mount(self._raw)
+        self._raw.add(self.text)
+
     async def finish(self) -> None:
         """The message is complete."""
+        if self._raw is not None:
+            return
         for op in self._segmenter.finish():
             await self._apply(op.kind, op.text)
-        if self._segmenter.dirty and len(self.text) <= WHOLE_LIMIT:
-            first, *rest = self._segments
-            with self.app.batch_update():
-                for segment in rest:
-                    await segment.remove()
-                first.remove_class("-cut")
-                await first.update(self.text)
-            self._segments = [first]
+        for segment in self._segments:
+            segment.grow(False)
+        if self._segmenter.dirty:
+            await self._render_whole()
+
+    async def _render_whole(self) -> None:
+        """Render the message from its text, in one go where that is quick enough."""
+        old = [*self._segments, *self._settled]
+        parts = [self.text] if len(self.text) <= WHOLE_LIMIT else split_between_blocks(self.text, WHOLE_LIMIT // 4)
+        with self.app.batch_update():
+            for widget in old:
+                await widget.remove()
+            self._settled, self._segments = [], []
+            for part in parts:
+                self._segments.append(Segment())
+                await self.mount(self._segments[-1])
+                await self._segments[-1].append(part)
 
     async def _apply(self, kind: str, text: str) -> None:
         if kind == "plain":
@@ -71,28 +139,59 @@ class Streamed(Vertical):
             await self._join()
         else:
             if kind == "cut" and self._segments:
-                self._segments[-1].add_class("-cut")
-            if kind == "cut" or self._fresh:
+                await self._settle()
+            if self._fresh:
                 self._fresh = False
                 self._segments.append(Segment())
                 await self.mount(self._segments[-1])
             await self._segments[-1].append(text)
+            self._segments[-1].grow(True)
+
+    async def _settle(self) -> None:
+        """Leave the items of the open list behind as lines; the list goes on in a segment of its own."""
+        segment = self._segments[-1]
+        segment.grow(False)
+        self._fresh = True
+        if not segment.is_list:  # something stands before the list: what follows is not behind the last such lines
+            segment.add_class("-cut")
+            self._settling = False
+            return
+        if not self._settling:
+            self._settled.append(PlainLines("settled"))
+            await self.mount(self._settled[-1], before=segment)
+            self._settling = True
+        self._settled[-1].add(_BULLET.sub("• ", segment.source))
+        self._segments.pop()
+        await segment.remove()
 
     async def _plain(self, text: str) -> None:
-        self._tail_text += text
-        if not self._tail or len(self._part_text) > TAIL_PART:
-            self._part_text = ""
-            self._tail.append(Static("", classes="tail", markup=False))
+        if not self._tail or len(self._tail[-1].text) > PART:
+            for full in self._tail[-1:]:
+                full.grow(False)
+            self._tail.append(PlainLines("tail"))
             await self.mount(self._tail[-1])
-        self._part_text += text
-        self._tail[-1].update(Content(self._part_text.rstrip("\n")))
+            self._tail[-1].grow(True)
+        self._tail[-1].add(text)
 
     async def _join(self) -> None:
         segment = self._segments[-1]
         with self.app.batch_update():
             for part in self._tail:
                 await part.remove()
-            await segment.update(segment.source + self._tail_text)
-        self._tail, self._tail_text, self._part_text = [], "", ""
+            await segment.update(segment.source + "".join(part.text for part in self._tail))
+        self._tail = []
         # Markdown.append after Markdown.update would take the block's last line for a new block.
         self._fresh = True
+
+
+def split_between_blocks(text: str, size: int) -> list[str]:
+    """A message in parts of at least `size` characters; each begins with a top-level block of its own."""
+    lines = text.splitlines(keepends=True)
+    parts, begin, length = [], 0, 0
+    for token in _PARSER.parse(text):
+        if token.level == 0 and token.map is not None and token.nesting >= 0:
+            length = sum(len(line) for line in lines[begin : token.map[0]])
+            if length >= size:
+                parts.append("".join(lines[begin : token.map[0]]))
+                begin = token.map[0]
+    return [*parts, "".join(lines[begin:])]

@@ -29,6 +29,8 @@ class TurnBlock(Vertical):
     def __init__(self, prompt: str) -> None:
         super().__init__(classes="turn")
         self.prompt = prompt
+        self.node = ""  # the message's id in the conversation, once it is kept
+        self.instead_of: str | None = None  # of the message that this is a new version of
         self.entered = False  # the conversation holds the message, so a retry need not ask it again
         self.answers: list[Answer] = []
 
@@ -36,6 +38,7 @@ class TurnBlock(Vertical):
         with Horizontal(classes="user"):
             yield Static("❯ ", classes="user-mark", markup=False)
             yield Static(Content(clean(self.prompt)), classes="user-text")
+            yield Static("", classes="user-place", markup=False)
         yield Static("", classes="queued", markup=False)
 
     @property
@@ -56,16 +59,26 @@ class TurnBlock(Vertical):
         line.update(Content.styled(why, "$foreground 70%"))
         line.set_class(bool(why), "-shown")
 
+    def place(self, number: int, count: int) -> None:
+        """Which of its versions the message is: shown as ‹2/3› once there are several."""
+        self.query_one(".user-place", Static).update(f" ‹{number}/{count}›" if count > 1 else "")
+
     async def add_answer(self, knobs: Knobs) -> Answer:
         """Begin an answer; earlier ones fold into a line each."""
         answer = Answer(knobs)
         self.answers.append(answer)
         await self.mount(answer)
+        self.choose(answer)
+        return answer
+
+    def choose(self, answer: Answer) -> None:
+        """Open one of the answers; the others fold into a line each."""
         for number, one in enumerate(self.answers, 1):
             one.place(number, len(self.answers))
-            if one is not answer:
+            if one is answer:
+                one.unfold()
+            else:
                 one.fold()
-        return answer
 
 
 class Earlier(Foldable):
@@ -129,6 +142,17 @@ class Transcript(VerticalScroll):
         await self._prune()
         self.anchor()
         return turn
+
+    def past(self, texts: list[str]) -> None:
+        """Turns of earlier that are shown as plain text from the first."""
+        self.query_one("#welcome").display = False
+        self.earlier.texts += texts
+        self.earlier.show()
+
+    async def take_away(self, turn: TurnBlock) -> None:
+        """Remove a turn that was no part of the conversation."""
+        self.turns.remove(turn)
+        await turn.remove()
 
     async def _prune(self) -> None:
         while len(self.turns) > SHOWN and self.turns[0].over:

@@ -1,0 +1,127 @@
+"""A conversation as a tree: each wording of a message and each answer to it stays; one path is the present one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from dflash_core.events import TurnReport
+
+
+def new_id() -> str:
+    """A name for a conversation or message that nothing else has, on any machine."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One message in its place. Without a parent it opens the conversation; siblings have the same parent.
+
+    `outcome` says how an answer ended where its report does not: failed, or cut off with the program. `created` is in
+    seconds since 1970.
+    """
+
+    role: Literal["user", "assistant"]
+    content: str
+    parent: str | None = None
+    thinking: str = ""
+    outcome: str = ""
+    report: TurnReport | None = None
+    id: str = field(default_factory=new_id)
+    created: float = field(default_factory=time.time)
+
+
+class Branches:
+    """Nodes in the order of writing, and the `leaf` that the present path ends with."""
+
+    def __init__(self, nodes: Iterable[Node] = (), leaf: str | None = None) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._children: dict[str | None, list[str]] = {None: []}
+        self._visited: dict[str | None, str] = {}  # the child by which the present path last left a node
+        self.leaf: str | None = None
+        for node in nodes:
+            self.add(node)
+        if leaf in self._nodes:
+            self.go(leaf)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, id: str) -> Node:
+        return self._nodes[id]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, parents before their children."""
+        return tuple(self._nodes.values())
+
+    @property
+    def path(self) -> tuple[Node, ...]:
+        """From the first message to the leaf."""
+        return self.path_to(self.leaf)
+
+    def path_to(self, id: str | None) -> tuple[Node, ...]:
+        """From the first message to `id`."""
+        path = []
+        while id is not None:
+            path.append(self._nodes[id])
+            id = self._nodes[id].parent
+        return tuple(reversed(path))
+
+    @property
+    def path_ids(self) -> frozenset[str]:
+        """Of the messages on the present path."""
+        return frozenset(node.id for node in self.path)
+
+    def siblings(self, id: str) -> tuple[str, ...]:
+        """`id` and what stands in its place on other branches, in the order of writing."""
+        return tuple(self._children[self._nodes[id].parent])
+
+    def children(self, id: str | None) -> tuple[str, ...]:
+        """What follows `id`, by branch."""
+        return tuple(self._children[id])
+
+    def add(self, node: Node) -> None:
+        """Put a node behind its parent and go there. One whose parent is lost opens a branch of its own."""
+        if node.parent not in self._children:
+            node = replace(node, parent=None)
+        self._nodes[node.id] = node
+        self._children[node.parent].append(node.id)
+        self._children[node.id] = []
+        self.go(node.id)
+
+    def take(self, id: str) -> None:
+        """Take out a node that nothing follows; the path then ends with its parent."""
+        if self._children[id]:
+            raise ValueError(f"message {id} has others behind it")
+        parent = self._nodes[id].parent
+        self._children[parent].remove(id)
+        del self._children[id], self._nodes[id]
+        self._visited.pop(parent, None)
+        self.leaf = parent
+
+    def go(self, id: str) -> None:
+        """Make `id` the leaf of the present path."""
+        self.leaf = id
+        for node in self.path:
+            self._visited[node.parent] = node.id
+
+    def switch(self, id: str, by: int) -> str | None:
+        """Go over to the sibling of `id` that is `by` places on, and down its own branch as it was last left.
+
+        Returns that sibling, or None where there is none that way.
+        """
+        there = self.siblings(id)
+        place = there.index(id) + by
+        if not 0 <= place < len(there):
+            return None
+        leaf: str | None = there[place]
+        while leaf is not None:
+            self.leaf = leaf
+            leaf = self._visited.get(leaf) or next(reversed(self._children[leaf]), None)
+        assert self.leaf is not None
+        self.go(self.leaf)
+        return there[place]

@@ -1,0 +1,54 @@
+"""`config`: the settings in force, where each came from, and what was left out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from dflash_core.knobs import SPECS
+from dflash_tui.commands.output import write_json
+from dflash_tui.config import PLAIN, PROJECT_NAME, Config, quoted, user_file
+from dflash_tui.log import log_file
+
+
+def show(config: Config, *, origin: bool, as_json: bool) -> int:
+    """Print every setting as TOML, or as one JSON object; with `origin` each says where it came from."""
+    rows = _rows(config)
+    if as_json:
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in rows.items()}
+        origins = {name: config.origins.get(name, "default") for name in rows}
+        write_json({"settings": values, "origins": origins, "problems": list(config.problems)})
+        return 0
+    table = ""
+    for name, value in rows.items():
+        section, _, inner = name.partition(".")
+        if inner and section != table:
+            sys.stdout.write(f"\n[{section}]\n")
+            table = section
+        key = quoted(inner) if "." in inner else inner or name
+        line = f"{key} = {_toml(value)}"
+        sys.stdout.write(f"{line:<40} # {config.origins.get(name, 'default')}\n" if origin else f"{line}\n")
+    return 0
+
+
+def paths() -> int:
+    """Print where settings and the log are."""
+    for name, path in (("user", user_file()), ("project", Path(PROJECT_NAME).absolute()), ("log", log_file())):
+        sys.stdout.write(f"{name:<8} {path}{'' if path.exists() else '  (not there)'}\n")
+    return 0
+
+
+def _rows(config: Config) -> dict[str, Any]:
+    settings = config.settings
+    rows: dict[str, Any] = {name: getattr(settings, name) for name in PLAIN}
+    rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
+    return rows | {f"keys.{id}": keys for id, keys in settings.keys.items()}
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return '""'
+    return str(value) if isinstance(value, (int, float)) else quoted(str(value))

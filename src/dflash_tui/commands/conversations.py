@@ -1,0 +1,122 @@
+"""`conversations`: list, export, import and delete what the app has kept. Loads no model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from dflash_core.errors import DFlashError, FormatError
+from dflash_tui.clean import clean
+from dflash_tui.commands.output import write_json
+from dflash_tui.history import data_folder
+from dflash_tui.store import Card, Entry, Store
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for. Returns the exit code; raises DFlashError."""
+    does: Mapping[str, Callable[[Store, argparse.Namespace], int]] = {
+        "list": _list,
+        "export": _export,
+        "import": _import,
+        "delete": _delete,
+    }
+    store = Store(data_folder())
+    try:
+        code = does[args.does](store, args)
+        problem = store.problem()
+    finally:
+        kept = store.close()
+    if not kept:
+        raise DFlashError(f"nothing was changed: {problem}")
+    if problem:
+        sys.stderr.write(f"note: {problem}\n")
+    return code
+
+
+def _list(store: Store, args: argparse.Namespace) -> int:
+    entries = store.list(" ".join(args.search))
+    if args.json:
+        write_json({"conversations": [_about(entry.card) | {"messages": entry.messages} for entry in entries]})
+    elif not entries:
+        sys.stderr.write("no conversations\n" if not args.search else "no conversation has these words\n")
+    else:
+        short = _short([entry.card.id for entry in store.list()])
+        for entry in entries:
+            sys.stdout.write(_line(entry, short) + "\n")
+    return 0
+
+
+def _line(entry: Entry, length: int) -> str:
+    changed = datetime.fromtimestamp(entry.card.updated).strftime("%Y-%m-%d %H:%M")
+    return f"{entry.card.id[:length]}  {changed}  {entry.messages:>4}  {clean(entry.card.title)}"
+
+
+def _short(ids: Sequence[str]) -> int:
+    """The least length, from six on, at which the beginnings of all ids differ."""
+    return next((n for n in range(6, 16) if len({id[:n] for id in ids}) == len(ids)), 16)
+
+
+def _export(store: Store, args: argparse.Namespace) -> int:
+    from dflash_tui.store.exchange import whole
+    from dflash_tui.store.pages import KINDS, render
+
+    kind = args.kind or (args.output.suffix.lstrip(".") if args.output else "md")
+    if kind not in KINDS:
+        raise DFlashError(f"--output {args.output}: its ending says no format; add --as md, json or svg")
+    if args.name == "all" and kind != "json":
+        raise DFlashError("all conversations go into one file as JSON only; add --as json")
+    cards = [entry.card for entry in store.list()] if args.name == "all" else [store.find(args.name)]
+    data = render([whole(store, card) for card in cards], kind)
+    if args.output is None:
+        if args.json:
+            raise DFlashError("--json reports on a file; name it with --output FILE, or write --as json")
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return 0
+    args.output.write_bytes(data)
+    if args.json:
+        write_json({"written": str(args.output), "bytes": len(data), "conversations": [_about(card) for card in cards]})
+    else:
+        sys.stderr.write(f"{args.output}: {len(cards)} conversations, {len(data):,} bytes\n")
+    return 0
+
+
+def _import(store: Store, args: argparse.Namespace) -> int:
+    from dflash_tui.store.exchange import bring_in, from_json
+
+    found = []
+    for path in args.files:
+        try:
+            found += from_json(path.read_bytes())
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
+    cards = [bring_in(store, one) for one in found]
+    if args.json:
+        write_json({"conversations": [_about(card) for card in cards]})
+    else:
+        for card in cards:
+            sys.stdout.write(f"{card.id}  {clean(card.title)}\n")
+    return 0
+
+
+def _delete(store: Store, args: argparse.Namespace) -> int:
+    cards = [store.find(name) for name in args.names]  # all of them are known, or none is deleted
+    for card in cards:
+        store.delete(card.id)
+    if args.json:
+        write_json({"deleted": [_about(card) for card in cards]})
+    else:
+        for card in cards:
+            sys.stderr.write(f"deleted {card.id}  {clean(card.title)}\n")
+    return 0
+
+
+def _about(card: Card) -> dict[str, Any]:
+    times = {
+        name: datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+        for name, seconds in (("created", card.created), ("updated", card.updated))
+    }
+    return {"id": card.id, "title": card.title, "model": card.model, **times}

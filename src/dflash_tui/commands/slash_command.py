@@ -1,0 +1,41 @@
+"""What a slash command is: its name, how it is written, what it does, how its argument is completed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+
+class SlashError(Exception):
+    """A command that cannot be done as typed; the text says what is possible."""
+
+
+def _no_words(host: ChatScreen) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """`run` gets the chat screen and the rest of the line, its case kept; it raises SlashError and has then done
+    nothing. `words` are what the first argument may be, for the completer."""
+
+    name: str
+    usage: str
+    help: str
+    run: Callable[[ChatScreen, str], Awaitable[None]]
+    words: Callable[[ChatScreen], Sequence[str]] = _no_words
+
+
+def does(action: str) -> Callable[[ChatScreen, str], Awaitable[None]]:
+    """What runs an action of the chat screen, written as in a key binding; it takes no argument."""
+
+    async def run(host: ChatScreen, rest: str) -> None:
+        if rest:
+            raise SlashError(f"nothing may follow here, found: {rest}")
+        await host.run_action(action)
+
+    return run

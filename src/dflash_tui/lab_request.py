@@ -1,0 +1,89 @@
+"""What is typed into the lab's screens: `budget=4..63 p_min=0,0.1 repeats=3 prompts=FILE`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_core.bench.prompts import SAMPLES, read_prompts, sample
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.knobs import Knobs, Limits
+from dflash_core.lab.grid import Axis, Setting, joined, parse_axes
+from dflash_core.lab.sweep import Case, default_repeats
+from dflash_core.lab.versus import TREE_OR_CHAIN, parse_pair
+
+OPTIONS = ("repeats", "prompts", "samples")
+SWEEP = "budget=4..63"
+AB = TREE_OR_CHAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure on. Without `prompts` it is the last prompt of the conversation."""
+
+    repeats: int | None = None
+    prompts: Path | None = None
+    samples: int = SAMPLES
+
+    def cases(self, last: Case | None) -> tuple[Case, ...]:
+        """The prompts. Raises FormatError, or DFlashError where there is none."""
+        if self.prompts is not None:
+            return tuple(map(Case.of, sample(read_prompts(self.prompts), self.samples)))
+        if last is None:
+            raise DFlashError("no prompt yet: ask something first, or name a file, prompts=FILE")
+        return (last,)
+
+    def rounds(self, cases: int) -> int:
+        """The repeats asked for, or as many as let a difference show."""
+        return self.repeats or default_repeats(cases)
+
+
+def parse_sweep(text: str) -> tuple[tuple[Axis, ...], Options]:
+    """Axes and options. Raises KnobError."""
+    words = _words(text)
+    return parse_axes(_settings(words)), _options(words)
+
+
+def parse_ab(text: str, base: Knobs, limits: Limits) -> tuple[tuple[Setting, Setting], Options]:
+    """Two settings and options, which may stand on either side of the bar. Raises KnobError."""
+    sides = [_words(side) for side in text.split("|", 1)]
+    pair = " | ".join(" ".join(_settings(side)) for side in sides)
+    return parse_pair(pair, base, limits), _options([word for side in sides for word in side])
+
+
+def _words(text: str) -> list[str]:
+    """`name=value` each, no name twice."""
+    try:
+        words = joined(shlex.split(text))
+    except ValueError:
+        raise KnobError("a quotation mark is not closed; close it, or leave it out") from None
+    names = [_name(word) for word in words]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise KnobError(f"{twice} is there twice; give it once")
+    return words
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _settings(words: Sequence[str]) -> list[str]:
+    return [word for word in words if _name(word) not in OPTIONS]
+
+
+def _options(words: Sequence[str]) -> Options:
+    given = {_name(word): word.partition("=")[2] for word in words if _name(word) in OPTIONS}
+    return Options(
+        repeats=_count("repeats", given["repeats"]) if "repeats" in given else None,
+        prompts=Path(given["prompts"]).expanduser() if "prompts" in given else None,
+        samples=_count("samples", given["samples"]) if "samples" in given else SAMPLES,
+    )
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) < 1:
+        raise KnobError(f"{name}={text}: expected a whole number from 1")
+    return int(text[:9])

@@ -1,0 +1,42 @@
+"""The log file: what was loaded, asked and answered, and every fault with its trace; no text of a conversation."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+FILE_NAME = "dflash-tui.log"
+SIZE, KEPT = 1_000_000, 3  # bytes of one file, older files that are kept
+LOG = logging.getLogger("dflash_tui")
+_FORMAT = logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s")
+
+
+def log_file() -> Path:
+    """Where the log is."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("dflash-tui", appauthor=False)) / FILE_NAME
+
+
+def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str:
+    """Log into the file, and with `verbose` on stderr too. Says in a line what stands against it, else ""."""
+    LOG.setLevel(level.upper())
+    LOG.propagate = False
+    for old in list(LOG.handlers):
+        LOG.removeHandler(old)
+        old.close()
+    problem = ""
+    path = path or log_file()
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)] if verbose else []
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(RotatingFileHandler(path, maxBytes=SIZE, backupCount=KEPT, encoding="utf-8", errors="replace"))
+    except OSError as error:
+        problem = f"{path} cannot be written: {error.strerror}; this run leaves no log"
+    for handler in handlers or [logging.NullHandler()]:
+        handler.setFormatter(_FORMAT)
+        LOG.addHandler(handler)
+    logging.raiseExceptions = False  # a full disk must not print traces over the app
+    return problem

@@ -1,0 +1,17 @@
+"""Notices outside the app's window, as terminals know them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from dflash_tui.clean import clean
+
+
+def desktop_notice(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The control sequence (OSC 9) that has the terminal show a notice; tmux passes it on where it allows that."""
+    sequence = f"\x1b]9;{clean(text)}\x07"
+    if "TMUX" in environment:
+        escaped = sequence.replace("\x1b", "\x1b\x1b")
+        return f"\x1bPtmux;{escaped}\x1b\\"
+    return sequence

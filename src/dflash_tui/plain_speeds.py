@@ -1,0 +1,47 @@
+"""The last measured speed of plain decoding of each loaded pair, kept in the data folder."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from dflash_core.lab.plain import PlainSpeed
+
+
+class PlainSpeeds:
+    """By title of the loaded pair. A file that cannot be read counts as nothing measured yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "plain-speeds.json"
+        self._known: dict[str, PlainSpeed] = {}
+        try:
+            self._known = msgspec.json.decode(self._file.read_bytes(), type=dict[str, PlainSpeed])
+        except (OSError, msgspec.MsgspecError):
+            return
+
+    def get(self, title: str) -> PlainSpeed | None:
+        """The newest measurement."""
+        return self._known.get(title)
+
+    def put(self, title: str, speed: PlainSpeed) -> None:
+        """Keep a measurement; where the disk does not take it, until the app closes."""
+        self._known[title] = speed
+        new = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(msgspec.json.format(msgspec.json.encode(self._known)))
+            new.replace(self._file)
+        except OSError:
+            with suppress(OSError):
+                new.unlink()
+
+
+def when(taken: str, now: datetime) -> str:
+    """A time in UTC as people here say it: today 14:05, or 2026-01-31."""
+    local = datetime.fromisoformat(taken).astimezone()
+    today = local.date() == now.astimezone().date()
+    return f"today {local:%H:%M}" if today else f"{local:%Y-%m-%d}"

@@ -1,0 +1,153 @@
+"""A trace as a session: its turns come again through the app's own path of a turn, and no model is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from dflash_core.conversation import Message
+from dflash_core.errors import DFlashError
+from dflash_core.events import PartTotals, Piece, TurnReport, turn_stats
+from dflash_core.knobs import Knobs, Limits
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.memory import Ledger
+from dflash_core.record import Line, TurnRecord
+from dflash_core.trace import Trace
+from dflash_core.turns import Turns
+from dflash_tui.session import OnPrefill, Progress
+
+NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
+
+
+class ReplayError(DFlashError):
+    """What only a loaded model could do."""
+
+
+def reported(record: TurnRecord) -> TurnRecord:
+    """The record with a report: its own, or one made from its steps where the turn broke off before its end."""
+    prefill = record.prefill
+    if record.report is not None or prefill is None:
+        return record
+    parts, last = PartTotals(), record.pieces[-1]
+    for piece in record.pieces:
+        parts.add(piece)
+    stats = turn_stats(prefill, record.steps, last.at - record.pieces[0].at, parts)
+    tokens = tuple(token for event in record.events for token in event.tokens)
+    report = TurnReport(
+        record.text, record.thinking, tokens, last.event.mode, last.event.reason,
+        last.event.stop or "cancelled", record.knobs, stats,
+    )  # fmt: skip
+    return dataclasses.replace(record, report=report)
+
+
+class ReplayTurn:
+    """A recorded turn that runs again: at once, or at the pace at which it was written."""
+
+    def __init__(self, record: TurnRecord, *, paced: bool) -> None:
+        self.record: TurnRecord | None = record
+        self.report: TurnReport | None = None
+        self.text = self.thinking = ""
+        self._pieces, self._rest, self._report, self._paced = record.pieces, record.rest, record.report, paced
+        self._stopped = threading.Event()
+
+    def __iter__(self) -> Iterator[Piece]:
+        began = time.monotonic()
+        for piece in self._pieces:
+            if self._paced:
+                self._stopped.wait(max(began + piece.at - time.monotonic(), 0.0))
+            if self._stopped.is_set():
+                break
+            self.text += piece.text
+            self.thinking += piece.thinking
+            yield piece
+        self.text += self._rest[0]
+        self.thinking += self._rest[1]
+        self.report = self._report
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def change(self, knobs: Knobs) -> None:
+        """What has happened stays as it was."""
+
+
+class ReplayConversation:
+    """Takes the recorded prompts in their order; anything else would need a model."""
+
+    def __init__(self, records: Sequence[TurnRecord]) -> None:
+        self._waiting = list(records)
+        self.turns = Turns()
+        self.watchers: list[Callable[[Line], None]] = []
+        self.messages: tuple[Message, ...] = ()
+
+    @property
+    def next(self) -> TurnRecord | None:
+        """The turn that is shown next."""
+        return self._waiting[0] if self._waiting else None
+
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        self.messages = tuple(messages)
+
+    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
+        """The next recorded turn. Raises ReplayError for a prompt that is not the recorded one."""
+        record = self.next
+        if record is None or record.start.prompt != prompt:
+            raise ReplayError(NO_MODEL)
+        del self._waiting[0]
+        self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
+        self.turns.append(record)
+        return ReplayTurn(record, paced=False)
+
+    def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
+        """The last turn once more, at the pace at which it was written."""
+        if not self.turns:
+            raise ReplayError(NO_MODEL)
+        return ReplayTurn(self.turns[-1], paced=True)
+
+
+class ReplaySession:
+    """What the panels ask of a session, answered from the trace."""
+
+    def __init__(self, trace: Trace, path: Path) -> None:
+        first, loaded = trace.turns[0].start, trace.loaded
+        self.conversation = ReplayConversation([reported(record) for record in trace.turns])
+        self.title = f"replay of {path.name}: {loaded.title if loaded else first.target}"
+        self.context_length = loaded.context_length if loaded else 0
+        self.notes = (trace.problem,) if trace.problem else ()
+        self.knobs = first.knobs
+        self.limits = Limits(first.draft_block, self.context_length)
+        self._ledger = loaded.ledger if loaded else Ledger("not recorded", (), 0, 0)
+
+    @property
+    def turns(self) -> Turns:
+        return self.conversation.turns
+
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    def context_used(self) -> int:
+        """Positions after the last turn that is shown."""
+        if not self.turns:
+            return 0
+        record = self.turns[-1]
+        return record.steps[-1].length if record.steps else len(record.start.prompt_ids)
+
+    def token_text(self, token: int) -> str:
+        return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"
+
+    def clear(self) -> None:
+        """What was recorded stays."""
+
+    def laboratory(self) -> Laboratory:
+        raise ReplayError(NO_MODEL)
+
+    def aside(self) -> ReplayConversation:
+        raise ReplayError(NO_MODEL)
+
+
+def replaying(trace: Trace, path: Path) -> Callable[[Progress], ReplaySession]:
+    """A loader that has the trace's session at once."""
+    return lambda progress: ReplaySession(trace, path)

@@ -1,0 +1,81 @@
+"""One setting against another on the same prompt: figures, the finding, both answers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from dflash_core.knobs import SPECS
+from dflash_core.lab.diff import Stretch, diff
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.sweep import Sweep
+from dflash_core.lab.versus import versus
+from dflash_tui import lab_text
+from dflash_tui.clean import clean
+from dflash_tui.keys import bindings
+from dflash_tui.lab_request import AB, parse_ab
+from dflash_tui.screens.measuring import MeasuringScreen
+
+OTHER = "bold underline"
+
+
+class ABScreen(MeasuringScreen):
+    """A and B take turns. Without other words: does the tree beat the chain here?"""
+
+    SCOPE: ClassVar[str] = "ab"
+    HEADING: ClassVar[str] = "A against B"
+    EXAMPLE: ClassVar[str] = f"{AB}   or one side: budget=40 (against the present setting)   also: repeats=10"
+    FILE: ClassVar[str] = "ab.csv"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#lab-what"
+
+    def body(self) -> Iterable[Widget]:
+        yield self.line()
+        yield Static("", id="ab-figures", markup=False)
+        yield Horizontal(
+            VerticalScroll(Static("", id="ab-a"), id="ab-left"),
+            VerticalScroll(Static("", id="ab-b"), id="ab-right"),
+            classes="lab-body",
+        )
+
+    def plan(self, text: str, lab: Laboratory) -> Sweep:
+        pair, options = parse_ab(text, self.chat.knobs, lab.limits)
+        cases = options.cases(self.last_prompt())
+        return lab.sweep(pair, cases, options.rounds(len(cases)))
+
+    def focus_results(self) -> None:
+        self.query_one("#ab-left").focus()
+
+    def draw(self) -> None:
+        it = versus(self.result) if self.result is not None else None
+        if it is None or self.result is None:
+            return
+        labels = tuple(setting.label for setting in self.result.settings)
+        lines = [lab_text.finding(it, labels), *lab_text.versus_table(it), lab_text.same_text(it)]
+        self.query_one("#ab-figures", Static).update("\n".join(f" {line}" for line in lines))
+        stretches = diff(clean(it.a.text), clean(it.b.text))
+        self.query_one("#ab-a", Static).update(_answer(f"A  {labels[0]}", [(s, s.a) for s in stretches]))
+        self.query_one("#ab-b", Static).update(_answer(f"B  {labels[1]}", [(s, s.b) for s in stretches]))
+
+    def action_take(self, side: int) -> None:
+        """Take A (0) or B (1) over."""
+        if self.result is None:
+            self.say("nothing to take over yet: Enter in the line above starts")
+            return
+        knobs, now = self.result.settings[side].knobs, self.chat.knobs
+        changes = {s.name: getattr(knobs, s.name) for s in SPECS if getattr(knobs, s.name) != getattr(now, s.name)}
+        if changes:
+            self.adopt(changes)
+        else:
+            self.say("that is the present setting already")
+
+
+def _answer(heading: str, stretches: list[tuple[Stretch, str]]) -> Content:
+    parts = [(text, "" if stretch.same else OTHER) for stretch, text in stretches]
+    return Content.assemble((f"{heading}\n\n", "bold $primary"), *parts)

@@ -1,0 +1,234 @@
+"""Every conversation: search, open, rename, export, delete."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, VerticalScroll
+from textual.content import Content
+from textual.events import Resize
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from dflash_tui.clean import clean
+from dflash_tui.commands.palette import ActionProvider
+from dflash_tui.keys import bindings
+from dflash_tui.screens.confirm import ConfirmScreen
+from dflash_tui.screens.help import HelpScreen
+from dflash_tui.store import Entry
+from dflash_tui.widgets.lines import Flash
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+TYPING_S = 0.15  # a pause in typing this long begins the search
+PREVIEW = 4000  # characters
+BESIDE = 110  # columns from which on there is room for a preview
+
+
+class _List(OptionList):
+    """The conversations, two rows each. What is typed over them goes into the search."""
+
+    HELP = "Up and Down choose a conversation, Enter opens it, / searches."
+
+
+class ChatsScreen(Screen[None]):
+    """The list, and beside it, where there is room, the end of the chosen conversation."""
+
+    SCOPE: ClassVar[str] = "chats"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    COMMANDS = Screen.COMMANDS | {ActionProvider}
+    AUTO_FOCUS = "#chats-list"
+
+    def __init__(self, chat: ChatScreen) -> None:
+        super().__init__()
+        self._chat = chat
+        self._keeping = chat.keeping
+        self._entries: list[Entry] = []
+        self._pause: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        with Container(id="chats"):
+            yield Static("", id="chats-heading", markup=False)
+            with Horizontal(id="chats-line"):
+                yield Static(" /", id="chats-mark", markup=False)
+                yield _Search(placeholder="words of a title or message", id="chats-search", compact=True)
+            with Horizontal(id="chats-body"):
+                yield _List(id="chats-list", markup=False, compact=True)
+                with VerticalScroll(id="chats-beside", can_focus=False):
+                    yield Static("", id="chats-preview", markup=False)
+            yield Flash()
+            yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self._list()
+
+    def on_resize(self, event: Resize) -> None:
+        self.set_class(event.size.width < BESIDE, "-narrow")
+        self._draw()
+
+    # The list
+
+    @property
+    def _options(self) -> _List:
+        return self.query_one(_List)
+
+    @property
+    def _entry(self) -> Entry | None:
+        """The one under the cursor."""
+        place = self._options.highlighted
+        return self._entries[place] if place is not None and place < len(self._entries) else None
+
+    def _list(self) -> None:
+        """Ask the store anew; the cursor stays on its conversation where that is still there."""
+        chosen = self._entry or self._present()
+        search = self.query_one(_Search).value
+        self._entries = self._keeping.keeper.store.list(search)
+        self._keeping.tell_problems()
+        self._draw()
+        ids = [entry.card.id for entry in self._entries]
+        if ids:
+            self._options.highlighted = ids.index(chosen.card.id) if chosen and chosen.card.id in ids else 0
+        what = f"{len(ids)} found" if search.strip() else _count(len(ids), "conversation")
+        self.query_one("#chats-heading", Static).update(f" Conversations   {what}")
+        self._preview()
+
+    def _present(self) -> Entry | None:
+        card = self._keeping.keeper.card
+        return Entry(card, 0, "") if card is not None else None
+
+    def _draw(self) -> None:
+        place = self._options.highlighted
+        self._options.clear_options()
+        self._options.add_options([self._option(entry) for entry in self._entries])
+        self._options.highlighted = place
+        if not self._entries:
+            searched = bool(self.query_one(_Search).value.strip())
+            none = "Nothing has these words." if searched else "No conversation yet. The first message begins one."
+            self._options.add_option(Option(Content(none), disabled=True))
+
+    def _option(self, entry: Entry) -> Option:
+        present = self._keeping.keeper.card
+        mark = "● " if present is not None and entry.card.id == present.id else "  "
+        title, excerpt = clean(entry.card.title), clean(entry.excerpt)
+        about = f"  {_when(entry.card.updated)} · {_count(entry.messages, 'message')} · "
+        return Option(Content.assemble(mark, (title, "bold"), "\n", (about, "$foreground 70%"), excerpt))
+
+    def _preview(self) -> None:
+        entry, shown = self._entry, ""
+        if entry is not None and not self.has_class("-narrow"):
+            card = entry.card
+            path = self._keeping.keeper.store.branches(card.id).path
+            texts = [("❯ " if node.role == "user" else "") + node.content.strip("\n") for node in path]
+            shown = clean("\n\n".join([f"{card.model or 'no model'}, begun {_when(card.created)}", *texts]))
+        self.query_one("#chats-preview", Static).update(Content(shown[-PREVIEW:]))
+        self.query_one("#chats-beside", VerticalScroll).scroll_end(animate=False)
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self._preview()
+
+    @on(Input.Changed, "#chats-search")
+    def _typed(self) -> None:
+        if self._pause is not None:
+            self._pause.stop()
+        self._pause = self.set_timer(TYPING_S, self._list)
+
+    @on(Input.Submitted, "#chats-search")
+    def _searched(self) -> None:
+        self._list()
+        self._options.focus()
+
+    # Actions
+
+    def say(self, text: str) -> None:
+        """A small fact above the footer."""
+        self.query_one(Flash).say(text)
+
+    @on(OptionList.OptionSelected)
+    async def _opened(self) -> None:
+        entry = self._entry
+        if entry is None:
+            return
+        if self._keeping.refuses():
+            self.say("an answer is being written in the present conversation; it comes first")
+            return
+        self.dismiss()
+        await self._keeping.open(entry.card.id)
+
+    def action_search(self) -> None:
+        self.query_one(_Search).focus()
+
+    async def action_new(self) -> None:
+        if self._chat.flow.busy:
+            self.say("an answer is being written in the present conversation; it comes first")
+            return
+        self.dismiss()
+        await self._chat.action_clear()
+
+    def action_rename(self) -> None:
+        entry = self._entry
+        if entry is None:
+            return
+
+        def done(said: str) -> None:
+            self._list()
+            self.say(said)
+
+        self._keeping.filing.ask_title(entry.card, done)
+
+    def action_export(self) -> None:
+        entry = self._entry
+        if entry is not None:
+            self._keeping.filing.ask_file(entry.card, self.say)
+
+    def action_delete(self) -> None:
+        entry = self._entry
+        if entry is None:
+            return
+        present = self._keeping.keeper.card
+        if present is not None and present.id == entry.card.id and self._chat.flow.busy:
+            self.say("an answer is being written in this conversation")
+            return
+
+        async def sure(yes: bool | None) -> None:
+            if yes:
+                await self._keeping.delete(entry.card.id)
+                self._list()
+
+        question = f"Delete “{clean(entry.card.title)}”, {_count(entry.messages, 'message')}, for good?"
+        self.app.push_screen(ConfirmScreen(question, "delete", "keep it"), sure)
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or ""))
+
+    def action_back(self) -> None:
+        """Esc: from the search to the list, then to the chat."""
+        search = self.query_one(_Search)
+        if search.has_focus and search.value:
+            search.value = ""
+        elif search.has_focus:
+            self._options.focus()
+        else:
+            self.dismiss()
+
+
+class _Search(Input):
+    """Narrows the list while it is typed into."""
+
+    HELP = "The list shows conversations that have all these words. Enter and Down go to the list, Esc clears."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("down", "screen.focus('chats-list')", show=False)]
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"

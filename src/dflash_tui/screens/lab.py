@@ -1,0 +1,165 @@
+"""What the screens of the lab share: one experiment at a time, its progress, taking over what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer, Static
+
+from dflash_core.conversation import Message
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.knobs import SPEC, Value
+from dflash_core.lab.grid import show
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.progress import Progress
+from dflash_core.lab.sweep import Case
+from dflash_tui import lab_text
+from dflash_tui.commands.palette import ActionProvider
+from dflash_tui.experiment import Experiment
+from dflash_tui.flow import fault, keep_trace
+from dflash_tui.screens.help import HelpScreen
+from dflash_tui.widgets.lines import Flash
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+LOOK_S = 0.1
+NARROW = 110
+
+
+class LabScreen(Screen[None]):
+    """A screen over the chat. Esc stops the experiment first and closes when none runs."""
+
+    SCOPE: ClassVar[str] = ""
+    HEADING: ClassVar[str] = ""
+    COMMANDS = Screen.COMMANDS | {ActionProvider}
+
+    def __init__(self, chat: ChatScreen) -> None:
+        super().__init__(classes="lab")
+        self.chat = chat
+        self._then: Callable[[Experiment], None] | None = None
+
+    def body(self) -> Iterable[Widget]:
+        """What stands between heading and progress."""
+        raise NotImplementedError
+
+    def draw(self) -> None:
+        """Show what is known, at the present size."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="lab-main"):
+            yield Static(self._heading(), classes="lab-heading")
+            yield from self.body()
+            yield Static("", id="lab-progress", markup=False)
+            yield Flash()
+            yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.set_interval(LOOK_S, self._look)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < NARROW, "-narrow")
+        self.call_after_refresh(self.draw)
+
+    def _heading(self) -> Content:
+        model = self.chat.session.title if self.chat.session is not None else "no model"
+        return Content.assemble((f" {self.HEADING}", "bold $primary"), (f"   {model}", "$foreground 70%"))
+
+    def say(self, text: str) -> None:
+        """A small fact above the footer."""
+        self.query_one(Flash).say(text)
+
+    # Experiments
+
+    @property
+    def running(self) -> bool:
+        return self.chat.experiment is not None
+
+    def laboratory(self) -> Laboratory | None:
+        """Where experiments run; None, and why, where none can now."""
+        session = self.chat.session
+        if session is None:
+            self.say("no model is loaded")
+        elif self.chat.flow.busy:
+            self.say("an answer is being written: Esc, wait for its end or stop it, then come back")
+        elif self.running:
+            self.say("an experiment is running: Esc stops it")
+        else:
+            try:
+                return session.laboratory()
+            except DFlashError as error:  # a replay has no engine to try things with
+                self.say(str(error))
+        return None
+
+    def begin(
+        self, run: Iterator[Progress], then: Callable[[Experiment], None], stop: Callable[[], None] | None = None
+    ) -> None:
+        """Run an experiment; `then` is called in this thread when it is over, however it ended."""
+        self.chat.experiment = Experiment(run, stop)
+        self._then = then
+        self.chat.experiment.start()
+        self._look()
+
+    def _look(self) -> None:
+        experiment = self.chat.experiment
+        if experiment is None:
+            return
+        over = experiment.over  # before the look at its progress: nothing can change after it
+        line = self.query_one("#lab-progress", Static)
+        if not over:
+            text = lab_text.progress(experiment.progress) if experiment.progress else "starting"
+            line.update(f" {'stopping after this step · ' if experiment.stopping else ''}{text}")
+            self.looked()
+            return
+        line.update("")
+        self.chat.experiment = None
+        if experiment.error is not None:
+            self.say(self._explained(experiment.error, experiment.trace))
+        if self._then is not None:
+            self._then(experiment)
+
+    def looked(self) -> None:
+        """Called while an experiment runs."""
+
+    def _explained(self, error: Exception, trace: str) -> str:
+        if isinstance(error, DFlashError):
+            return str(error)
+        return f"{fault(error)}; {keep_trace(trace, self.chat.past.folder)}"
+
+    def last_prompt(self) -> Case | None:
+        """The last question with all that came before it; None before the first."""
+        messages = list(self.chat.session.conversation.messages) if self.chat.session is not None else []
+        while messages and messages[-1].role != "user":
+            messages.pop()
+        if not messages:
+            return None
+        return Case("the last prompt", tuple(Message(one.role, one.content, one.thinking) for one in messages))
+
+    # Actions
+
+    def action_back(self) -> None:
+        """Stop what runs, or close."""
+        if self.chat.experiment is None:
+            self.dismiss()
+        elif not self.chat.experiment.stopping:
+            self.chat.experiment.stop()
+
+    def action_help(self) -> None:
+        about = getattr(self.focused, "HELP", None) or ""
+        self.app.push_screen(HelpScreen(about))
+
+    def adopt(self, changes: dict[str, Value]) -> None:
+        """Let the next turn run with what was found."""
+        try:
+            self.chat.set_knobs(**changes)
+        except KnobError as error:
+            self.say(str(error))
+            return
+        values = ", ".join(f"{SPEC[name].label} {show(SPEC[name], value)}" for name, value in changes.items())
+        self.say(f"{values} from the next turn")

@@ -1,0 +1,127 @@
+"""What the screens that run settings on prompts share: the line that says what, the run, the file at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Horizontal
+from textual.widgets import Input, Static
+
+from dflash_core.errors import DFlashError
+from dflash_core.lab.export import ENDINGS, check_path, write
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.progress import Progress
+from dflash_core.lab.sweep import Sweep, SweepResult
+from dflash_tui.experiment import Experiment
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.line import LineScreen
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+REDRAW_S = 1.0
+
+
+class What(Input):
+    """The line that says what to run."""
+
+    HELP = "Enter runs what the line says; Tab goes to the results."
+
+
+class MeasuringScreen(LabScreen):
+    """`text` is what to run; `at_once` runs it when the screen opens."""
+
+    EXAMPLE: ClassVar[str] = ""
+    FILE: ClassVar[str] = ""
+
+    def __init__(self, chat: ChatScreen, text: str = "", *, at_once: bool = False) -> None:
+        super().__init__(chat)
+        self._text, self._at_once = text, at_once
+        self.sweep: Sweep | None = None
+        self.result: SweepResult | None = None
+        self._drawn_at = 0.0
+
+    def plan(self, text: str, lab: Laboratory) -> Sweep:
+        """The runs that `text` asks for. Raises DFlashError."""
+        raise NotImplementedError
+
+    def line(self) -> Horizontal:
+        """The row with what to run."""
+        field = What(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
+        return Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        if self._at_once:
+            self.call_after_refresh(self.run_experiment)
+
+    @on(Input.Submitted, "#lab-what")
+    def run_experiment(self) -> None:
+        """Measure what the line says."""
+        lab = self.laboratory()
+        if lab is None:
+            return
+        try:
+            self.sweep = self.plan(self.query_one("#lab-what", Input).value, lab)
+        except DFlashError as error:
+            self.say(str(error))
+            return
+        self.result = None
+        self.begin(iter(self.sweep), self._ended, self.sweep.cancel)
+        self.focus_results()
+
+    def focus_results(self) -> None:
+        """Take the focus away from the line, so that letters are keys again."""
+
+    def looked(self) -> None:
+        """While runs come in: show what they say, not too often."""
+        now = time.monotonic()
+        if self.sweep is not None and now - self._drawn_at > REDRAW_S:
+            self._drawn_at = now
+            self._take()
+
+    def _ended(self, experiment: Experiment) -> None:
+        self._take()
+        if experiment.error is None and self.result is not None and not self.result.complete:
+            self.say(f"cut short; {len(self.result.trials)} runs are kept")
+
+    def _take(self) -> None:
+        result = self.sweep.result if self.sweep is not None else None
+        if result is not None and result.trials and (self.result is None or result != self.result):
+            self.result = result
+            self.draw()
+
+    # Actions
+
+    def action_edit(self) -> None:
+        """Change what is run."""
+        self.query_one("#lab-what", Input).focus()
+
+    def action_export(self) -> None:
+        """Write what was measured to a file."""
+        if self.running or self.result is None:
+            self.say("nothing to write yet" if self.result is None else "wait for the end, or Esc cuts it short")
+            return
+        question = f"Write to which file? Its ending decides: {' '.join(ENDINGS)}"
+        self.app.push_screen(LineScreen(question, self.FILE), self._export)
+
+    def _export(self, name: str | None) -> None:
+        if not name or self.result is None:
+            return
+        path, result = Path(name).expanduser(), self.result
+        try:
+            check_path(path)
+        except DFlashError as error:
+            self.say(str(error))
+            return
+
+        def writing() -> Iterator[Progress]:
+            yield Progress(0, 1, None, f"writing {path}")
+            write(result, path)
+            yield Progress(1, 1, None, f"written: {path}")
+
+        self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"))

@@ -1,0 +1,148 @@
+"""Which model: the demo pair, a file that lies near, or a path that is typed. The first start begins here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.suggester import Suggester
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from dflash_core.memory import gib, host_memory
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+FIRST = "Welcome. Which model should answer?"
+DEMO = "demo pair"
+NEAR = 30  # files that are listed at most
+
+
+class Paths(Suggester):
+    """Completes a path from what is in its folder."""
+
+    def __init__(self, *, drafts: bool) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._ends = (".gguf", "/", ".safetensors") if drafts else (".gguf", "/")
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The first entry that goes on from `value`: a folder, or a file that may be a model."""
+        folder, _, start = value.rpartition("/")
+        try:
+            where = Path(folder + "/" if value.startswith("/") else folder or ".").expanduser()
+            names = sorted(one.name + "/" * one.is_dir() for one in where.iterdir() if one.name.startswith(start))
+        except (OSError, RuntimeError):
+            return None
+        found = next((name for name in names if name.endswith(self._ends) and not name.startswith(".")), None)
+        return None if found is None else value[: len(value) - len(start)] + found
+
+
+class ModelsScreen(ModalScreen[None]):
+    """Enter in the list or in a path takes it; the choice is remembered for the next start."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
+
+    def __init__(self, chat: ChatScreen, *, first: bool = False) -> None:
+        super().__init__()
+        self._chat, self._first = chat, first
+        self._files = nearby(Path.cwd())
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="models", classes="dialog"):
+            yield Static(FIRST if self._first else "Which model?", id="models-title")
+            yield Static(machine(), id="models-machine", markup=False)
+            options = [Option("demo pair: small, comes with the program", id=DEMO)]
+            options += [Option(f"{path.name}  {gib(path.stat().st_size)}", id=str(path)) for path in self._files]
+            yield OptionList(*options)
+            yield Input(placeholder="or the path of a GGUF file", id="models-target", suggester=Paths(drafts=False))
+            yield Input(
+                placeholder="its drafter: a file or a folder; empty is plain decoding",
+                id="models-draft",
+                suggester=Paths(drafts=True),
+            )
+            yield Static("", id="models-problem", markup=False)
+            yield Static(
+                Content.assemble(
+                    ("Enter", "bold $accent"), " takes it   ", ("Tab", "bold $accent"), " next field   ",
+                    ("→", "bold $accent"), " completes   ", ("Esc", "bold $accent"), " back",
+                )
+            )  # fmt: skip
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        if event.option_id == DEMO:
+            self._take(None, None)
+            return
+        # The drafter is not known from the file; a folder beside it is offered where there is one.
+        self.query_one("#models-target", Input).value = event.option_id or ""
+        self.query_one("#models-draft", Input).focus()
+
+    @on(Input.Submitted)
+    def _entered(self) -> None:
+        target, draft = (self.query_one(f"#models-{name}", Input).value.strip() for name in ("target", "draft"))
+        paths = []
+        for text in (target, draft):
+            try:
+                paths.append(Path(text).expanduser() if text else None)
+            except RuntimeError as error:
+                self._refuse(f"{text}: {error}")
+                return
+        missing = next((path for path in paths if path is not None and not path.exists()), None)
+        if missing is not None:
+            self._refuse(f"{missing}: no such file or folder")
+        elif paths[0] is None:
+            self._refuse("no path yet; choose from the list, or type one")
+        else:
+            self._take(*paths)
+
+    def _refuse(self, why: str) -> None:
+        self.query_one("#models-problem", Static).update(why)
+
+    def _take(self, target: Path | None, draft: Path | None) -> None:
+        self.dismiss()
+        self._chat.shell.change_model(target, draft, same=self._first and target is None)
+
+    def action_back(self) -> None:
+        """Esc: what was there stays; at the first start that is the demo pair."""
+        self.dismiss()
+        if self._first:
+            self._chat.shell.change_model(None, None, same=True)
+
+
+def machine() -> str:
+    """What a model could be put into: the memory of this machine, and of its NVIDIA cards."""
+    memory = host_memory()
+    parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            card = pynvml.nvmlDeviceGetHandleByIndex(index)
+            room = pynvml.nvmlDeviceGetMemoryInfo(card)
+            parts.append(f"{pynvml.nvmlDeviceGetName(card)}: {gib(room.free)} of {gib(room.total)} free.")
+        pynvml.nvmlShutdown()
+    except Exception:  # no driver, no card, or a platform without the package: then there is nothing to say
+        pass
+    return " ".join([*parts, "dflash-tui doctor looks closer."])
+
+
+def nearby(folder: Path) -> list[Path]:
+    """GGUF files of a folder and of its folders, by name. A drafter among them is refused when it is loaded."""
+    found: list[Path] = []
+    for pattern in ("*.gguf", "*/*.gguf"):
+        try:
+            found += sorted(path for path in folder.glob(pattern) if path.is_file())
+        except OSError:
+            continue
+    return found[:NEAR]

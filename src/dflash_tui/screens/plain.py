@@ -1,0 +1,59 @@
+"""Plain decoding, measured: a few dozen steps behind the last prompt, thrown away afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.widget import Widget
+from textual.widgets import Static
+
+from dflash_core.lab.plain import FEWEST_STEPS, PlainRun
+from dflash_tui.keys import bindings
+from dflash_tui.plain_speeds import when
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.widgets.bars import short, speed
+
+
+class PlainScreen(LabScreen):
+    """Runs when it opens; what it finds is what the stats compare with from then on."""
+
+    SCOPE: ClassVar[str] = "plain"
+    HEADING: ClassVar[str] = "Plain decoding on this machine"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+
+    def body(self) -> Iterable[Widget]:
+        yield Static("", id="plain-body", markup=False)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.call_after_refresh(self.action_measure)
+
+    def action_measure(self) -> None:
+        """Measure, again if need be."""
+        lab = self.laboratory()
+        turns = self.chat.session.turns if self.chat.session is not None else ()
+        if lab is None:
+            return
+        if not turns:
+            self._tell("No prompt yet: send a message first, then come back.")
+            return
+        self._tell("Steps without drafts are timed behind the last prompt; the conversation stays as it is.")
+        run = lab.time_plain(turns[-1])
+        self.begin(iter(run), lambda _: self._measured(run))
+
+    def _measured(self, run: PlainRun) -> None:
+        if run.speed is None:
+            self._tell(f"Cut short: fewer than {FEWEST_STEPS} steps say nothing. m measures again.")
+            return
+        self.chat.gauges.took_plain_speed(run.speed)
+        it = run.speed
+        self._tell(
+            f"{speed(it.tokens_per_second)} tok/s without drafts: {it.steps} steps behind {short(it.positions)} "
+            f"positions, {when(it.taken, datetime.now(UTC))}.\nThe stats (F3) compare with this from now on."
+        )
+
+    def _tell(self, text: str) -> None:
+        self.query_one("#plain-body", Static).update(text)

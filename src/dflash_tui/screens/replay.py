@@ -1,0 +1,29 @@
+"""The chat screen over a trace: the recorded messages send themselves."""
+
+from __future__ import annotations
+
+from dflash_tui.replay import NO_MODEL, ReplaySession
+from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.session import SessionLike
+from dflash_tui.widgets.transcript import TurnBlock
+
+
+class ReplayScreen(ChatScreen):
+    """Each turn begins when the one before it is shown, with the knobs that it had."""
+
+    async def _loaded(self, session: SessionLike) -> None:
+        await super()._loaded(session)
+        await self._next_turn()
+
+    async def _next_turn(self) -> None:
+        record = self.session.conversation.next if isinstance(self.session, ReplaySession) else None
+        if record is not None:
+            self.knobs = record.knobs
+            await self._ask(await self.transcript.add_turn(record.start.prompt))
+
+    def action_reload(self) -> None:
+        self.say(NO_MODEL)
+
+    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
+        super().turn_ended(block, refused=refused)
+        self.call_next(self._next_turn)

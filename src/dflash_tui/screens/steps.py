@@ -1,0 +1,259 @@
+"""Any turn of the conversation, step by step: its tree, its text by draft depth, the drafter's calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from dflash_core.events import STAGES, StepEvent
+from dflash_core.knobs import LIVE, SPEC
+from dflash_core.record import TurnRecord
+from dflash_tui.clean import clean
+from dflash_tui.commands.palette import ActionProvider
+from dflash_tui.keys import bindings
+from dflash_tui.screens.help import HelpScreen
+from dflash_tui.widgets import calibration
+from dflash_tui.widgets.bars import clip, counted, short
+from dflash_tui.widgets.blocks import content, line, wrapped
+from dflash_tui.widgets.scrubber import Scrubber
+from dflash_tui.widgets.step_text import LEGENDS, By, StepText
+from dflash_tui.widgets.tree_text import LEGEND, drawn, wanted_line
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+NARROW, WIDE = 110, 160
+LOW = 18  # rows under which the figures are two lines
+MOST_TURNS = 20  # calibration over all turns takes the newest so many
+VIEWS = ("tree", "text", "calibration")
+SHOWN_KNOBS = ("budget", "p_min", "tree_width", "tree_temperature", "temperature")
+
+
+class StepsScreen(Screen[None]):
+    """One view at a time where it is narrow, two or three beside each other where there is room."""
+
+    SCOPE: ClassVar[str] = "steps"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    COMMANDS = Screen.COMMANDS | {ActionProvider}
+    AUTO_FOCUS = "#scrubber"
+
+    def __init__(self, chat: ChatScreen) -> None:
+        super().__init__()
+        self.turns: Sequence[TurnRecord] = chat.session.turns if chat.session is not None else ()
+        self.turn = len(self.turns) - 1
+        self.view = "tree"
+        self.by: By = "depth"
+        self.left_out = True
+        self.taken_only = False
+        self.all_turns = False
+        self._record: TurnRecord | None = None
+        self._steps: tuple[StepEvent, ...] = ()
+        self._text: StepText | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="steps-main"):
+            yield Static("", id="steps-title")
+            yield Scrubber()
+            yield Static("", id="steps-about")
+            with Container(id="steps-body"):
+                for view in VIEWS:
+                    with Vertical(id=f"steps-{view}", classes="steps-view"):
+                        yield Static("", classes="steps-heading")
+                        with VerticalScroll():
+                            yield Static("", classes="steps-content")
+            yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self._arrange()
+        self._load()
+
+    def on_resize(self) -> None:
+        self._arrange()
+        self.call_after_refresh(self._resized)
+
+    def _resized(self) -> None:
+        self._text = None
+        self.draw()
+
+    def _arrange(self) -> None:
+        width = self.size.width
+        self.set_class(width < NARROW, "-narrow")
+        self.set_class(width >= WIDE, "-wide")
+        for view in VIEWS:
+            chosen = view == self.view or (not self.has_class("-narrow") and view == "tree" != self.view)
+            beside = not self.has_class("-narrow") and self.view == "tree" and view == "text"
+            shown = self.has_class("-wide") or chosen or beside
+            self.query_one(f"#steps-{view}").display = shown
+
+    # What is shown
+
+    @property
+    def step(self) -> int:
+        """The step that is looked at, from 1; 0 where the turn has none."""
+        return self.query_one(Scrubber).step
+
+    def _load(self) -> None:
+        """Show the turn `self.turn` from its first step."""
+        self._record = self.turns[self.turn] if self.turns else None
+        self._steps = self._record.steps if self._record is not None else ()
+        self._text = None
+        scrubber = self.query_one(Scrubber)
+        scrubber.lengths = tuple(len(step.tokens) for step in self._steps)
+        scrubber.step = 1 if self._steps else 0
+        self.draw()
+
+    def _shown(self, view: str) -> tuple[Static, Static, VerticalScroll, int]:
+        """Heading, content, their scroll and the width in it."""
+        box = self.query_one(f"#steps-{view}")
+        scroll = box.query_one(VerticalScroll)
+        width = max(scroll.scrollable_content_region.width, 24)
+        return box.query_one(".steps-heading", Static), box.query_one(".steps-content", Static), scroll, width
+
+    def draw(self) -> None:
+        """Everything, at the present step and size."""
+        if not self.is_mounted:
+            return
+        self.query_one("#steps-title", Static).update(self._title())
+        if self._record is None:
+            self.query_one("#steps-about", Static).update(" No turn yet: send a message first, then come back.")
+            return
+        self.query_one("#steps-about", Static).update(self._about())
+        for view, draw in (("tree", self._draw_tree), ("text", self._draw_text), ("calibration", self._draw_said)):
+            if self.query_one(f"#steps-{view}").display:
+                draw(self._record)
+
+    def _title(self) -> Content:
+        if self._record is None:
+            return Content.styled(" Steps", "bold $primary")
+        start = self._record.start
+        place = f"  turn {self.turn + 1}/{len(self.turns)}  "
+        names = f"  {start.target}" + (f" + {start.draft}" if start.draft else "")
+        room = max(self.size.width - len(place) - 9, 10)
+        prompt = clip(clean(start.prompt).replace("\n", " "), max(room - len(names), 10))
+        return Content.assemble(
+            (" Steps", "bold $primary"), place, (f"❯ {prompt}", "bold"), (clip(names, room), "$foreground 70%")
+        )
+
+    def _about(self) -> Content:
+        """The present step in figures, and where the target went its own way."""
+        width = max(self.size.width - 2, 30)
+        if not self._steps:
+            return Content(" this turn has no step: its first token was its last")
+        assert self._record is not None
+        step = self._steps[self.step - 1]
+        knobs = " ".join(f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)
+        changed = any(getattr(step.knobs, name) != getattr(self._record.knobs, name) for name in LIVE)
+        figures = (
+            f"{step.mode}: {counted(len(step.tokens), 'token')} · {len(step.drafts.tokens)} positions drafted · "
+            f"{len(step.tree.tokens) - 1} nodes verified · {step.accepted_depth} accepted"
+        )
+        wanted = f"◆ {wanted_line(step, self._record.token_text)}"
+        if self.size.height < LOW:
+            return content([line(clip(f" {figures}", width)), line((clip(f" {wanted}", width), "$warning"))])
+        times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
+        return content(
+            [
+                *wrapped(f" {figures}", width),
+                *wrapped(f" {knobs}{'  • changed in mid-turn' if changed else ''}", width, "$foreground 70%"),
+                *wrapped(f" {step.stages.total:.1f} ms: {times}", width, "$foreground 70%"),
+                *wrapped(f" {wanted}", width, "$warning"),
+            ]
+        )
+
+    def _draw_tree(self, record: TurnRecord) -> None:
+        heading, body, _, width = self._shown("tree")
+        heading.update(Content.assemble(("Tree", "bold"), (f"  {LEGEND}", "$foreground 70%")))
+        if not self._steps:
+            body.update("")
+            return
+        step = self._steps[self.step - 1]
+        if len(step.tree.tokens) == 1 and not step.drafts.tokens:
+            body.update(Content.styled("this step drafted nothing: plain decoding", "$foreground 70%"))
+        else:
+            body.update(drawn(step, record.token_text, width, left_out=self.left_out, taken_only=self.taken_only))
+
+    def _draw_text(self, record: TurnRecord) -> None:
+        heading, body, scroll, width = self._shown("text")
+        parts: list[str | tuple[str, str]] = [("Text", "bold"), f" by {self.by}:"]
+        for word, style in LEGENDS[self.by]:
+            parts += [" ", (word, style)]
+        heading.update(Content.assemble(*parts))
+        if self._text is None:
+            self._text = StepText(record, width)
+        body.update(self._text.drawn(self.step, self.by))
+        scroll.scroll_to(y=max(self._text.line_of(self.step) - scroll.size.height // 2, 0), animate=False)
+
+    def _draw_said(self, record: TurnRecord) -> None:
+        heading, body, _, width = self._shown("calibration")
+        heading.display = False  # the table has one of its own
+        turns = self.turns[-MOST_TURNS:] if self.all_turns else [record]
+        steps = [step for turn in turns for step in turn.steps]
+        of = f"{short(len(steps))} steps of " + (f"the newest {len(turns)} turns" if self.all_turns else "this turn")
+        if len({step.knobs.tree_temperature for step in steps}) > 1:
+            of += ", at several tree temperatures"
+        body.update(calibration.drawn(steps, width, of))
+
+    # Actions
+
+    @on(Scrubber.Moved)
+    def _moved(self, event: Scrubber.Moved) -> None:
+        self.query_one(Scrubber).step = event.step
+        self.draw()
+
+    def action_step(self, count: int) -> None:
+        """Go on by `count` steps."""
+        self.query_one(Scrubber).action_move(count)
+
+    def action_turn(self, count: int) -> None:
+        """Go to another turn."""
+        turn = min(max(self.turn + count, 0), len(self.turns) - 1)
+        if self.turns and turn != self.turn:
+            self.turn = turn
+            self._load()
+
+    def action_view(self) -> None:
+        """The next view, where not all of them fit."""
+        self.view = VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)]
+        self._arrange()
+        self.call_after_refresh(self._resized)
+
+    def action_by(self) -> None:
+        """Mark the text by draft depth, or by step."""
+        self.by = "step" if self.by == "depth" else "depth"
+        self.draw()
+
+    def action_left_out(self) -> None:
+        """Show or hide what found no place in the tree."""
+        self.left_out = not self.left_out
+        self.draw()
+
+    def action_taken(self) -> None:
+        """Show the accepted path only, or all."""
+        self.taken_only = not self.taken_only
+        self.draw()
+
+    def action_all(self) -> None:
+        """Calibration over this turn, or over the newest turns."""
+        self.all_turns = not self.all_turns
+        self.draw()
+
+    def action_scroll(self, pages: int) -> None:
+        """Scroll the first view that is shown."""
+        view = next(view for view in VIEWS if self.query_one(f"#steps-{view}").display)
+        scroll = self._shown(view)[2]
+        scroll.scroll_relative(y=pages * max(scroll.size.height - 2, 1), animate=False)
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def action_help(self) -> None:
+        about = getattr(self.focused, "HELP", None) or ""
+        self.app.push_screen(HelpScreen(about))

@@ -1,0 +1,106 @@
+"""A sweep: what to run, a table of what it gave, the curve or the field of speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
+
+from dflash_core.knobs import SPEC
+from dflash_core.lab.grid import settings
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.sweep import Sweep
+from dflash_core.lab.table import best, rows
+from dflash_tui import lab_text
+from dflash_tui.keys import bindings
+from dflash_tui.lab_request import SWEEP, parse_sweep
+from dflash_tui.screens.measuring import MeasuringScreen
+from dflash_tui.widgets.curve import CurveView
+
+
+class SweepScreen(MeasuringScreen):
+    """One or two parameters over ranges, on the last prompt or on a file of prompts."""
+
+    SCOPE: ClassVar[str] = "sweep"
+    HEADING: ClassVar[str] = "Sweep"
+    EXAMPLE: ClassVar[str] = f"{SWEEP}   or two: budget=4,15,22 p_min=0..0.5   also: repeats=3 prompts=FILE samples=10"
+    FILE: ClassVar[str] = "sweep.csv"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#lab-what"
+
+    def body(self) -> Iterable[Widget]:
+        yield self.line()
+        yield Horizontal(
+            _Table(id="sweep-table"),
+            Vertical(CurveView("sweep-curve"), Static("", id="sweep-field", markup=False), classes="curves"),
+            classes="lab-body stacked",
+        )
+        yield Static("", id="sweep-notes", markup=False)
+
+    def plan(self, text: str, lab: Laboratory) -> Sweep:
+        axes, options = parse_sweep(text or SWEEP)
+        grid = settings(axes, self.chat.knobs, lab.limits)
+        cases = options.cases(self.last_prompt())
+        return lab.sweep(grid, cases, options.rounds(len(cases)), [axis.name for axis in axes])
+
+    def focus_results(self) -> None:
+        self.query_one(_Table).focus()
+
+    def draw(self) -> None:
+        result = self.result
+        if result is None:
+            return
+        its = rows(result)
+        top = best(its)
+        lines = [lab_text.cells(row, top, result.axes) for row in its]
+        self.query_one(_Table).show(lab_text.headings(result), lines, [row.index for row in its])
+        marks, title = lab_text.curve(result)
+        field = lab_text.field(result)
+        self.query_one("#sweep-curve").display = bool(marks)
+        self.query_one("#sweep-curve", CurveView).show(marks, title)
+        self.query_one("#sweep-field").display = bool(field)
+        self.query_one("#sweep-field", Static).update("\n".join(field))
+        self.query_one("#sweep-notes", Static).update("\n".join(f" {line}" for line in lab_text.notes(result)))
+
+    # Actions
+
+    def action_adopt(self) -> None:
+        """Take the best setting over."""
+        top = best(rows(self.result)) if self.result is not None else None
+        if top is None:
+            self.say("no best yet: Enter in the line above starts a sweep")
+        else:
+            self._adopt(top.index)
+
+    @on(DataTable.RowSelected)
+    def _chosen(self, event: DataTable.RowSelected) -> None:
+        if event.row_key.value is not None:
+            self._adopt(int(event.row_key.value))
+
+    def _adopt(self, index: int) -> None:
+        if self.result is not None:
+            knobs = self.result.settings[index].knobs
+            self.adopt({name: getattr(knobs, name) for name in self.result.axes if name in SPEC})
+
+
+class _Table(DataTable[str]):
+    """Settings in the order of the grid; Enter takes the one under the cursor over."""
+
+    HELP = "Up and down choose a setting, Enter takes it over for the next turn."
+
+    def on_mount(self) -> None:
+        self.cursor_type = "row"
+
+    def show(self, headings: Sequence[str], lines: Sequence[Sequence[str]], keys: Sequence[int]) -> None:
+        """Fill the table anew; the cursor stays where it is."""
+        row = self.cursor_row
+        self.clear(columns=True)
+        self.add_columns(*headings)
+        for key, line in zip(keys, lines):
+            self.add_row(*line, key=str(key))
+        self.move_cursor(row=min(row, len(lines) - 1))

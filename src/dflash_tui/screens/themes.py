@@ -1,0 +1,54 @@
+"""Colours, tried while the cursor is on them: Enter keeps and remembers a theme, Esc goes back to the one before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+
+class ThemesScreen(ModalScreen[None]):
+    """The whole app changes with the cursor."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
+
+    def __init__(self, chat: ChatScreen) -> None:
+        super().__init__()
+        self._chat = chat
+        self._before = chat.app.theme
+        # Ours first: they are the ones that every screen was drawn for.
+        self._names = sorted(chat.app.available_themes, key=lambda name: (not name.startswith("dflash-"), name))
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="themes", classes="dialog"):
+            yield Static(Content.assemble(("Theme", "bold"), ("   Enter keeps it, Esc does not", "$foreground 70%")))
+            yield OptionList(*(Option(name, id=name) for name in self._names))
+
+    def on_mount(self) -> None:
+        options = self.query_one(OptionList)
+        options.highlighted = self._names.index(self._before)
+        options.focus()
+
+    @on(OptionList.OptionHighlighted)
+    def _try(self, event: OptionList.OptionHighlighted) -> None:
+        if event.option_id:
+            self.app.theme = event.option_id
+
+    @on(OptionList.OptionSelected)
+    def _keep(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss()
+        self._chat.shell.use_theme(event.option_id or self._before)
+
+    def action_back(self) -> None:
+        self.app.theme = self._before
+        self.dismiss()

@@ -1,0 +1,205 @@
+"""What other budgets would have given: acceptance from the last turn, step times from the session, speed from both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
+
+from dflash_core.errors import DFlashError
+from dflash_core.knobs import SPEC
+from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.laboratory import TIMED_BUDGETS
+from dflash_core.lab.progress import Progress
+from dflash_core.lab.whatif import Acceptance, Curve, ExactReplay, Kind, Point, curve, estimate
+from dflash_core.record import TurnRecord
+from dflash_tui import lab_text
+from dflash_tui.keys import bindings
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.widgets.curve import CurveView
+from dflash_tui.widgets.plot import Mark
+
+TURNS = 8  # as many of the newest turns tell what a step costs
+SHOWN = (1, 2, 4, 6, 8, 10, 12, 15, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)
+
+
+class WhatIfScreen(LabScreen):
+    """One turn, every budget. The curve is an estimate until the drafter has run again."""
+
+    SCOPE: ClassVar[str] = "whatif"
+    HEADING: ClassVar[str] = "What if the budget were another"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#whatif-table"
+
+    record: TurnRecord | None = None
+    curve: Curve | None = None
+
+    def body(self) -> Iterable[Widget]:
+        yield Static("", id="whatif-finding", markup=False)
+        yield Horizontal(
+            _Table(id="whatif-table"),
+            Vertical(CurveView("whatif-speed"), CurveView("whatif-length"), classes="curves"),
+            classes="lab-body",
+        )
+        yield Static("", id="whatif-notes", markup=False)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.costs = StepCosts()
+        self._estimate: tuple[Acceptance, ...] = ()
+        turns = self.chat.session.turns if self.chat.session is not None else ()
+        if not turns:
+            self.query_one("#whatif-finding", Static).update(" No turn yet: send a message first, then come back.")
+            return
+        self.record = turns[-1]
+        # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
+        self.begin(self._reckon(), lambda _: self.draw())
+
+    def _reckon(self) -> Iterator[Progress]:
+        assert self.record is not None
+        turns = self.chat.session.turns[-TURNS:] if self.chat.session is not None else ()
+        for number, turn in enumerate(turns):
+            yield Progress(number, len(turns), None, "reading the session's step times")
+            for step in turn.steps:
+                self.costs.add(step)
+        self._estimate = estimate(self.record.steps, self.budgets)
+        self.take("estimate", self._estimate)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Every budget that a slider offers, and the turn's own."""
+        low, high = SPEC["budget"].slider or (1, 64)
+        own = self.record.knobs.budget if self.record is not None else int(low)
+        return tuple(sorted({*range(int(low), int(high) + 1), own}))
+
+    def take(self, kind: Kind, acceptance: tuple[Acceptance, ...]) -> None:
+        """Put the session's step times beside these acceptance lengths."""
+        assert self.record is not None
+        self.curve = curve(kind, acceptance, self.costs, self.record.knobs.budget)
+
+    # Actions
+
+    def action_exact(self) -> None:
+        """Draft again from the step starts that each budget would have had."""
+        lab = self.laboratory()
+        if lab is None or self.record is None:
+            return
+        try:
+            replay = lab.replay(self.record, self.budgets)
+        except DFlashError as error:
+            self.say(str(error))
+            return
+        self.begin(iter(replay), lambda _: self._replayed(replay))
+
+    def _replayed(self, replay: ExactReplay) -> None:
+        if replay.acceptance:
+            self.take("exact", replay.acceptance)
+        self.draw()
+
+    def action_measure(self) -> None:
+        """Time steps of several budgets."""
+        lab = self.laboratory()
+        if lab is None or self.record is None or self.curve is None:
+            return
+        # Times of the session are of other moments; those taken now are compared with each other only.
+        costs, budgets = StepCosts(), tuple(sorted({*TIMED_BUDGETS, self.record.knobs.budget}))
+        self.begin(lab.time_steps(self.record, budgets, costs), lambda _: self._measured(costs))
+
+    def _measured(self, costs: StepCosts) -> None:
+        if len(costs.measured) > 1 and self.curve is not None:
+            self.costs = costs
+            self.take(self.curve.kind, tuple(point.acceptance for point in self.curve.points))
+        self.draw()
+
+    def action_adopt(self) -> None:
+        """Take the best budget over."""
+        best = self.curve.best if self.curve is not None else None
+        if best is None:
+            self.say("no best yet: step times of other budgets are not known; m measures them")
+        else:
+            self.adopt({"budget": best.budget})
+
+    @on(DataTable.RowSelected)
+    def _chosen(self, event: DataTable.RowSelected) -> None:
+        if event.row_key.value is not None:
+            self.adopt({"budget": int(event.row_key.value)})
+
+    # Drawing
+
+    def draw(self) -> None:
+        it = self.curve
+        if it is None:
+            return
+        self.query_one("#whatif-finding", Static).update("\n".join(f" {line}" for line in self._finding(it)))
+        self.query_one("#whatif-notes", Static).update("\n".join(f" {line}" for line in self._notes(it)))
+        self.query_one(_Table).show(it, self._estimate)
+        best = it.best
+        # The best and the present one last, so that they show where points share a cell.
+        points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
+        speeds = [Mark(p.budget, p.tok_s, _sign(p, it, best)) for p in points if p.tok_s is not None]
+        lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, plain="●")) for p in points]
+        known = "tok/s  ★best ◆now ●timed ○not"
+        self.query_one("#whatif-speed", CurveView).show(speeds, known if speeds else "tok/s: not known yet")
+        self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {_name(it)}")
+
+    def _finding(self, it: Curve) -> Iterator[str]:
+        steps = len(self.record.steps) if self.record is not None else 0
+        if it.kind == "estimate":
+            yield f"ESTIMATE from the {steps} steps of the last turn, which had budget {it.current}"
+        else:
+            worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
+            off = f"the estimate was off by up to {lab_text.percent(worst[1])} (budget {worst[0]})"
+            yield f"EXACT: the drafter ran again; {off}"
+        yield lab_text.best_line(it)
+
+    def _errors(self, it: Curve) -> list[tuple[int, float]]:
+        """How far the estimate is off, as a share of the exact length, by budget."""
+        pairs = zip(self._estimate, it.points)
+        return [(a.budget, a.length / p.acceptance.length - 1) for a, p in pairs]
+
+    def _notes(self, it: Curve) -> Iterator[str]:
+        yield lab_text.sources(it)
+        if it.kind == "estimate":
+            yield "another budget would have begun its next steps elsewhere: e is exact"
+
+
+def _name(it: Curve) -> str:
+    return "estimated" if it.kind == "estimate" else "exact"
+
+
+def _sign(point: Point, it: Curve, best: Point | None, plain: str = "") -> str:
+    if point is best:
+        return "★"
+    if point.budget == it.current:
+        return "◆"
+    return plain or ("●" if point.source == "measured" else "○")
+
+
+class _Table(DataTable[str]):
+    """Budgets with what is known of them; Enter takes the one under the cursor over."""
+
+    HELP = "Up and down choose a budget, Enter takes it over for the next turn."
+
+    def on_mount(self) -> None:
+        self.cursor_type = "row"
+
+    def show(self, it: Curve, estimated: tuple[Acceptance, ...]) -> None:
+        """Fill the table anew; the cursor stays on its budget."""
+        key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
+        self.clear(columns=True)
+        exact = it.kind == "exact"
+        self.add_columns("budget", "tok/step", *(("estimate",) if exact else ()), "ms", "tok/s")
+        best = it.best
+        shown = [p for p in it.points if p.budget in SHOWN or p is best or p.budget == it.current]
+        before = {one.budget: one.length for one in estimated}
+        for point, cells in zip(shown, lab_text.whatif_table(shown, it.current, best)):
+            budget, length, *rest = cells
+            extra = [f"{before[point.budget]:.2f}"] if exact and point.budget in before else []
+            self.add_row(budget, length, *extra, *rest, key=str(point.budget))
+        wanted = key if key is not None and any(str(p.budget) == key for p in shown) else str(it.current)
+        self.move_cursor(row=self.get_row_index(wanted))

@@ -1,0 +1,135 @@
+"""Conversations as a JSON file: every branch, knobs, reports, records. What is written here can be read again here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import msgspec
+
+from dflash_core.errors import FormatError, KnobError
+from dflash_core.record import TurnLine, TurnRecord, assemble, lines
+from dflash_tui.branches import Branches, Node, new_id
+from dflash_tui.store.conversations import Card, Store
+
+VERSION = 1
+_LAST_SECOND = 253_402_300_799.0  # of the year 9999
+
+
+class _Head(msgspec.Struct, frozen=True):
+    format: Literal["dflash-tui conversations"]
+    version: int
+
+
+class _Conversation(msgspec.Struct, frozen=True):
+    card: Card
+    leaf: str | None
+    messages: tuple[Node, ...]
+    turns: dict[str, tuple[TurnLine, ...]]
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    format: Literal["dflash-tui conversations"] = "dflash-tui conversations"
+    version: int = VERSION
+    conversations: tuple[_Conversation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A conversation with all that belongs to it. `records`: of the turns, by the message that is their answer."""
+
+    card: Card
+    branches: Branches
+    records: dict[str, TurnRecord] = field(default_factory=dict)
+
+
+def whole(store: Store, card: Card) -> Whole:
+    """A conversation out of the store. Raises FormatError for a record that cannot be read."""
+    branches = store.branches(card.id)
+    records = {node.id: record for node in branches.nodes if (record := store.record(node.id)) is not None}
+    return Whole(card, branches, records)
+
+
+def to_json(conversations: Iterable[Whole]) -> bytes:
+    """The text of a file, UTF-8."""
+    file = _File(
+        conversations=tuple(
+            _Conversation(
+                one.card,
+                one.branches.leaf,
+                one.branches.nodes,
+                {message: tuple(lines(record)) for message, record in one.records.items()},
+            )
+            for one in conversations
+        )
+    )
+    return msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
+
+
+def from_json(data: bytes) -> list[Whole]:
+    """The conversations of a file that `to_json` made. Raises FormatError: what is wrong, and where in the file."""
+    try:
+        version = msgspec.json.decode(data, type=_Head).version
+        if version != VERSION:
+            raise FormatError(f"an export of version {version}; this program reads version {VERSION}")
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.MsgspecError, KnobError, RecursionError) as error:
+        raise FormatError(f"not an export of conversations: {error}") from None
+    return [_checked(one, place) for place, one in enumerate(file.conversations)]
+
+
+def _checked(one: _Conversation, place: int) -> Whole:
+    """A conversation whose messages hang together. Raises FormatError."""
+
+    def refuse(what: str) -> FormatError:
+        return FormatError(f"not an export of conversations: $.conversations[{place}]: {what}")
+
+    known: dict[str, Node] = {}
+    for time in (one.card.created, one.card.updated, *(node.created for node in one.messages)):
+        if not 0 <= time <= _LAST_SECOND:
+            raise refuse(f"the time {time:g} is no time between 1970 and 9999")
+    for node in one.messages:
+        if node.id in known:
+            raise refuse(f"two messages are called {node.id!r}")
+        if node.parent is not None and node.parent not in known:
+            raise refuse(f"message {node.id!r} stands behind {node.parent!r}, which is not before it")
+        before = known[node.parent].role if node.parent is not None else "assistant"
+        if node.role == before:
+            raise refuse(f"message {node.id!r} is of the {node.role}, as the one before it")
+        known[node.id] = node
+    if one.leaf is not None and one.leaf not in known:
+        raise refuse(f"it ends with {one.leaf!r}, which is no message of it")
+    if unknown := [message for message in one.turns if message not in known]:
+        raise refuse(f"the record of {unknown[0]!r}, which is no message of it")
+    records: dict[str, TurnRecord] = {}
+    for message, turn in one.turns.items():
+        try:
+            [records[message]] = assemble(turn)
+        except (FormatError, ValueError):
+            raise refuse(f"the record of {message!r} is not that of one turn") from None
+    return Whole(one.card, Branches(one.messages, one.leaf), records)
+
+
+def bring_in(store: Store, one: Whole) -> Card:
+    """Put a conversation into the store; where it is there already, as a second one. Returns its card there."""
+    if any(store.has(id) for id in (one.card.id, *(node.id for node in one.branches.nodes))):
+        one = _renamed(one)
+    store.put(one.card, one.branches, one.records)
+    return one.card
+
+
+def _renamed(one: Whole) -> Whole:
+    """The same conversation under ids of its own."""
+    ids: dict[str | None, str | None] = {None: None}
+    ids |= {node.id: new_id() for node in one.branches.nodes}
+    nodes = [replace(node, id=ids[node.id] or "", parent=ids[node.parent]) for node in one.branches.nodes]
+    records = {ids[message] or "": record for message, record in one.records.items()}
+    return Whole(replace(one.card, id=new_id()), Branches(nodes, ids[one.branches.leaf]), records)
+
+
+def file_name(card: Card, kind: str) -> str:
+    """A name for an exported conversation, made from its title."""
+    words = re.findall(r"\w+", card.title)[:8]
+    return f"{'-'.join(words)[:60] or 'conversation'}.{kind}"

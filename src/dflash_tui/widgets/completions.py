@@ -1,0 +1,62 @@
+"""What a slash command may go on with, above the prompt while it is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.widgets import Static
+
+SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """`text` is the whole prompt once it is taken."""
+
+    text: str
+    label: str
+    help: str = ""
+
+
+class Completions(Static):
+    """Tab takes the marked one, Up and Down mark another."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="completions", markup=False)
+        self.rows: Sequence[Completion] = ()
+        self.marked = 0
+
+    def on_mount(self) -> None:
+        self.display = False
+
+    def show(self, rows: Sequence[Completion]) -> None:
+        """Offer these; none hides the list."""
+        if rows != self.rows:
+            self.rows, self.marked = rows, 0
+            self.display = bool(rows)
+            self._draw()
+
+    def move(self, count: int) -> None:
+        """Mark another row."""
+        self.marked = (self.marked + count) % len(self.rows)
+        self._draw()
+
+    @property
+    def chosen(self) -> Completion | None:
+        return self.rows[self.marked] if self.rows else None
+
+    def _draw(self) -> None:
+        width = max((len(row.label) for row in self.rows), default=0) + 2
+        first = min(max(self.marked - SHOWN // 2, 0), max(len(self.rows) - SHOWN, 0))
+        parts: list[str | tuple[str, str]] = []
+        for number, row in list(enumerate(self.rows))[first : first + SHOWN]:
+            mark = "▸" if number == self.marked else " "
+            parts += [
+                (f"{mark} {row.label:<{width}}", "bold" if number == self.marked else ""),
+                (f"{row.help}\n", "$foreground 70%"),
+            ]
+        more = len(self.rows) - first - SHOWN
+        parts.append((f"  {more} more" if more > 0 else "", "$foreground 70%"))
+        self.update(Content.assemble(*parts).rstrip())

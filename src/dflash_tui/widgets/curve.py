@@ -1,0 +1,44 @@
+"""A curve that fills its widget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widget import Widget
+
+from dflash_tui.widgets.blocks import Block, Span, content
+from dflash_tui.widgets.plot import LINE, Mark, plot
+
+STYLES = {"★": "bold $success", "◆": "bold $accent", "●": "$primary", "○": "$primary", LINE: "$primary 60%"}
+
+
+class CurveView(Widget):
+    """Draws marks at its own size, signs and colours saying the same."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id, classes="curve")
+        self._marks: Sequence[Mark] = ()
+        self._title = ""
+
+    def show(self, marks: Sequence[Mark], title: str) -> None:
+        """Draw `marks` under `title`; none leave the title alone."""
+        self._marks, self._title = marks, title
+        self.refresh()
+
+    def render(self) -> Content:
+        lines = plot(self._marks, self.size.width, self.size.height, self._title)
+        block: Block = [[(text, "bold")] for text in lines[:1]]
+        return content([*block, *map(_styled, lines[1:])])
+
+
+def _styled(text: str) -> list[Span]:
+    """Runs of characters with one style each."""
+    spans: list[Span] = []
+    for character in text:
+        style = STYLES.get(character, "")
+        if spans and spans[-1][1] == style:
+            spans[-1] = (spans[-1][0] + character, style)
+        else:
+            spans.append((character, style))
+    return spans

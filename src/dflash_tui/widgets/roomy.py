@@ -1,0 +1,74 @@
+"""Blocks of Markdown that are still being written: they grow by several rows at once.
+
+A new height costs a layout of the whole screen, ten times what the text in it costs. So the open block keeps a few
+empty rows in hand, and most appends only repaint it. A block that is complete has its exact height.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.geometry import Size
+from textual.visual import VisualType
+from textual.widgets import Label, Markdown, Static
+from textual.widgets.markdown import MarkdownFence
+
+ROOM = 4  # rows
+# Textual follows one base class only when it looks for a widget's CSS, so what is mixed in must not be a widget.
+if TYPE_CHECKING:
+    _Mixed = Static
+else:
+    _Mixed = object
+_Paragraph: Any = Markdown.BLOCKS["paragraph_open"]
+
+
+class Roomy(_Mixed):
+    """Mixed into a Static: while `growing`, it is as high as the next multiple of `ROOM`."""
+
+    growing = False
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        height = super().get_content_height(container, viewport, width)
+        return -(-height // ROOM) * ROOM if self.growing else height
+
+    def update(self, content: VisualType = "", *, layout: bool = True) -> None:
+        super().update(content, layout=False)
+        self.clear_cached_dimensions()
+        size = self.content_size
+        if layout and not (self.growing and size and self.get_content_height(size, size, size.width) == size.height):
+            self.refresh(layout=True)
+
+    def grow(self, growing: bool) -> None:
+        """Begin or end to keep room."""
+        if growing != self.growing:
+            self.growing = growing
+            self.refresh(layout=True)
+
+
+def redraw(body: Static, content: Content) -> None:
+    """Show other figures in a panel; a layout only where they have another number of lines."""
+    before = body.visual
+    same = isinstance(before, Content) and before.plain.count("\n") == content.plain.count("\n")
+    body.update(content, layout=not same)
+
+
+class Paragraph(Roomy, _Paragraph):  # type: ignore[misc]
+    """A paragraph."""
+
+
+class Code(Roomy, Label):
+    """The lines of a fence."""
+
+
+class Fence(MarkdownFence):
+    """A fence, whose lines keep the room."""
+
+    def compose(self) -> ComposeResult:
+        yield Code(self._highlighted_code, id="code-content", expand=True)
+
+    def grow(self, growing: bool) -> None:
+        """Begin or end to keep room."""
+        for code in self.query(Code):
+            code.grow(growing)

@@ -1,0 +1,121 @@
+"""The text of a turn, marked by what its tokens owe to the drafter. Underlines say it where there is no color."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from dflash_core.events import StepEvent
+from dflash_core.record import TurnRecord
+from dflash_tui.clean import clean
+
+By = Literal["depth", "step"]
+OWN = "$foreground"
+DEPTHS = ((3, "$primary underline"), (7, "$success underline italic"), (999, "$warning underline bold"))
+STEPS = ("$foreground", "$primary underline")
+LEGENDS = {
+    "depth": (("own token", OWN), *zip(("depth 1-3", "4-7", "8 on"), (style for _, style in DEPTHS))),
+    "step": tuple(zip(("one step", "the next"), STEPS)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A token's text. `step` counts from 1, 0 is the prompt's own first token; `depth` 0 is a token of the target."""
+
+    text: str
+    step: int
+    depth: int
+
+
+def spans(record: TurnRecord) -> list[Span]:
+    """The turn's text token by token: reasoning first, then the answer."""
+    found: list[Span] = []
+    for step, piece in enumerate(record.pieces):
+        event = piece.event
+        depth = event.accepted_depth if isinstance(event, StepEvent) else 0
+        shown = [record.token_text(token) for token in event.tokens]
+        depths = [place if place <= depth else 0 for place in range(1, len(shown) + 1)]
+        found += [Span(text, step, at) for text, at in zip(_aligned(piece.thinking + piece.text, shown), depths)]
+    if record.rest != ("", ""):
+        found.append(Span("".join(reversed(record.rest)), len(record.pieces) - 1, 0))
+    return [Span(clean(one.text), one.step, one.depth) for one in found]
+
+
+def _aligned(text: str, labels: list[str]) -> list[str]:
+    """A piece's text cut at its tokens. What a token did not show (tags, half characters) goes to a neighbour."""
+    parts, at = [], 0
+    for label in labels:
+        plain = label.replace("␣", " ")
+        escaped = plain.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r")
+        fits = next((one for one in (escaped, plain) if one and text.startswith(one, at)), "")
+        parts.append(fits)
+        at += len(fits)
+    if parts:
+        parts[-1] += text[at:]
+    return parts
+
+
+class StepText:
+    """A turn's text, broken into lines of one width, so that a step can be found in it."""
+
+    def __init__(self, record: TurnRecord, width: int) -> None:
+        self._spans = spans(record)
+        self._starts: list[int] = []  # of each span
+        self._text = ""
+        for span in self._spans:
+            self._starts.append(len(self._text))
+            self._text += span.text
+        self._breaks = broken(self._text, max(width, 8))
+
+    def line_of(self, step: int) -> int:
+        """The line on which a step's text begins, leading spaces left aside."""
+        start = next((at for span, at in zip(self._spans, self._starts) if span.step >= step), len(self._text))
+        rest = self._text[start:]
+        return bisect_right(self._breaks, start + len(rest) - len(rest.lstrip(" ")))
+
+    def drawn(self, step: int, by: By) -> Content:
+        """The text; the present step stands out in reverse."""
+        parts: list[tuple[str, str]] = []
+        breaks = iter([*self._breaks, len(self._text) + 1])
+        following = next(breaks)
+        for span, start in zip(self._spans, self._starts):
+            style = self._style(span, by) + (" reverse" if span.step == step else "")
+            at, end = start, start + len(span.text)
+            while following < end:
+                parts += [(self._text[at:following].rstrip("\n"), style), ("\n", "")]
+                at, following = following, next(breaks)
+            parts.append((self._text[at:end].rstrip("\n") if following == end else self._text[at:end], style))
+            if following == end:
+                parts.append(("\n", ""))
+                following = next(breaks)
+        return Content.assemble(*[part for part in parts if part[0]])
+
+    @staticmethod
+    def _style(span: Span, by: By) -> str:
+        if by == "step":
+            return STEPS[span.step % 2]
+        return next(style for deepest, style in DEPTHS if span.depth <= deepest) if span.depth else OWN
+
+
+def broken(text: str, width: int) -> list[int]:
+    """Where the lines after the first begin: after each line end, and between words where a line is full."""
+    breaks, start, used, space = [], 0, 0, None
+    for at, character in enumerate(text):
+        if character == "\n":
+            breaks.append(at + 1)
+            start, used, space = at + 1, 0, None
+            continue
+        cells = cell_len(character)
+        if used + cells > width:
+            start = space if space is not None and space > start else at
+            breaks.append(start)
+            used, space = cell_len(text[start:at]), None
+        used += cells
+        if character == " ":
+            space = at + 1
+    return breaks

@@ -1,0 +1,52 @@
+"""A kept conversation over a small real decoder. As a program: one that is killed while it answers."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+from dflash_core.conversation import Conversation
+from dflash_core.engine import Engine
+from dflash_core.knobs import Knobs
+from dflash_tui.keeper import Keeper
+from support.golden import golden, target
+
+LONG = Knobs(max_tokens=2000, ignore_eos=True)
+
+
+@cache
+def engine() -> Engine:
+    from dflash_core import load_draft
+
+    return Engine(target(), load_draft(golden("tiny-dflash"), target=target()))
+
+
+def conversation(system: str = "") -> Conversation:
+    """An empty one over the tiny golden pair."""
+    one = engine()
+    return Conversation(one, one.target.tokenizer, one.target.template, system)
+
+
+def answer(keeper: Keeper, talk: Conversation, prompt: str, knobs: Knobs | None = None) -> str:
+    """Ask, and wait for the end of the answer."""
+    turn = keeper.ask(talk, prompt, knobs or Knobs(max_tokens=12, ignore_eos=True))
+    list(turn)
+    return turn.text
+
+
+def main(folder: Path) -> None:
+    """Answer once; then answer at length, and print each piece of text when it is handed over."""
+    keeper, talk = Keeper(folder), conversation()
+    answer(keeper, talk, "first\nquestion")
+    keeper.wait("the second question")
+    keeper.typed("")
+    keeper.wait("one that waits")
+    keeper.typed("half a thought")
+    for piece in keeper.ask(talk, "the second question", LONG):
+        sys.stdout.write(ascii(piece.text) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

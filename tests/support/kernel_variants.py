@@ -1,0 +1,137 @@
+"""Every program that the synthetic 27B pair and the demo pair need on a card of each architecture.
+
+Nothing is listed by hand: sessions are built without memory, and asked for the launches of every pass and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
+from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.programs import Variant
+from dflash_core.backends.cuda.repack import TILE_TYPES
+from dflash_core.backends.cuda.session import CHUNK_WIDTHS, WIDTHS, CudaSession
+from dflash_core.backends.cuda.step import StepKind
+from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, tensor_type
+from dflash_core.config import DraftConfig, TargetConfig, target_config, target_shapes
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.errors import UnsupportedError
+from dflash_core.formats.drafter import draft_shapes, open_drafter
+from dflash_core.formats.gguf import open_gguf
+from dflash_core.formats.quants import BY_NAME
+from dflash_core.formats.weights import TensorInfo
+
+# Multiprocessors and dynamic shared memory of a block, by architecture: what layouts adapt to.
+CARDS = {
+    "sm_75": Card(72, 64 << 10),
+    "sm_80": Card(108, 163 << 10),
+    "sm_86": Card(82, 99 << 10),
+    "sm_89": Card(128, 99 << 10),
+    "sm_90a": Card(132, 227 << 10),
+    "sm_120": Card(170, 99 << 10),
+}
+LAYERS = 8
+QUICK_WIDTHS = (24,)
+OLDEST = "sm_75"
+CLUSTERS = ("sm_90a", "sm_120")  # cards whose blocks can form clusters
+BESIDE = ("probe.cu", "stream.cu")  # what no session launches
+PREFILL_TYPES = tuple(TILE_TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A WeightFile of which nothing but the tensors' shapes and types is asked."""
+
+    path: Path
+    tensors: Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a session is built from."""
+
+    target: Any
+    target_config: TargetConfig
+    draft: Any
+    draft_config: DraftConfig
+
+
+def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> Header:
+    """A file of these tensors."""
+    tensors = {}
+    for tensor, shape in shapes.items():
+        elements = 1
+        for size in shape:
+            elements *= size
+        kind = BY_NAME[types[tensor]]
+        nbytes = elements // kind.block * kind.size
+        tensors[tensor] = TensorInfo(tensor, tuple(shape), types[tensor], nbytes, elements, 0, 0)
+    return Header(Path(name), tensors)
+
+
+def large() -> Pair:
+    """The synthetic 27B pair, cut to the first layers: all types and sizes occur among them."""
+    config = replace(TARGET_27B, block_count=LAYERS, full_attention=TARGET_27B.full_attention[:LAYERS])
+    draft_config = replace(DRAFT_27B, target_layers=tuple(range(len(DRAFT_27B.target_layers))))
+    shapes = target_shapes(config)
+    types = {}
+    for name, shape in shapes.items():
+        index = int(name.split(".")[1]) if name.startswith("blk.") else 0
+        vector = len(shape) == 1 or name.endswith("conv1d.weight")
+        types[name] = "F32" if vector else tensor_type(name, LAYERS, index, index // 4)
+    draft = draft_shapes(draft_config)
+    draft_types = {name: "F32" if len(shape) == 1 else "Q8_0" for name, shape in draft.items()}
+    return Pair(header("27b", shapes, types), config, header("27b-draft", draft, draft_types), draft_config)
+
+
+def demo() -> Pair:
+    """The pair that comes with the program."""
+    target = open_gguf(demo_target_path())
+    draft_config, draft = open_drafter(demo_draft_path())
+    return Pair(target, target_config(target), draft, draft_config)
+
+
+class PlanningDevice(MetaDevice):
+    """A device on which sessions can be built, but not run."""
+
+    def pinned(self, shape: Any, dtype: Any) -> Any:
+        return SimpleNamespace(array=None, address=0)
+
+
+def variants(arch: str, *, quick: bool = False) -> list[Variant]:
+    """All programs for one architecture; `quick`: those of one width of the demo pair, which hold every kernel."""
+    widths = QUICK_WIDTHS if quick else WIDTHS
+    found = [Variant.of(file) for file in BESIDE]
+    for pair in (demo(),) if quick else (large(), demo()):
+        for launch in _launches(pair, arch, widths):
+            here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
+            found.append(Variant.of(here.file, here.defines))
+    found += [Variant.of("dequant.cu", {f"WITH_{name}": 1}) for name in PREFILL_TYPES[-2 if quick else 0 :]]
+    return list(dict.fromkeys(found))
+
+
+def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
+    device = PlanningDevice(CARDS[arch])
+    target = DeviceTarget(device, MetaUpload(pair.target), pair.target_config)
+    draft = DeviceDraft(device, MetaUpload(pair.draft), pair.draft_config)
+    session = CudaSession(target, draft, context=2048)
+    for width in widths:
+        try:
+            for sampled in (False, True):
+                yield from session.steps.launches(StepKind((width,), drafts=width > 1, sampled=sampled))
+        except UnsupportedError:
+            if arch != OLDEST:  # whose shared memory is too small for the widest passes
+                raise
+    if session.chunk_pass is not None:
+        yield from session.chunk_pass.launches()
+    if len(widths) > 1:
+        for width in CHUNK_WIDTHS:
+            yield from session.draft_pass.absorb(width)
+    yield from session._flush_launches()

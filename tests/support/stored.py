@@ -1,0 +1,65 @@
+"""Conversations and turns for the tests of what is kept."""
+
+from __future__ import annotations
+
+from dflash_core.events import (
+    Piece,
+    PrefillEvent,
+    StageTimes,
+    StepDrafts,
+    StepEvent,
+    StepTree,
+    TurnReport,
+    turn_stats,
+)
+from dflash_core.knobs import Knobs
+from dflash_core.record import Start, TurnRecord
+from dflash_tui.branches import Node
+from dflash_tui.store import Card, Store, title_of
+
+KNOBS = Knobs(budget=33, p_min=0.1, temperature=0.7, seed=2**63 - 1, max_tokens=99)
+PREFILL = PrefillEvent((7,), 12, 4, 21.5, "tree", "auto takes the tree for now")
+STEP = StepEvent(
+    tokens=(8, 9),
+    tree=StepTree((7, 8, 5), (-1, 0, 0), (0, 1, 1), (1.0, 0.9, 0.05), (1.0, 0.9, 0.05), (0, 1)),
+    drafted_depth=1,
+    accepted_depth=1,
+    length=15,
+    stages=StageTimes(1.5, 0.25, 8.0, 0.125, 0.5),
+    mode="tree",
+    reason="auto takes the tree for now",
+    stop="stop token",
+    drafts=StepDrafts(((8, 5),), ((-0.105, -3.0),)),
+    wanted=9,
+    knobs=KNOBS,
+)
+TEXTS = {5: " no", 7: "Yes", 8: ",", 9: " it is"}
+
+
+def a_report(text: str = "Yes, it is", knobs: Knobs = KNOBS) -> TurnReport:
+    """What is told of a turn of one step."""
+    stats = turn_stats(PREFILL, [STEP], 0.125)
+    return TurnReport(text, "a thought", (7, 8, 9), "tree", PREFILL.reason, "stop token", knobs, stats)
+
+
+def a_turn() -> TurnRecord:
+    """A turn of one step, as it is kept."""
+    start = Start("2026-01-02T03:04:05Z", "target.gguf", "draft", "", "Is it?", (1, 2, 3), KNOBS, 16)
+    pieces = (Piece(PREFILL, "Yes", at=0.02), Piece(STEP, ", it is", at=0.15))
+    return TurnRecord(start, pieces, a_report(), TEXTS, ended=True)
+
+
+def talk(store: Store, *texts: str, title: str = "") -> tuple[Card, list[Node]]:
+    """A conversation of alternating messages, the user's first."""
+    card = Card(title or title_of(texts[0]), model="demo pair")
+    store.begin(card)
+    nodes: list[Node] = []
+    for place, text in enumerate(texts):
+        nodes.append(Node("assistant" if place % 2 else "user", text, nodes[-1].id if nodes else None))
+        store.add(card.id, nodes[-1])
+    return card, nodes
+
+
+def titles(store: Store, search: str = "") -> list[str]:
+    """Of the conversations that a search finds, in the list's order."""
+    return [entry.card.title for entry in store.list(search)]

@@ -1,0 +1,498 @@
+"""Conversations in the app: kept, resumed, branched, listed, exported; what a killed app has left is offered."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from dflash_core.errors import ContextError
+from dflash_core.knobs import Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.branches import Node
+from dflash_tui.journal import Journal, Place
+from dflash_tui.keeper import CUT_OFF
+from dflash_tui.screens.chats import ChatsScreen
+from dflash_tui.screens.confirm import ConfirmScreen
+from dflash_tui.store import Card, Store
+from support.stored import a_report, talk, titles
+
+from .fake import ANSWER, FakeSession
+from .support import ask, bare_text, idle, loaded, screen_text, settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+Size = tuple[int, int]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """The store of the app that `make_app` makes."""
+    return Store(tmp_path / "data")
+
+
+def contents(session: FakeSession) -> list[str]:
+    return [message.content for message in session.conversation.messages]
+
+
+async def says(pilot: Pilot[int], session: FakeSession, text: str, answer: str) -> None:
+    """One turn."""
+    session.answer = answer
+    await ask(pilot, text)
+    await idle(pilot)
+    await wait_until(pilot, lambda: contents(session)[-1] == answer)
+
+
+async def test_a_conversation_is_kept_as_it_goes(make_app: MakeApp, store: Store) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "first question", "one")
+        await says(pilot, session, "second", "two")
+        [entry] = store.list()
+        assert (entry.card.title, entry.card.model, entry.messages) == ("first question", session.title, 4)
+        path = store.branches(entry.card.id).path
+        assert [node.content for node in path] == ["first question", "one", "second", "two"]
+        assert path[3].report is not None
+        assert store.record(path[3].id) == session.turns[-1]
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: "Ask something" in screen_text(app))
+        await says(pilot, session, "third", "three")
+        assert titles(store) == ["third", "first question"]
+
+
+async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession()
+    app = make_app(session, Knobs(budget=40, thinking=True))
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "first question", "the *first* answer")
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        before = session.conversation.messages
+    session = FakeSession(title="another pair")
+    app = make_app(session, Knobs())
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+o")
+        await shows(pilot, "1 conversation", "first question", "3 messages")
+        await pilot.press("enter")
+        await shows(pilot, "❯ first question", "answer 1/2", "‹2/2›", "thought for", "B=40")
+        assert session.conversation.messages == before
+        assert app.chat.knobs == Knobs(budget=40, thinking=True)
+        assert "it was with Qwen3.5-demo" in screen_text(app)
+        await says(pilot, session, "and now?", "on it goes")
+        assert contents(session)[0] == "first question"
+
+
+async def test_a_conversation_opened_before_the_model_is_there(make_app: MakeApp, store: Store) -> None:
+    talk(store, "first question", "answer")
+    session, app = FakeSession(), None
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        while app is None or not app.chat.keeping.keeper.card:
+            time.sleep(0.01)
+        return session
+
+    app = make_app(load=load)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+o", "enter")
+        await loaded(pilot)
+        assert contents(session) == ["first question", "answer"]
+
+
+async def test_a_long_conversation_comes_back_with_its_beginning_as_text(make_app: MakeApp, store: Store) -> None:
+    texts = [f"{what} {number}" for number in range(300) for what in ("question", "answer")]
+    talk(store, *texts)
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+o", "enter")
+        await shows(pilot, "answer 299")
+        await wait_until(pilot, lambda: len(contents(session)) == 600)
+        assert contents(session) == texts
+        assert len(app.chat.query("TurnBlock")) == 20
+        assert app.chat.transcript.as_text().count("\n\nanswer") == 300
+        assert len(app.chat.transcript.earlier.texts) == 280
+
+
+# Branches
+
+
+async def test_versions_of_an_answer_and_what_follows_them(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "first")
+        session.answer = "second"
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        await shows(pilot, "second", "‹2/2›")
+        await pilot.press("alt+left")
+        await shows(pilot, "first", "‹1/2›", "version 1 of 2", "answer 2/2")
+        assert contents(session) == ["one", "first"]
+        await says(pilot, session, "two", "behind the first")
+        await pilot.press("alt+right")
+        await shows(pilot, "version 2 of 2")
+        assert contents(session) == ["one", "second"]
+        assert "behind the first" not in screen_text(app)
+        await pilot.press("alt+right")
+        await shows(pilot, "no other version that way")
+        await pilot.press("alt+left")
+        await shows(pilot, "❯ two", "behind the first")
+        assert contents(session) == ["one", "first", "two", "behind the first"]
+        assert [block.prompt for block in app.chat.transcript.turns] == ["one", "two"]
+
+
+async def test_an_edited_message_is_a_version_beside_the_old_one(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "answer one")
+        await says(pilot, session, "two", "answer two")
+        await pilot.press("alt+e")
+        assert app.chat.prompt.text == "two"
+        await says(pilot, session, " better", "answer better")
+        await shows(pilot, "❯ two better", "‹2/2›", "answer better")
+        assert contents(session) == ["one", "answer one", "two better", "answer better"]
+        assert "answer two" not in screen_text(app)
+        await pilot.press("alt+left")
+        await shows(pilot, "❯ two", "‹1/2›", "answer two")
+        assert contents(session) == ["one", "answer one", "two", "answer two"]
+        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
+        assert app.chat.prompt.text == "one"
+        app.chat.prompt.text = "another beginning"
+        session.answer = "of another"
+        await pilot.press("enter")
+        await idle(pilot)
+        await wait_until(pilot, lambda: contents(session) == ["another beginning", "of another"])
+        await shows(pilot, "❯ another beginning", "‹2/2›")
+        await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 1)
+        await pilot.press("alt+left")
+        await shows(pilot, "❯ one", "❯ two", "answer two")
+
+
+async def test_escape_leaves_an_edit(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("alt+e")
+        await shows(pilot, "no message to edit yet")
+        await says(pilot, session, "one", "answer one")
+        await pilot.press(*"typed", "alt+e", "escape")
+        await shows(pilot, "the message stays as it is")
+        await pilot.press("up")
+        assert app.chat.prompt.text == "typed"
+        app.chat.prompt.text = ""
+        await pilot.press("alt+e", "escape")
+        assert app.chat.prompt.text == ""
+        await says(pilot, session, "two", "answer two")
+        assert contents(session) == ["one", "answer one", "two", "answer two"]
+
+
+async def test_an_edit_that_is_refused_leaves_everything_as_it_was(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "answer one")
+        await says(pilot, session, "two", "answer two")
+        session.refuse = ContextError("too long for the context")
+        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
+        assert app.chat.prompt.text == "one"
+        app.chat.prompt.text = "far too long"
+        await pilot.press("enter")
+        await idle(pilot)
+        await shows(pilot, "too long for the context", "answer one", "❯ two", "answer two")
+        assert contents(session) == ["one", "answer one", "two", "answer two"]
+        assert app.chat.prompt.text == "far too long"
+        session.refuse = None
+        session.answer = "in its place"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: contents(session) == ["far too long", "in its place"])
+        await shows(pilot, "‹2/2›", "in its place")
+        assert "answer two" not in screen_text(app)
+        await pilot.press("alt+left")
+        await shows(pilot, "❯ one", "answer one", "❯ two", "answer two")
+
+
+async def test_a_branch_cannot_be_left_while_it_is_written(make_app: MakeApp) -> None:
+    import threading
+
+    session = FakeSession(gate=threading.Semaphore(2))
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "one")
+        for key in ("alt+left", "alt+e"):
+            await pilot.press(key)
+            await shows(pilot, "an answer is being written: Esc stops it first")
+            await pilot.press("x")
+        await pilot.press("ctrl+o")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        await pilot.press("enter", "d", "n")
+        await pilot.pause()
+        assert isinstance(app.screen, ChatsScreen)
+        assert session.gate is not None
+        session.gate.release(1000)
+        await idle(pilot)
+
+
+# The list
+
+
+async def chats(pilot: Pilot[int]) -> None:
+    await loaded(pilot)
+    await pilot.press("ctrl+o")
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, ChatsScreen))
+
+
+@pytest.fixture
+def three(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Three conversations of set days."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    for day, (question, answer) in enumerate(
+        (
+            ("What is tree verification?", "One target pass over all drafted paths; the longest matching one is kept."),
+            ("Rename a column in SQLite", "ALTER TABLE t RENAME COLUMN a TO b"),
+            ("日本語で説明してください", "はい。投機的デコーディングは、小さなモデルが下書きを作ります。"),
+        )
+    ):
+        at = 1_760_000_000.0 + 86_400 * day
+        card = Card(question, model="demo pair", id=f"c{day}", created=at, updated=at)
+        store.begin(card)
+        node = Node("user", question, id=f"q{day}", created=at)
+        store.add(card.id, node)
+        store.add(card.id, Node("assistant", answer, node.id, report=a_report(answer), id=f"a{day}", created=at + 60))
+    return store
+
+
+async def test_the_list_at_each_size(
+    make_app: MakeApp,
+    three: Store,
+    size: Size,
+    snapshot: Callable[[str, str], None],
+    picture: Callable[[str, DFlashApp], None],
+) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await chats(pilot)
+        snapshot(f"{size[0]}x{size[1]}-chats", await settled(pilot))
+        if size == (120, 40):
+            picture("chats", app)
+        await pilot.press("slash", *"verif")
+        await shows(pilot, "1 found")
+        snapshot(f"{size[0]}x{size[1]}-chats-search", await settled(pilot))
+
+
+async def test_the_list_without_color(
+    no_color: None, make_app: MakeApp, three: Store, size: Size, snapshot: Callable[[str, str], None]
+) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await chats(pilot)
+        await pilot.press("down")
+        snapshot(f"bare-{size[0]}x{size[1]}-chats", await settled(pilot, bare_text))
+
+
+async def test_a_branched_conversation_at_each_size(
+    make_app: MakeApp, three: Store, size: Size, snapshot: Callable[[str, str], None]
+) -> None:
+    three.add("c2", Node("user", "In English, please", "a2", id="q3"))
+    three.add("c2", Node("assistant", "Yes.", "q3", report=a_report(), id="a3"))
+    three.add("c2", Node("assistant", "Yes: a small model drafts.", "q3", outcome=CUT_OFF, id="a4"))
+    three.add("c2", Node("user", "In French", "a2", id="q4"))
+    three.go("c2", "a4")
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await chats(pilot)
+        await pilot.press("enter")
+        await shows(pilot, "In English, please", "‹1/2›")
+        await pilot.press("alt+up")
+        snapshot(f"{size[0]}x{size[1]}-branched", await settled(pilot))
+
+
+async def test_search_rename_and_delete(make_app: MakeApp, three: Store) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await chats(pilot)
+        await pilot.press("slash", *"column")
+        await shows(pilot, "1 found", "ALTER TABLE")
+        await pilot.press("enter", "r")
+        await shows(pilot, "A new title")
+        await pilot.press("end", *[*" now"], "enter")
+        await shows(pilot, "Rename a column in SQLite now")
+        assert "Rename a column in SQLite now" in titles(three)
+        await pilot.press("d")
+        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await shows(pilot, "Delete “Rename a column in SQLite now”, 2 messages, for good?")
+        await pilot.press("escape")
+        assert len(titles(three)) == 3
+        await pilot.press("d", "enter")
+        await shows(pilot, "0 found", "Nothing has these words.")
+        assert len(titles(three)) == 2
+        await pilot.press("slash", "escape")
+        await shows(pilot, "2 conversations")
+        await pilot.press("escape", "escape")
+        await wait_until(pilot, lambda: not isinstance(app.screen, ChatsScreen))
+
+
+async def test_deleting_the_present_conversation_leaves_an_empty_one(make_app: MakeApp, store: Store) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "answer one")
+        await pilot.press("ctrl+o")
+        await shows(pilot, "● one")
+        await pilot.press("d", "enter")
+        await shows(pilot, "No conversation yet")
+        await pilot.press("escape")
+        await shows(pilot, "Ask something")
+        assert contents(session) == []
+        await says(pilot, session, "two", "answer two")
+        assert titles(store) == ["two"]
+
+
+async def test_export_and_rename_by_command(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await loaded(pilot)
+
+        async def command(text: str, *seen: str) -> None:
+            app.chat.prompt.text = text
+            await pilot.press("enter")
+            await shows(pilot, *seen)
+            app.chat.prompt.text = ""
+
+        await command("/export md", "nothing to export yet")
+        await command("/rename x", "no title yet")
+        await says(pilot, session, "What is it?", "An *answer*.")
+        await command("/export md", "What-is-it.md")
+        await command("/export md", "What-is-it-2.md")
+        await command("/export json all.json", "all.json")
+        await command("/export json all.json", "exists already")
+        await command(f"/export svg {tmp_path}/no/a.svg", "cannot be written: No such file or directory")
+        await command("/export doc", "write /export md, /export json or /export svg")
+        await command("/import", "write /import FILE")
+        await command("/import none.json", "none.json cannot be read: No such file or directory")
+        await command("/import What-is-it.md", "What-is-it.md: not an export of conversations")
+        await command("/import all.json", "conversations taken in: 1")
+        assert titles(store) == ["What is it?"] * 2
+        await command("/rename A Title", "renamed: A Title")
+        await command("/version 3", "write /version -")
+        await pilot.press("ctrl+o", "x")
+        await shows(pilot, "just the format")
+        await pilot.press("ctrl+u", *"svg", "enter")
+        await shows(pilot, "A-Title.svg")
+    assert "An *answer*." in (tmp_path / "What-is-it.md").read_text()
+    assert titles(store).count("A Title") == 1
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == [
+        "A-Title.svg", "What-is-it-2.md", "What-is-it.md", "all.json",
+    ]  # fmt: skip
+
+
+# After a crash
+
+
+async def test_a_conversation_that_was_cut_off_is_offered(make_app: MakeApp, store: Store, tmp_path: Path) -> None:
+    card, nodes = talk(store, "first question", "answer")
+    for number in (1, 2):
+        journal = Journal(tmp_path / "data" / "journal")
+        journal.typed(f"half a thought {number}")
+        if number == 2:
+            journal.begin(Place(card.id, "q2", "a2", "second question", nodes[1].id, "pair"))
+        assert journal._lock is not None
+        journal._lock.close()
+        time.sleep(0.02)
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "The program ended in the middle of an answer: first question")
+        await pilot.press("enter")
+        await loaded(pilot)
+        await shows(pilot, "❯ second question", CUT_OFF)
+        assert app.chat.prompt.text == "half a thought 2"
+        await pilot.press("up")
+        assert app.chat.prompt.text == "half a thought 1"
+        await wait_until(pilot, lambda: len(contents(session)) == 4)
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        await shows(pilot, "‹2/2›")
+        assert contents(session) == ["first question", "answer", "second question", ANSWER]
+
+
+async def test_the_offer_can_be_declined(make_app: MakeApp, store: Store, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "data" / "journal")
+    journal.begin(Place("c", "q", "a", "a question"))
+    assert journal._lock is not None
+    journal._lock.close()
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "The program ended")
+        await pilot.press("escape")
+        await shows(pilot, "it is in the list", "Ask something")
+    assert titles(store) == ["a question"]
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        assert "The program ended" not in screen_text(app)
+
+
+# Trouble with the disk
+
+
+async def test_a_full_disk_is_said_once_and_the_conversation_goes_on(make_app: MakeApp, store: Store) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "answer one")
+        disk = app.chat.keeping.keeper.store._database._disk
+        assert disk is not None
+        [(pages,)] = disk.execute("PRAGMA page_count").fetchall()
+        disk.execute(f"PRAGMA max_page_count = {pages}")
+        await says(pilot, session, "two", "answer two " * 2000)
+        await wait_until(pilot, lambda: len(app._notifications) == 1)
+        [note] = app._notifications
+        assert "database or disk is full; they stay in memory until the app closes, and /export" in note.message
+        await says(pilot, session, "three", "answer three")
+        assert len(app._notifications) == 1, "once"
+        assert contents(session)[::2] == ["one", "two", "three"]
+        await pilot.press("ctrl+o")
+        await shows(pilot, "● one", "6 messages")
+        await pilot.press("escape", "ctrl+q")
+        await shows(pilot, "it ends with the program", "/export")
+        await pilot.press("escape")
+        disk.execute("PRAGMA max_page_count = 1073741823")
+        await says(pilot, session, "four", "answer four")
+        await wait_until(pilot, lambda: any("nothing is missing" in one.message for one in app._notifications))
+        assert len(store.branches(store.list()[0].card.id).path) == 8
+
+
+async def test_a_damaged_database_is_kept_aside_and_the_app_starts(make_app: MakeApp, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "conversations.db").write_bytes(b"no database")
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await loaded(pilot)
+        [note] = app._notifications
+        assert "conversations.db is damaged" in note.message
+        await says(pilot, session, "one", "answer one")
+    assert (tmp_path / "data" / "conversations.damaged.db").read_bytes() == b"no database"
+    with sqlite3.connect(tmp_path / "data" / "conversations.db") as db:
+        assert db.execute("SELECT count(*) FROM message").fetchone() == (2,)

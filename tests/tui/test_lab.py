@@ -1,0 +1,489 @@
+"""The lab's screens over the demo pair: every interaction, and that the conversation goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, Static
+
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.engine import Engine, load_pair
+from dflash_core.events import StageTimes, StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.whatif import Acceptance
+from dflash_tui.app import DFlashApp
+from dflash_tui.engine_session import EngineSession
+from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.line import LineScreen
+from dflash_tui.screens.measuring import MeasuringScreen
+from dflash_tui.screens.sweep import SweepScreen
+from dflash_tui.screens.whatif import WhatIfScreen
+from dflash_tui.widgets.lines import Flash
+from support.measured import PAIR, report_of, sweep_of
+from support.turns import step_of, tree_of
+
+from .fake import FakeSession
+from .scenes import send
+from .support import bare_text, idle, loaded, screen_text, settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+Snapshot = Callable[[str, str], None]
+Size = tuple[int, int]
+QUESTION = "Tell me a story about a fox."
+KNOBS = Knobs(max_tokens=16)
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@cache
+def engine() -> Engine:
+    return load_pair(demo_target_path(), demo_draft_path(), context_length=1024)
+
+
+def demo(_: object) -> EngineSession:
+    engine().reset()
+    return EngineSession(engine(), "demo pair", KNOBS, ())
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> DFlashApp:
+    """The app over the demo pair, with short answers."""
+    return make_app(load=demo, knobs=KNOBS)
+
+
+async def asked(pilot: Pilot[int], question: str = QUESTION) -> None:
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await loaded(pilot)
+    before = len(app.chat.transcript.turns)
+    await send(pilot, question)
+    await wait_until(pilot, lambda: len(app.chat.transcript.turns) > before)
+    await wait_until(pilot, lambda: not app.chat.flow.busy, timeout=60)
+
+
+async def opened(pilot: Pilot[int], command: str, screen: type[LabScreen]) -> LabScreen:
+    """Type a command and wait for its screen, and for what it starts."""
+    await send(pilot, command)
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, screen))
+    await finished(pilot)
+    found = pilot.app.screen
+    assert isinstance(found, screen)
+    return found
+
+
+async def finished(pilot: Pilot[int]) -> None:
+    """Wait for the end of the experiment, begun or about to."""
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await pilot.pause(0.1)
+    await wait_until(pilot, lambda: app.chat.experiment is None, timeout=120)
+
+
+async def started(pilot: Pilot[int]) -> MeasuringScreen:
+    """Wait until some runs are in."""
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await wait_until(pilot, lambda: bool(getattr(app.screen, "sweep", None) and app.screen.sweep.result.trials), 60)  # type: ignore[attr-defined]
+    assert isinstance(app.screen, MeasuringScreen)
+    return app.screen
+
+
+def said(screen: LabScreen) -> str:
+    return screen.query_one(Flash).text
+
+
+def text_of(screen: LabScreen, selector: str) -> str:
+    return str(screen.query_one(selector, Static).content)
+
+
+class TestWhatIf:
+    async def test_estimate_exact_times_and_adopt(self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/whatif", WhatIfScreen)
+            assert isinstance(screen, WhatIfScreen)
+            assert screen.curve is not None
+            assert screen.curve.kind == "estimate"
+            assert "ESTIMATE" in text_of(screen, "#whatif-finding")
+            await pilot.press("a")
+            assert "m measures them" in said(screen)
+            await pilot.press("m")
+            await finished(pilot)
+            assert screen.curve.measured == (4, 16, 22)
+            best = screen.curve.best
+            assert best is not None
+            await pilot.press("e")
+            await finished(pilot)
+            assert screen.curve.kind == "exact"
+            assert "EXACT" in text_of(screen, "#whatif-finding")
+            assert "the estimate was off by up to" in text_of(screen, "#whatif-finding")
+            best = screen.curve.best
+            assert best is not None
+            await pilot.press("a")
+            assert app.chat.knobs.budget == best.budget
+            assert said(screen) == f"tree budget {best.budget} from the next turn"
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+
+    async def test_the_row_under_the_cursor(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/whatif", WhatIfScreen)
+            table = screen.query_one(DataTable)
+            assert table.has_focus
+            await pilot.press("up", "enter")
+            await pilot.pause()
+            assert app.chat.knobs.budget == 20
+            assert table.get_row_at(table.cursor_row)[0].strip() == "20"
+
+    async def test_without_a_turn(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot)
+            screen = await opened(pilot, "/whatif", WhatIfScreen)
+            assert "No turn yet" in screen_text(app)
+            await pilot.press("e", "m", "a")
+            assert screen.chat.experiment is None
+
+    async def test_plain_decoding_has_nothing_to_go_by(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot)
+            app.chat.set_knobs(mode="ar")
+            await asked(pilot)
+            screen = await opened(pilot, "/whatif", WhatIfScreen)
+            assert "drafted nothing" in said(screen)
+
+    async def test_no_replay_while_an_answer_is_written(self, make_app: MakeApp) -> None:
+        session = FakeSession(gate=threading.Semaphore(4))
+        app = make_app(session)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot)
+            session.gate = None
+            await asked(pilot)
+            session.gate = threading.Semaphore(1)
+            await send(pilot, "More?")
+            await wait_until(pilot, lambda: app.chat.flow.busy)
+            await send(pilot, "/whatif")
+            await wait_until(pilot, lambda: isinstance(app.screen, WhatIfScreen))
+            await wait_until(pilot, lambda: app.chat.experiment is None)
+            await pilot.press("e")
+            assert isinstance(app.screen, WhatIfScreen)
+            assert "an answer is being written" in said(app.screen)
+            session.gate.release(500)
+            await idle(pilot)
+
+
+class TestSweep:
+    async def test_one_parameter(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/sweep budget 4..12:8 repeats=2", SweepScreen)
+            assert isinstance(screen, SweepScreen)
+            result = screen.result
+            assert result is not None
+            assert result.complete
+            assert len(result.trials) == 4
+            assert result.prompts == ("the last prompt",)
+            assert screen.query_one(DataTable).row_count == 2
+            assert "4 runs: 1 prompt, 2 repeats" in screen_text(app)
+            assert "tok/s by tree budget" in screen_text(app)
+            await pilot.press("home", "enter")
+            await pilot.pause()
+            assert app.chat.knobs.budget == 4
+
+    async def test_two_parameters_and_the_best(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/sweep budget=2,12 p_min=0,0.9 repeats=1", SweepScreen)
+            assert isinstance(screen, SweepScreen)
+            assert "tok/s: tree budget down, p_min across" in screen_text(app)
+            app.chat.set_knobs(budget=60, p_min=0.5)
+            await pilot.press("a")
+            assert (app.chat.knobs.budget, app.chat.knobs.p_min) in [(2, 0), (2, 0.9), (12, 0), (12, 0.9)]
+
+    async def test_cancel_keeps_what_is_done_and_a_new_line_runs_anew(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            await send(pilot, "/sweep budget=4,12 repeats=50")
+            screen = await started(pilot)
+            await pilot.press("escape")
+            await finished(pilot)
+            assert isinstance(app.screen, SweepScreen)
+            assert screen.result is not None
+            done = len(screen.result.trials)
+            assert 0 < done < 100
+            assert not screen.result.complete
+            assert said(screen) == f"cut short; {done} runs are kept"
+            assert "cut short: only runs" in screen_text(app)
+            await pilot.press("e")
+            field = screen.query_one("#lab-what", Input)
+            assert field.has_focus
+            field.value = "budget=4 repeats=1"
+            await pilot.press("enter")
+            await finished(pilot)
+            assert screen.result is not None
+            assert len(screen.result.trials) == 1
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+
+    async def test_ctrl_c_stops_it_too(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await asked(pilot)
+            await send(pilot, "/sweep budget=4,12 repeats=50")
+            await started(pilot)
+            await pilot.press("ctrl+c")
+            await finished(pilot)
+
+    async def test_the_next_turn_is_what_it_would_have_been(self, make_app: MakeApp, tmp_path: Path) -> None:
+        async def answered(folder: str, *experiments: str) -> tuple[object, ...]:
+            app = make_app(load=demo, knobs=KNOBS, data_dir=tmp_path / folder)
+            async with app.run_test(size=(120, 40)) as pilot:
+                await asked(pilot)
+                held = engine().backend.length
+                for command in experiments:
+                    await opened(pilot, command, LabScreen)
+                    await pilot.press("escape")
+                    await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+                    assert engine().backend.length == held
+                    assert app.chat.session is not None
+                    assert len(app.chat.session.turns) == 1
+                await asked(pilot, "And what happened then?")
+                report = app.chat.flow.report
+                assert report is not None
+                return report.tokens, report.stats.lengths, report.stats.reused_tokens
+
+        plain = await answered("plain")
+        experiments = ("/sweep budget=1,40 repeats=1", "/ab repeats=1", "/whatif")
+        assert await answered("disturbed", *experiments) == plain
+
+    async def test_a_file_of_prompts(self, app: DFlashApp, tmp_path: Path) -> None:
+        path = tmp_path / "two prompts.txt"
+        path.write_text("Hello!\nWhat is 1 + 2?\n")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await loaded(pilot)
+            screen = await opened(pilot, f"/sweep budget=4,12 repeats=1 prompts='{path}'", SweepScreen)
+            assert isinstance(screen, SweepScreen)
+            assert screen.result is not None
+            assert screen.result.prompts == ("line 1", "line 2")
+
+    async def test_export(self, app: DFlashApp, tmp_path: Path) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
+            for name, message in (("out.json", "written"), ("out.png", "written"), ("out.doc", "ends in .json")):
+                await pilot.press("x")
+                await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+                app.screen.query_one(Input).value = str(tmp_path / name)
+                await pilot.press("enter")
+                await wait_until(pilot, lambda: app.screen is screen)
+                await finished(pilot)
+                assert message in said(screen)
+            assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) == 2
+            assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+            assert sorted(one.suffix for one in tmp_path.glob("out.*")) == [".json", ".png"]
+
+    @pytest.mark.parametrize(
+        ("command", "message"),
+        [
+            ("/sweep budget 4..300", "expected 1 to 256"),
+            ("/sweep bugdet 4", "did you mean budget"),
+            ("/sweep budget=4 repeats=0", "expected a whole number from 1"),
+            ("/ab budget=22", "both settings are the same"),
+            ("/ab mode=forest", "expected ar, chain, tree, auto"),
+        ],
+    )
+    async def test_refused_at_the_prompt(self, app: DFlashApp, command: str, message: str) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            await send(pilot, command)
+            await pilot.pause()
+            assert isinstance(app.screen, ChatScreen)
+            assert message in app.chat.query_one(Flash).text
+            assert app.chat.prompt.text == command, "what was typed stays, to be mended"
+
+    async def test_refused_on_the_screen(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await loaded(pilot)
+            screen = await opened(pilot, "/sweep budget=4,12", SweepScreen)
+            assert "no prompt yet" in said(screen)
+            field = screen.query_one("#lab-what", Input)
+            for text, message in (
+                ("mode=ar,tree budget=4", "changes nothing where mode is ar"),
+                ("budget=4 prompts=none.jsonl", "cannot be read"),
+                ("budget=4 p_min=0 top_k=1", "expected one or two"),
+            ):
+                field.value = text
+                field.focus()
+                await pilot.press("enter")
+                await pilot.pause()
+                assert message in said(screen)
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+
+    async def test_from_the_palette(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            await app.chat.run_action("open('sweep')")
+            await pilot.pause()
+            assert isinstance(app.screen, SweepScreen)
+            assert app.screen.query_one("#lab-what", Input).has_focus
+            assert app.chat.experiment is None
+            await pilot.press(*"=4", "enter")
+            await pilot.pause()
+            assert "=4: expected NAME=VALUES" in said(app.screen)
+
+
+class TestAgainst:
+    async def test_the_tree_against_the_chain(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/ab repeats=2", ABScreen)
+            assert isinstance(screen, ABScreen)
+            text = screen_text(app)
+            assert "A  mode=chain" in text
+            assert "B  mode=tree" in text
+            assert "2 of the 6 pairs that it takes" in text
+            assert "both answers are the same, 16 tokens" in text
+            assert screen.result is not None
+            assert [trial.setting for trial in screen.result.trials] == [0, 1, 1, 0]
+            await pilot.press("1")
+            assert app.chat.knobs.mode == "chain"
+            await pilot.press("2")
+            assert app.chat.knobs.mode == "tree"
+            await pilot.press("2")
+            assert said(screen) == "that is the present setting already"
+
+    async def test_answers_that_differ_are_marked(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/ab max_tokens=16 | max_tokens=9 repeats=1", ABScreen)
+            assert "the answers differ (16 and 9 tokens)" in screen_text(app)
+            content = screen.query_one("#ab-a", Static).content
+            marked = [content.plain[span.start : span.end] for span in content.spans if "underline" in str(span.style)]  # type: ignore[union-attr]
+            assert marked
+            assert content.plain.endswith(marked[-1])  # type: ignore[union-attr]
+
+
+# The screens as text: figures made by hand.
+
+
+def scripted() -> FakeSession:
+    return FakeSession(knobs=Knobs())
+
+
+async def whatif(pilot: Pilot[int]) -> WhatIfScreen:
+    """The what-if screen with a curve that is known."""
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await asked(pilot)
+    screen = await opened(pilot, "/whatif", WhatIfScreen)
+    assert isinstance(screen, WhatIfScreen)
+    screen.costs = StepCosts(timed(nodes) for nodes in (4, 8, 15, 22, 32, 48) for _ in range(6))
+    lengths = [(budget, 8 - 6.2 / (1 + budget / 9)) for budget in screen.budgets]
+    screen.take("estimate", tuple(Acceptance(budget, length, budget, 40) for budget, length in lengths))
+    screen.draw()
+    return screen
+
+
+def timed(nodes: int) -> StepEvent:
+    """A step that took as long as its nodes say."""
+    return step_of(tree_of(*((0, 0) for _ in range(nodes))), stages=StageTimes(verify=10 + nodes * 0.2))
+
+
+def measured(screen: MeasuringScreen, *axes: str, **options: object) -> None:
+    screen.result = sweep_of(*axes, **options)  # type: ignore[arg-type]
+    screen.draw()
+
+
+async def sweep_screen(pilot: Pilot[int], *axes: str, **options: object) -> None:
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await loaded(pilot)
+    screen = SweepScreen(app.chat, " ".join(axes))
+    await app.push_screen(screen)
+    await pilot.pause()
+    screen.focus_results()
+    measured(screen, *axes, **options)
+
+
+async def ab_screen(pilot: Pilot[int]) -> None:
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await loaded(pilot)
+    screen = ABScreen(app.chat, "mode=chain | mode=tree")
+    await app.push_screen(screen)
+    await pilot.pause()
+    screen.focus_results()
+    result = sweep_of("mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18))
+    last = result.trials[-1]
+    other = report_of(132, 6.18, last.report.knobs, "A fox lived near the sea.")
+    screen.result = replace(result, trials=(*result.trials[:-1], replace(last, report=other)))
+    screen.draw()
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["colour", "bare"])
+@pytest.mark.parametrize("state", ["whatif", "sweep", "sweep2", "ab"])
+async def test_snapshots(
+    make_app: MakeApp,
+    snapshot: Snapshot,
+    size: Size,
+    state: str,
+    bare: bool,
+    request: pytest.FixtureRequest,
+) -> None:
+    if bare:
+        request.getfixturevalue("no_color")
+    app = make_app(scripted())
+    async with app.run_test(size=size) as pilot:
+        if state == "whatif":
+            await whatif(pilot)
+        elif state == "sweep":
+            await sweep_screen(pilot, "budget=4,12,20,28")
+        elif state == "sweep2":
+            await sweep_screen(pilot, "budget=4,12,20,28", "p_min=0..0.2:0.1", prompts=8, repeats=1)
+        else:
+            await ab_screen(pilot)
+        name = f"{size[0]}x{size[1]}-lab-{state}"
+        text = await settled(pilot, bare_text if bare else screen_text)
+        snapshot(f"bare-{name}" if bare else name, text)
+
+
+@pytest.mark.parametrize("name", ["whatif", "sweep"])
+async def test_pictures_of_the_readme(
+    app: DFlashApp, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The demo pair, measured. Written with `--update-snapshots` or where missing; otherwise only tried, in short."""
+    path = DOCS / f"{name}.svg"
+    writes = request.config.getoption("--update-snapshots", default=False) or not path.exists()
+    if not writes:
+        monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        app.chat.set_knobs(max_tokens=256)
+        await asked(pilot)
+        if name == "whatif":
+            await opened(pilot, "/whatif", WhatIfScreen)
+            for key in "em":
+                await pilot.press(key)
+                await finished(pilot)
+            await shows(pilot, "EXACT", "best: budget")
+        else:
+            await opened(pilot, f"/sweep budget 4..40{'' if writes else ':36 repeats=1'}", SweepScreen)
+            await shows(pilot, "tok/s by tree budget", "best")
+        svg = app.export_screenshot(title="dflash-tui")
+    assert svg.startswith("<svg")
+    if writes:
+        path.write_text(svg, encoding="utf-8")
+
+
+def test_the_limits_of_the_support_module_are_those_of_the_pair() -> None:
+    assert PAIR.draft_block == engine().backend.draft_block

@@ -1,0 +1,260 @@
+"""A trace of a live run, replayed: the same text, the same figures, the same trees; and no model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dflash_core.memory import Ledger
+from dflash_core.record import Loaded, lines
+from dflash_core.trace import TraceWriter, read_trace
+from dflash_tui.app import DFlashApp
+from dflash_tui.cli import main
+from dflash_tui.commands.replay import summary
+from dflash_tui.engine_session import load_session
+from dflash_tui.replay import replaying
+from dflash_tui.screens.replay import ReplayScreen
+from dflash_tui.session import LoadRequest
+from support.turns import step_of, turn_of
+
+from .fake import FakeSession, loader
+from .scenes import send
+from .support import settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+QUESTIONS = ("What is p_min?", "Write a function that reverses a list.")
+
+
+def replay(path: Path, data: Path) -> DFlashApp:
+    return DFlashApp(LoadRequest(), replaying(read_trace(path), path), data_dir=data, chat=ReplayScreen)
+
+
+async def panels(pilot: object, app: DFlashApp) -> dict[str, str]:
+    """What each panel and the steps screen show, as text."""
+    shown = {}
+    for name in ("stats", "tree", "params"):
+        app.chat.action_panel(name)
+        await pilot.pause()  # type: ignore[attr-defined]
+        text = await settled(pilot)  # type: ignore[arg-type]
+        shown[name] = "\n".join(line[-48:] for line in text.splitlines()[2:-3])
+    shown["answer"] = "\n".join(answer.text for turn in app.chat.transcript.turns for answer in turn.answers)
+    shown["footers"] = "\n".join(answer._summary for turn in app.chat.transcript.turns for answer in turn.answers)
+    shown["title"] = app.chat.query_one("#title").render().plain.split("ctx")[1]  # type: ignore[attr-defined]
+    app.chat.action_open("steps")
+    for key in ("right", "comma", "v"):
+        shown[f"steps {key}"] = await settled(pilot)  # type: ignore[arg-type]
+        await pilot.press(key)  # type: ignore[attr-defined]
+    await pilot.press("escape")  # type: ignore[attr-defined]
+    return shown
+
+
+async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> None:
+    path = tmp_path / "live.trace"
+    with TraceWriter(path) as trace:
+        request = LoadRequest(watchers=(trace,))
+        app = DFlashApp(request, partial(load_session, request), data_dir=tmp_path / "live")
+        async with app.run_test(size=(120, 60)) as pilot:
+            await wait_until(pilot, lambda: app.chat.session is not None, timeout=60)
+            for number, question in enumerate(QUESTIONS, 1):
+                await send(pilot, question)
+                await wait_until(pilot, lambda number=number: len(app.chat.session.turns) == number, timeout=60)  # type: ignore[union-attr]
+                await wait_until(pilot, lambda: not app.chat.flow.busy)
+                app.chat.set_knobs(budget=7, p_min=0.05)
+            app.chat.knobs = app.chat.used
+            app.chat.show_knobs()
+            live = await panels(pilot, app)
+            records = list(app.chat.session.turns)  # type: ignore[union-attr]
+            ledger = app.chat.session.ledger().owners  # type: ignore[union-attr]
+    assert list(read_trace(path).turns) == records
+    app = replay(path, tmp_path / "replayed")
+    async with app.run_test(size=(120, 60)) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        again = await panels(pilot, app)
+        assert again["stats"] == live["stats"]
+        assert "7" in live["params"]
+        for name in live:
+            # What a machine holds while it is looked at is no figure of the run.
+            if name != "title":
+                assert again[name] == live[name], name
+        assert again["title"].split("mem")[0] == live["title"].split("mem")[0]
+        assert app.chat.session.ledger().owners[:3] == ledger[:3]  # type: ignore[union-attr]
+
+
+async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.trace")
+    app = replay(path, tmp_path / "data")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await shows(pilot, "replay of a.trace: a pair", "question 1")
+        await send(pilot, "And now?")
+        await shows(pilot, "this is a replay, no model is loaded")
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        assert app.chat.prompt.text == "And now?"
+        await send(pilot, "/plain")
+        await shows(pilot, "this is a replay, no model is loaded")
+
+
+async def test_the_last_turn_runs_again_at_its_own_pace(tmp_path: Path) -> None:
+    path = tmp_path / "slow.trace"
+    with TraceWriter(path) as trace:
+        for line in lines(turn_of([step_of()] * 6, step_s=0.1)):
+            trace(line)
+    app = replay(path, tmp_path / "data")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 1)
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        first = app.chat.flow.report
+        import time
+
+        began = time.monotonic()
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: app.chat.flow.busy)
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        assert time.monotonic() - began > 0.6
+        assert app.chat.flow.report == first
+        assert len(app.chat.session.turns) == 1  # type: ignore[union-attr]
+
+
+def write(path: Path, *, cut: bool = False) -> Path:
+    """A trace of two turns; cut off in the middle of the second turn's last step, or whole."""
+    turns = [list(lines(turn_of([step_of()] * 4, prompt=f"question {number}"))) for number in range(2)]
+    with TraceWriter(path) as trace:
+        trace(Loaded("a pair", 4096, Ledger("this machine", (), 10, 5)))
+        for line in (*turns[0], *turns[1][:-2]):
+            trace(line)
+        size = path.stat().st_size
+        for line in turns[1][-2:]:
+            trace(line)
+    if cut:
+        path.write_bytes(path.read_bytes()[: size + 8])
+    return path
+
+
+async def test_a_trace_that_is_cut_off_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = write(tmp_path / "cut.trace", cut=True)
+    steps = 3
+    app = replay(path, tmp_path / "data")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await shows(pilot, "cut.trace is incomplete", f"turn 2 after {steps} steps", "question 1")
+        report = app.chat.flow.report
+        assert report is not None
+        assert (report.stats.steps, report.stop) == (steps, "cancelled")
+        await pilot.press("f3")
+        await shows(pilot, "accept 3.00")
+
+
+def test_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.trace", cut=True)
+    assert main(["replay", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
+    assert shown == json.loads(json.dumps(summary(read_trace(path))))
+    assert (shown["title"], shown["context_length"]) == ("a pair", 4096)
+    first, second = shown["turns"]
+    assert (first["prompt"], first["target"], first["ended"], first["stop"]) == (
+        "question 0", "target.gguf", True, "stop token",
+    )  # fmt: skip
+    assert first["stats"]["acceptance_length"] == 3.0
+    assert first["stats"]["tokens_per_second"] == pytest.approx(150)
+    assert (second["ended"], second["stop"]) == (False, "cancelled")
+    assert second["stats"]["acceptance_length"] == 3.0
+    assert "is incomplete" in err
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"hello", "not a trace"),
+        (gzip.compress(b'{"trace":"dflash-tui","version":2}\n'), "a trace of version 2, expected 1"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_no_trace_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes | None, says: str
+) -> None:
+    path = tmp_path / "x"
+    if data is not None:
+        path.write_bytes(data)
+    assert main(["replay", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("dflash-tui: ")
+    assert says in err
+
+
+def test_a_pipe_gets_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(write(tmp_path / "a.trace"))]) == 1
+    assert "use: dflash-tui replay FILE --json" in capsys.readouterr().err
+
+
+def test_ask_writes_a_trace_that_says_what_its_json_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ask.trace"
+    assert main(["ask", "--trace", str(path), "--json", "--set", "max_tokens=24", "What is p_min?"]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    assert main(["replay", str(path), "--json"]) == 0
+    [turn] = json.loads(capsys.readouterr().out)["turns"]
+    assert {name: turn[name] for name in asked} == asked
+    assert turn["draft"] == "demo drafter"
+
+
+def test_a_trace_is_for_the_app_and_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--trace", str(tmp_path / "t"), "doctor"])
+    assert left.value.code == 2
+    assert "--trace goes with the app and with ask" in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_killed_program_leaves_all_but_its_last_step(tmp_path: Path) -> None:
+    path = tmp_path / "killed.trace"
+    words = ["ask", "--trace", str(path), "--set", "ignore_eos=on", "--set", "max_tokens=1500", "Tell me a story."]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "dflash_tui", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert program.stdout is not None
+        program.stdout.read(200)  # the answer is on its way
+        program.kill()
+        said = program.stdout.read().decode(errors="ignore")
+    finally:
+        program.kill()
+        program.wait()
+    trace = read_trace(path)
+    [turn] = trace.turns
+    assert not turn.ended
+    assert "is incomplete: it " in trace.problem
+    assert turn.steps
+    # What had been printed is there, but for the step that was being written.
+    assert said[-40:-20] in turn.text or not said
+
+
+async def test_a_trace_that_ends_early_is_said(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "a.trace") as trace:
+        session = FakeSession()
+        app = DFlashApp(LoadRequest(watchers=(trace,)), loader(session), data_dir=tmp_path / "data")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await wait_until(pilot, lambda: app.chat.session is not None)
+            trace.problem = "a.trace: the trace ends here: No space left on device; the turns themselves go on"
+            await wait_until(pilot, lambda: bool(app._notifications))
+            await pilot.pause(1.2)
+            assert [one.message for one in app._notifications] == [trace.problem]
+
+
+def test_a_replay_brings_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dflash_tui.cli import main; import dflash_tui.app, dflash_tui.screens.replay;"
+        f"main(['replay', {str(write(tmp_path / 'a.trace'))!r}, '--json']); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0

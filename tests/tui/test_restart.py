@@ -1,0 +1,105 @@
+"""A device that is lost takes the process with it: /reload starts the program anew, and the conversation goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dflash_core.errors import KernelError
+from dflash_tui.app import DFlashApp, open_app
+from dflash_tui.cli import build_parser
+from dflash_tui.session import LoadRequest
+from dflash_tui.starting import arguments_again
+
+from .fake import ANSWER, FakeSession
+from .support import ask, idle, loaded, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+LOST = KernelError("the GPU gave up in gdn_tree (illegal address); reload the engine", reload=True)
+
+
+async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(fail_after=3, error=LOST))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await shows(pilot, "✗ the GPU gave up in gdn_tree (illegal address)", "/reload starts the program anew")
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        said = answer.text
+        assert said
+        card = app.chat.keeping.keeper.card
+        assert card is not None
+        app.chat.prompt.text = "half a thought"
+        await pilot.pause()
+        app.chat.shell.reload()
+        await pilot.pause()
+    assert app.again[-3:] == ["--demo", "--resume", card.id]
+
+    anew = make_app(FakeSession(), resume=card.id)
+    async with anew.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "❯ hi", "half a thought", "resumed: hi")
+        assert [message.content for message in anew.chat.session.conversation.messages] == ["hi", said]  # type: ignore[union-attr]
+        anew.chat.prompt.text = ""
+        await ask(pilot, "on")
+        await idle(pilot)
+        assert anew.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+        assert not anew.again
+
+
+async def test_a_load_that_finds_the_device_lost_says_the_same(make_app: MakeApp) -> None:
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        raise LOST
+
+    app = make_app(load=load)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "the model did not load: the GPU gave up", "/reload starts the program anew")
+        await ask(pilot, "/reload")
+        await wait_until(pilot, lambda: bool(app.again))
+    assert "--resume" not in app.again
+
+
+async def test_an_unknown_conversation_is_said(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(), resume="nothing")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "no conversation 'nothing'; dflash-tui conversations list shows them")
+
+
+REQUEST = LoadRequest(Path("b.gguf"), Path("d"), context=4096)
+
+
+@pytest.mark.parametrize(
+    ("given", "request_", "expected"),
+    [
+        ("", LoadRequest(), "--demo --resume 12"),
+        ("--demo --set budget=4 --resume=9", LoadRequest(), "--set budget=4 --demo --resume 12"),
+        ("--target a.gguf --draft=x", REQUEST, "--target b.gguf --draft d --context 4096 --resume 12"),
+        ("--trace t --no-mouse --context 512", LoadRequest(), "--no-mouse --demo --resume 12"),
+    ],
+)
+def test_the_command_line_is_that_of_the_present_state(given: str, request_: LoadRequest, expected: str) -> None:
+    arguments = arguments_again(given.split(), request_, "12")
+    assert arguments == expected.split()
+    assert build_parser().parse_args(arguments).resume == "12"
+
+
+def test_the_new_process_is_started_as_the_old_one_was(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "-m", "dflash_tui", "--verbose"])
+    monkeypatch.setattr(sys, "argv", ["/there/__main__.py", "--verbose"])
+    monkeypatch.setattr(os, "execv", lambda program, words: started.append([program, *words]))
+    app = make_app()
+    monkeypatch.setattr(app, "run", lambda mouse: app.start_anew("12", 0))
+    monkeypatch.setattr(app, "exit", lambda code: None)
+    open_app(app)
+    words = ["python", "-X", "dev", "-m", "dflash_tui", "--verbose", "--demo", "--resume", "12"]
+    assert started == [[sys.executable, *words]]
+    assert capsys.readouterr().err == "dflash-tui: starting anew, the conversation goes on\n"

@@ -1,0 +1,193 @@
+"""The stats panel: every figure it shows, against turns whose figures are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dflash_core.events import PartTotals, Piece, PrefillEvent
+from dflash_core.knobs import Knobs
+from dflash_core.lab.plain import PlainSpeed, of_turn
+from dflash_core.record import TurnRecord
+from dflash_tui.app import DFlashApp
+from dflash_tui.engine_session import load_session
+from dflash_tui.plain_speeds import PlainSpeeds, when
+from dflash_tui.session import LoadRequest
+from dflash_tui.speeds import course
+from dflash_tui.widgets import stats
+from support.turns import STAGES, step_of, tree_of, turn_of
+
+from .fake import FakeSession
+from .scenes import send
+from .support import idle, loaded, screen_text, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+LONG, SHORT = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), tree_of((0, 0), (0, 1), accepted=(0,))
+PLAIN = PlainSpeed(50.0, 64, 2048, "2026-01-02T10:00:00+00:00", "timed for it")
+
+
+def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) -> str:
+    assert record.report is not None
+    return stats.drawn(stats.of_turn(record, record.report, plain), width).plain
+
+
+def test_every_figure() -> None:
+    record = turn_of([step_of(LONG, wanted=1)] * 3 + [step_of(SHORT)], thinking_steps=3, step_s=0.02)
+    text = shown(record, PLAIN)
+    for line in (
+        "162 tok/s  first token 100 ms",
+        "accept 3.25 tok/step",
+        "50.0 steps/s  14 tok",
+        "3.2x plain decoding, 50 tok/s: timed for it, 64 steps",
+        "prompt 20 tok, 200 tok/s; 10 reused",
+        "tree: asked for",
+        "   1      4   75%",
+        "   3      3  100%",
+        " draft      2.00",
+        " host       0.25",
+        "time per step  14.0 ms",
+        "   1      1   25%",
+        "   4      3   75%",
+        " drafted      12    3.0  positions",
+        " verified     11    2.8  nodes",
+        " accepted      9    2.2  nodes, 82% of verified",
+        " thinking      9    200   4.00",
+        " answer        5    125   2.50",
+    ):
+        assert line in text, f"{line!r} is missing from\n{text}"
+    assert STAGES.total == 14.0
+
+
+def test_two_columns_hold_the_same() -> None:
+    record = turn_of([step_of(LONG, wanted=1)] * 3 + [step_of(SHORT)], thinking_steps=2)
+    narrow, wide = shown(record, PLAIN, 60), shown(record, PLAIN, 120)
+    for word in ("draft", "host", "verified", "thinking", "steps by tokens", "accept rate by position", "2k tok"):
+        assert (word in narrow) == (word in wide)
+    assert all(len(line) <= 120 for line in wide.splitlines())
+    assert all(len(line) <= 60 for line in narrow.splitlines())
+
+
+def test_plain_decoding_is_compared_with_nothing() -> None:
+    steps = [step_of(tree_of(), wanted=5)] * 20
+    for step in steps:
+        object.__setattr__(step, "mode", "ar")
+        object.__setattr__(step, "drafted_depth", 0)
+    record = turn_of(steps)
+    object.__setattr__(record.report, "mode", "ar")
+    text = shown(record, PLAIN)
+    assert "x plain" not in text
+    assert "drafts in all" not in text
+
+
+def test_an_unmeasured_machine_says_how_to_measure() -> None:
+    assert "plain decoding not measured; /plain times it" in shown(turn_of([step_of()]))
+
+
+def test_a_changed_turn_says_so() -> None:
+    record = turn_of([step_of(SHORT)] * 2 + [step_of(LONG, wanted=1, knobs=Knobs(budget=9))] * 2)
+    assert "changed on the way" in shown(record)
+    assert "since step 3, with budget 9" in shown(record).replace("\n", " ")
+
+
+def test_a_turn_of_plain_decoding_is_a_measurement() -> None:
+    plain = step_of(tree_of(), wanted=5)
+    object.__setattr__(plain, "mode", "ar")
+    speed = of_turn(turn_of([plain] * 20))
+    assert speed is not None
+    assert (speed.steps, speed.positions, speed.taken) == (20, 3, "2026-01-01T12:00:00.000+00:00")
+    assert speed.tokens_per_second == pytest.approx(1000 / 14)
+    assert of_turn(turn_of([plain] * 5)) is None, "too few steps to tell"
+    assert of_turn(turn_of([plain] * 20 + [step_of()])) is None, "not plain to the end"
+
+
+def test_parts_are_told_apart_by_their_text() -> None:
+    parts = PartTotals()
+    first = PrefillEvent((1,), 9, 0, 10.0, "tree", "")
+    for event, text, thinking, at in (
+        (first, "", "", 1.0),  # an opening tag: shows nothing, begins the thinking
+        (step_of(), "", "so", 2.0),
+        (step_of(), "", "", 3.0),  # half a character
+        (step_of(SHORT), "", "well", 4.0),
+        (step_of(), "The", " end", 5.5),  # the step that ends the thinking
+        (step_of(SHORT), "answer", "", 6.0),
+    ):
+        parts.add(Piece(event, text, thinking, at))
+    thinking, answer = parts.stats("thinking"), parts.stats("answer")
+    assert (thinking.steps, thinking.tokens, thinking.seconds) == (3, 8, 3.0)
+    assert thinking.acceptance_length == pytest.approx(7 / 3)
+    assert (answer.steps, answer.tokens, answer.seconds) == (2, 4, 2.0)
+    assert answer.tokens_per_second == 2.0
+
+
+def test_the_course_of_the_speed_holds_every_token() -> None:
+    record = turn_of([step_of(LONG, wanted=1)] * 30 + [step_of(SHORT)] * 30, step_s=0.02)
+    rates = course(record)
+    seconds = record.pieces[-1].at - record.pieces[0].at
+    tokens = sum(len(step.tokens) for step in record.steps)
+    assert sum(rates) * seconds / len(rates) == pytest.approx(tokens)
+    assert rates[2] == pytest.approx(200)
+    assert rates[-2] == pytest.approx(50)
+    assert course(turn_of([])) == []
+
+
+def test_measurements_are_kept_per_pair(tmp_path: Path) -> None:
+    speeds = PlainSpeeds(tmp_path)
+    assert speeds.get("a pair") is None
+    speeds.put("a pair", PLAIN)
+    assert PlainSpeeds(tmp_path).get("a pair") == PLAIN
+    assert PlainSpeeds(tmp_path).get("another") is None
+    (tmp_path / "plain-speeds.json").write_bytes(b"{broken")
+    assert PlainSpeeds(tmp_path).get("a pair") is None
+    (tmp_path / "file").write_text("")
+    nowhere = PlainSpeeds(tmp_path / "file")
+    nowhere.put("a pair", PLAIN)
+    assert nowhere.get("a pair") == PLAIN
+
+
+def test_when() -> None:
+    noon = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
+    local = datetime(2026, 1, 2, 10, 0, tzinfo=UTC).astimezone()
+    today = local.date() == noon.astimezone().date()
+    assert when(PLAIN.taken, noon) == (f"today {local:%H:%M}" if today else f"{local:%Y-%m-%d}")
+    assert when(PLAIN.taken, datetime(2027, 5, 5, tzinfo=UTC)) == f"{local:%Y-%m-%d}"
+
+
+async def test_a_plain_turn_is_what_the_next_is_compared_with(make_app: MakeApp) -> None:
+    app = make_app(FakeSession())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f3")
+        for number, command in enumerate(("/set mode ar", "/set mode tree"), 1):
+            await send(pilot, command)
+            await send(pilot, "hi")
+            await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
+            await idle(pilot)
+        await shows(pilot, "x plain decoding", "a plain turn")
+
+
+async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.chat.session.laboratory = lambda: object()  # type: ignore[union-attr, method-assign, assignment, return-value]
+        await send(pilot, "/plain")
+        await shows(pilot, "No prompt yet: send a message first")
+
+
+async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
+    app = make_app(load=partial(load_session, LoadRequest()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None, timeout=60)
+        await send(pilot, "What is p_min?")
+        await wait_until(pilot, lambda: bool(app.chat.session.turns), timeout=60)  # type: ignore[union-attr]
+        await idle(pilot)
+        await send(pilot, "/plain")
+        await wait_until(pilot, lambda: "tok/s without drafts: 64 steps behind" in screen_text(app), timeout=60)
+        await pilot.press("escape", "f3")
+        await shows(pilot, "x plain decoding", "timed for it")
+        await send(pilot, "And the budget?")
+        await wait_until(pilot, lambda: len(app.chat.session.turns) == 2, timeout=60)  # type: ignore[union-attr]

@@ -1,0 +1,291 @@
+"""Live parameters: staged, applied in mid-turn, presets, refusals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from dflash_core.knobs import CONTEXT, SPECS, Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.config import config_folder
+from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.widgets.params import GROUPS
+from dflash_tui.widgets.preset_row import PresetRow
+
+from .fake import FakeSession, loader
+from .scenes import send
+from .support import ask, idle, loaded, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+
+
+def flash(app: DFlashApp) -> str:
+    from dflash_tui.widgets.lines import Flash
+
+    return app.chat.query_one(Flash).text
+
+
+async def under_way(pilot: Pilot[int], app: DFlashApp, steps: int) -> None:
+    """Send a message and wait until its answer has `steps` steps; the script's gate holds it there."""
+    await loaded(pilot)
+    await send(pilot, "hi")
+    await wait_until(pilot, lambda: app.chat.flow.meter is not None and app.chat.flow.meter.totals.steps >= steps)
+
+
+def test_each_group_has_one_time_at_which_it_applies() -> None:
+    for group in GROUPS:
+        assert len({spec.applies for spec in SPECS if spec.group == group}) == 1
+    assert {spec.group for spec in SPECS} == set(GROUPS)
+    assert CONTEXT.applies == "reload"
+
+
+async def test_a_change_is_staged_and_applied_to_the_running_turn(make_app: MakeApp) -> None:
+    gate = threading.Semaphore(4)
+    session = FakeSession(gate=gate)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await under_way(pilot, app, 3)
+        await pilot.press("f2", "right", "right")
+        await shows(pilot, "▸•tree budget", "• 1 changed; a applies now", "from the next step")
+        assert session.changes == []
+        await pilot.press("a")
+        await shows(pilot, "from the next step: budget 24")
+        assert [knobs.budget for knobs in session.changes] == [24]
+        await wait_until(pilot, lambda: not app.chat.inspector.params_panel.row("budget").staged)
+        gate.release(1000)
+        await idle(pilot)
+        record = session.turns[-1]
+        assert [step.knobs.budget for step in record.steps][:3] == [22, 22, 22]
+        assert record.steps[-1].knobs.budget == 24
+        assert record.knobs.budget == 22
+
+
+async def test_what_only_a_new_turn_can_take_waits(make_app: MakeApp) -> None:
+    gate = threading.Semaphore(4)
+    session = FakeSession(gate=gate)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await under_way(pilot, app, 2)
+        app.chat.set_knobs(seed=5)
+        await pilot.press("alt+a")
+        assert flash(app) == "seed: from the next turn only"
+        assert session.changes == []
+        app.chat.set_knobs(p_min=0.2)
+        await pilot.press("alt+a")
+        assert flash(app) == "from the next step: p_min 0.20; seed from the next turn"
+        assert app.chat.inspector.params_panel.row("seed").staged
+        assert not app.chat.inspector.params_panel.row("p_min").staged
+        await pilot.press("alt+a")
+        assert flash(app) == "seed: from the next turn only"
+        gate.release(1000)
+        await idle(pilot)
+        await send(pilot, "again")
+        await idle(pilot)
+        assert session.asked[-1][1] == Knobs(seed=5, p_min=0.2)
+
+
+async def test_nothing_to_apply(make_app: MakeApp) -> None:
+    gate = threading.Semaphore(2)
+    app = make_app(FakeSession(gate=gate))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("alt+a")
+        assert "nothing is being written" in flash(app)
+        await send(pilot, "hi")
+        await wait_until(pilot, lambda: app.chat.flow.busy)
+        await pilot.press("alt+a")
+        assert "no parameter has been changed" in flash(app)
+        gate.release(1000)
+        await idle(pilot)
+
+
+async def test_the_budget_moves_from_the_prompt(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("alt+k", "alt+k", "alt+j")
+        await wait_until(pilot, lambda: app.chat.knobs.budget == 23)
+        assert flash(app).startswith("budget 2")
+        assert app.focused is app.chat.prompt
+
+
+async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f9")
+        await wait_until(pilot, lambda: app.chat.knobs == Knobs(mode="ar"))
+        assert flash(app) == "preset plain from the next turn: no drafts: what speculation is compared with"
+        await pilot.press("f2")
+        await shows(pilot, "‹plain›")
+        app.chat.query_one(PresetRow).focus()
+        await pilot.press("right")
+        await shows(pilot, "‹chain›")
+        assert app.chat.knobs == Knobs(mode="chain")
+        await pilot.press("left", "left")
+        await shows(pilot, "‹default›")
+        assert app.chat.knobs == Knobs()
+        app.chat.set_knobs(budget=31)
+        await wait_until(pilot, lambda: app.chat.query_one(PresetRow).chosen == "")
+        await send(pilot, "/preset save mine")
+        await shows(pilot, "‹mine›")
+        assert (config_folder() / "presets" / "mine.toml").read_text().endswith("[knobs]\nbudget = 31\n")
+        await send(pilot, "/preset wide")
+        await wait_until(pilot, lambda: app.chat.knobs == Knobs(mode="tree", budget=48))
+        await send(pilot, "/preset wde")
+        await wait_until(pilot, lambda: "no preset 'wde'; there are default" in flash(app))
+
+
+async def test_the_chosen_preset_is_seen_however_narrow(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(44, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        for name in app.chat.tuning.presets.names:
+            app.chat.tuning.use(name)
+            await shows(pilot, f"‹{name}›")
+
+
+async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        await pilot.pause()
+        row = app.chat.query_one(PresetRow)
+        name, start, _ = row._places()[2]
+        assert await pilot.click(row, offset=(start + 1, 0))
+        await shows(pilot, f"‹{name}›")
+
+
+async def test_a_wrong_preset_is_named_at_the_start(make_app: MakeApp) -> None:
+    folder = config_folder() / "presets"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text("[knobs]\nbudget = 0\n")
+    app = make_app()
+    async with app.run_test(size=(200, 24)) as pilot:
+        await loaded(pilot)
+        assert any("line 2: knobs.budget: budget=0: expected 1 to 256" in one.message for one in app._notifications)
+        await send(pilot, "/preset mine")
+        await wait_until(pilot, lambda: "preset mine" in flash(app))
+        assert app.chat.knobs == Knobs()
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("/set mode tree", "mode=tree: no drafter is loaded; expected ar or auto"),
+        ("/preset wide", "mode=tree: no drafter is loaded; expected ar or auto"),
+        ("/set max_tokens 40000", "max_tokens=40,000: the context holds 32,768 with the prompt; expected 1 to 32,767"),
+    ],
+)
+async def test_impossible_combinations_are_refused(make_app: MakeApp, command: str, says: str) -> None:
+    app = make_app(FakeSession(draft_block=0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, command)
+        await wait_until(pilot, lambda: flash(app) == says)
+        assert app.chat.knobs == Knobs()
+        assert app.chat.prompt.text == command, "a refused command stays to be mended"
+
+
+async def test_a_slider_cannot_leave_the_possible_either(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(draft_block=0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        app.chat.inspector.params_panel.row("mode").focus()
+        await pilot.press("left")
+        await wait_until(pilot, lambda: "no drafter is loaded" in flash(app))
+        await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("mode").value == "auto")
+        await pilot.press("f9", "f9")
+        await wait_until(pilot, lambda: app.chat.tuning.presets.like(app.chat.knobs) == "sampled")
+
+
+async def test_typing_a_into_the_prompt_applies_nothing(make_app: MakeApp, tmp_path: Path) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "a banana")
+        await idle(pilot)
+        assert app.chat.transcript.turns[0].prompt == "a banana"
+
+
+async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp) -> None:
+    """The script takes 18.6 ms per step, so 53.8 tok/s with one token each and about 4.6 times that with a tree."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        for number, command in enumerate(("/set mode ar", "/set mode tree", "/set seed 4"), 1):
+            await send(pilot, command)
+            await send(pilot, "hi")
+            await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
+            await idle(pilot)
+        first, second, third = (turn.answers[0] for turn in app.chat.transcript.turns)
+        reports = [answer.report for answer in (first, second, third)]
+        assert all(reports)
+        assert first._compared == ()
+        faster = reports[1].stats.tokens_per_second - reports[0].stats.tokens_per_second  # type: ignore[union-attr]
+        [line] = second._compared
+        assert line.startswith(f"+{faster:.0f} tok/s, accept +")
+        assert line.endswith("than with mode ar")
+        await shows(pilot, line)
+        assert third._compared == second._compared, "a seed is no other setting, so it is beside the first turn too"
+
+
+async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
+    gate = threading.Semaphore(6)
+    session = FakeSession(gate=gate)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await under_way(pilot, app, 5)
+        app.chat.set_knobs(budget=40)
+        await send(pilot, "/apply")
+        gate.release(1000)
+        await idle(pilot)
+        await wait_until(pilot, lambda: bool(app.chat.transcript.turns[0].answers[0]._compared))
+        [line] = app.chat.transcript.turns[0].answers[0]._compared
+        assert "with budget 40" in line
+        assert "since step " in line
+        await pilot.press("f3")
+        await shows(pilot, "changed on the way")
+
+
+async def test_a_context_is_staged_until_a_reload(make_app: MakeApp) -> None:
+    asked: list[LoadRequest] = []
+
+    def loaders(request: LoadRequest) -> Loader:
+        asked.append(request)
+        return loader(FakeSession(context_length=request.context, title="loaded again"))
+
+    app = make_app(loaders=loaders)
+    async with app.run_test(size=(120, 50)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        row = app.chat.inspector.params_panel.row("context")
+        row.focus()
+        await pilot.press("8", "1", "9", "2", "enter")
+        await wait_until(pilot, lambda: "context 8192: /reload" in flash(app))
+        await shows(pilot, "▸•context", "loading  with /reload")
+        assert row.staged
+        assert app.chat.knobs == Knobs()
+        await send(pilot, "/reload")
+        await shows(pilot, "loaded again", "/8k")
+        assert [request.context for request in asked] == [8192]
+        await wait_until(pilot, lambda: not row.staged)
+        assert row.value == 8192
+
+
+async def test_no_reload_in_the_middle_of_an_answer(make_app: MakeApp) -> None:
+    gate = threading.Semaphore(4)
+    app = make_app(FakeSession(gate=gate))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await under_way(pilot, app, 2)
+        await send(pilot, "/reload")
+        await wait_until(pilot, lambda: "reload when it has ended" in flash(app))
+        gate.release(1000)
+        await idle(pilot)

@@ -1,0 +1,137 @@
+"""Conversations as files: what is exported can be read, and what is JSON can be taken in again, whole."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_core.errors import FormatError
+from dflash_tui.branches import Branches, Node
+from dflash_tui.store import Card, Store
+from dflash_tui.store.exchange import Whole, bring_in, file_name, from_json, to_json, whole
+from dflash_tui.store.pages import to_markdown, to_svg
+from support.stored import a_report, a_turn
+
+
+def a_conversation() -> Whole:
+    """Two answers to one question, and an edited first message; the older answer is the present one."""
+    card = Card("Trees & <chains>", "Be brief.", "pair", "c0", 1_700_000_000.0, 1_700_000_100.0)
+    question = Node("user", "Why *trees*?\n\n```py\nif a < b: pass\n```", id="q", created=1.0)
+    answers = [
+        Node("assistant", "Because `x`.\x1b[31m", "q", "hm", "", a_report(), "a1", 2.0),
+        Node("assistant", "", "q", "", "failed", None, "a2", 3.0),
+    ]
+    other = Node("user", "other", id="q2", created=4.0)
+    return Whole(card, Branches([question, *answers, other], "a1"), {"a1": a_turn()})
+
+
+def test_json_there_and_back_is_the_same_conversation(tmp_path: Path) -> None:
+    one = a_conversation()
+    [read] = from_json(to_json([one]))
+    assert (read.card, read.records) == (one.card, one.records)
+    assert (read.branches.nodes, read.branches.leaf) == (one.branches.nodes, "a1")
+    store = Store(tmp_path)
+    assert bring_in(store, read) == one.card
+    stored = whole(store, one.card)
+    assert (stored.card, stored.records) == (one.card, one.records)
+    assert (stored.branches.nodes, stored.branches.path) == (one.branches.nodes, one.branches.path)
+    assert to_json([stored]) == to_json([one])
+
+
+def test_a_conversation_that_is_there_already_comes_in_as_a_second(tmp_path: Path) -> None:
+    store, one = Store(tmp_path), a_conversation()
+    bring_in(store, one)
+    second = bring_in(store, one)
+    assert second.id != one.card.id
+    copy = whole(store, second)
+    assert [node.content for node in copy.branches.path] == [node.content for node in one.branches.path]
+    assert list(copy.records.values()) == list(one.records.values())
+    assert not {node.id for node in copy.branches.nodes} & {node.id for node in one.branches.nodes}
+    assert len(store.list()) == 2
+
+
+def spoilt(change: Callable[[dict[str, Any]], object]) -> bytes:
+    file = json.loads(to_json([a_conversation()]))
+    change(file)
+    return json.dumps(file).encode()
+
+
+def first(file: dict[str, Any]) -> dict[str, Any]:
+    conversation: dict[str, Any] = file["conversations"][0]
+    return conversation
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda file: file.update(version=2), "an export of version 2; this program reads version 1"),
+        (lambda file: file.update(format="other"), "$.format"),
+        (lambda file: file.pop("version"), "version"),
+        (lambda file: first(file)["messages"][1].update(role="system"), "$.conversations[0].messages[1].role"),
+        (lambda file: first(file)["messages"][1].update(created="now"), "messages[1].created"),
+        (lambda file: first(file)["messages"][1].update(created=1e300), "the time 1e+300 is no time"),
+        (lambda file: first(file)["card"].update(updated=-1), "the time -1 is no time"),
+        (lambda file: first(file)["messages"][1].update(id="q"), "two messages are called 'q'"),
+        (lambda file: first(file)["messages"][1].update(parent="a1"), "stands behind 'a1', which is not before it"),
+        (lambda file: first(file)["messages"].pop(0), "stands behind 'q', which is not before it"),
+        (lambda file: first(file)["messages"][1].update(role="user"), "is of the user, as the one before it"),
+        (lambda file: first(file)["messages"][3].update(role="assistant"), "is of the assistant"),
+        (lambda file: first(file).update(leaf="x"), "ends with 'x'"),
+        (lambda file: first(file)["turns"].update(x=[]), "the record of 'x'"),
+        (lambda file: first(file)["turns"].update(a1=[]), "the record of 'a1' is not that of one turn"),
+        (lambda file: first(file)["turns"]["a1"].pop(0), "the record of 'a1' is not that of one turn"),
+        (lambda file: first(file)["turns"]["a1"].extend(first(file)["turns"]["a1"]), "not that of one turn"),
+        (lambda file: first(file)["messages"][1]["report"]["knobs"].update(budget=0), "budget"),
+    ],
+)
+def test_a_file_that_is_not_right_is_refused_in_one_line(change: Callable[[dict[str, Any]], object], says: str) -> None:
+    with pytest.raises(FormatError) as refusal:
+        from_json(spoilt(change))
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff\xfe", b"PK\x03\x04", b"[" * 100_000, b'{"a": 1}'])
+def test_what_is_no_export_at_all_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError, match="not an export of conversations"):
+        from_json(data)
+
+
+def test_markdown_has_the_present_branch() -> None:
+    text = to_markdown(a_conversation())
+    assert text.startswith(
+        "# Trees & <chains>\n\n*pair · 14 November 2023*\n\n## System\n\nBe brief.\n\n## You\n\nWhy *trees*?"
+    )
+    assert "```py\nif a < b: pass\n```" in text
+    assert "<details><summary>Thinking</summary>\n\nhm\n\n</details>\n\nBecause `x`." in text
+    assert "acceptance length 2.00" in text
+    assert "failed" not in text
+    assert "other" not in text
+
+
+def test_a_picture_shows_every_message_and_fetches_nothing() -> None:
+    picture = to_svg(a_conversation())
+    texts = "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
+    for shown in ("Trees & <chains>", "❯ Why *trees*?", "if a < b: pass", "hm", "Because x.", "acceptance length"):
+        assert shown in texts
+    assert not [word for word in ("url(", "href", "src=", "@import") if word in picture.replace("url(#", "")]
+    assert "\x1b" not in picture
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("What is it?", "What-is-it.md"),
+        ("../../etc/passwd", "etc-passwd.md"),
+        ("…", "conversation.md"),
+        ("木", "木.md"),
+    ],
+)
+def test_file_names_are_made_of_words(title: str, name: str) -> None:
+    assert file_name(Card(title), "md") == name
+    assert len(file_name(Card("word " * 1000), "json")) < 80

@@ -1,0 +1,202 @@
+"""The journal: what a killed program has left is found at the next start, once, and by nobody while it runs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dflash_core.knobs import Knobs
+from dflash_core.record import lines
+from dflash_tui.branches import Node
+from dflash_tui.journal import Journal, Left, Place, Typed
+from dflash_tui.keeper import CUT_OFF, Keeper
+from dflash_tui.store import Card
+from support.kept import conversation
+from support.stored import a_turn
+
+PLACE = Place("c", "q", "a", "the question", None, "pair")
+
+
+def killed(journal: Journal) -> None:
+    """Let go of the lock as the system does."""
+    assert journal._lock is not None
+    journal._lock.close()
+
+
+def left_in(folder: Path) -> list[Left]:
+    return list(Journal(folder).rescue())
+
+
+def test_typed_text_and_the_turn_are_found(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.typed("half\na thought \ud800", ["one that waits"])
+    journal.begin(PLACE)
+    whole = a_turn()
+    for line in lines(whole):
+        journal.line(line)
+    assert left_in(tmp_path) == [], "its app is running"
+    killed(journal)
+    assert left_in(tmp_path) == [Left(Typed("half\na thought ?", ("one that waits",)), PLACE, whole)]
+    assert left_in(tmp_path) == [], "it was taken"
+    assert [path.suffix for path in tmp_path.iterdir()] in ([], [".lock"], [".lock"] * 2, [".lock"] * 3)
+
+
+def test_a_turn_is_found_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    texts = []
+    for cut in range(0, 3000, 7):
+        journal = Journal(tmp_path)
+        journal.begin(PLACE)
+        for line in lines(a_turn()):
+            journal.line(line)
+        killed(journal)
+        path = next(tmp_path.glob("*.turn"))
+        size = path.stat().st_size
+        os.truncate(path, max(size - cut, 0))
+        found = left_in(tmp_path)
+        if found:
+            assert found[0].place == PLACE
+            texts.append(found[0].record.text if found[0].record else "no line")
+        if cut > size:
+            break
+    assert list(dict.fromkeys(texts)) == ["Yes, it is", "Yes", "", "no line"]
+
+
+def test_a_finished_turn_is_gone_and_a_closed_app_leaves_unsent_text_only(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.begin(PLACE)
+    journal.finish()
+    journal.close()
+    assert list(tmp_path.iterdir()) == []
+    journal = Journal(tmp_path)
+    journal.typed("unsent")
+    journal.close()
+    assert left_in(tmp_path) == [Left(Typed("unsent"))]
+
+
+def test_files_are_the_users_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.typed("text")
+    journal.begin(PLACE)
+    for path in (tmp_path / "journal", *(tmp_path / "journal").iterdir()):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_cannot_be_written_is_said_once_and_nothing_else_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    journal = Journal(tmp_path / "file" / "journal")
+    assert "cannot be written: Not a directory" in journal.problem
+    journal.typed("text")
+    journal.begin(PLACE)
+    for line in lines(a_turn()):
+        journal.line(line)
+    journal.finish()
+    assert list(journal.rescue()) == []
+    journal.close()
+
+
+def test_a_full_disk_in_mid_turn_is_no_fault_of_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/dev/full refuses every write as a full disk does."""
+    keeper, talk = Keeper(tmp_path), conversation()
+    turn = keeper.ask(talk, "hi", Knobs(max_tokens=12, ignore_eos=True))
+    assert keeper.journal._turn is not None
+    os.dup2(os.open("/dev/full", os.O_WRONLY), keeper.journal._turn.fileno())
+    assert len(list(turn)) > 1
+    [problem] = keeper.problems()
+    assert "cannot be written: No space left on device" in problem
+    assert keeper.problems() == []
+    assert keeper.branches.path[-1].content == turn.text
+
+
+@pytest.mark.parametrize("after", [0.3, 1.5])
+def test_kill_9_in_mid_turn(tmp_path: Path, after: float) -> None:
+    """The process is killed for real, over a real decoder; what it had handed over before is what is compared."""
+    command = [sys.executable, "-m", "support.kept", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        printed = ast.literal_eval(process.stdout.readline())
+        time.sleep(after)
+        process.send_signal(signal.SIGKILL)
+        lines_left = process.stdout.read().split("\n")
+        printed += "".join(ast.literal_eval(line) for line in lines_left[:-1])
+    assert process.returncode == -signal.SIGKILL
+    assert printed
+
+    keeper = Keeper(tmp_path)
+    rescued = keeper.rescue()
+    assert rescued.texts == ("one that waits\nhalf a thought",)
+    [card] = rescued.cards
+    assert card.title == "first"
+    keeper.open(card.id)
+    first, _, second, cut = keeper.branches.path
+    assert (first.content, second.content) == ("first\nquestion", "the second question")
+    assert (cut.outcome, cut.report) == (CUT_OFF, None)
+    assert cut.content.startswith(printed), "what had been shown, and perhaps the step after it"
+    record = keeper.store.record(cut.id)
+    assert record is not None
+    assert (record.text, record.ended) == (cut.content, False)
+    assert keeper.rescue().cards == (), "once"
+
+    talk = conversation()
+    keeper.resume(talk)
+    list(keeper.ask(talk, "and now?", Knobs(max_tokens=4)))
+    assert [node.content for node in keeper.branches.path] == [message.content for message in talk.messages]
+
+
+def test_an_answer_that_is_in_the_store_already_is_not_put_there_twice(tmp_path: Path) -> None:
+    """Killed between the store's commit and the end of the journal's file."""
+    keeper = Keeper(tmp_path)
+    keeper.store.begin(Card("title", id="c"))
+    keeper.store.add("c", Node("user", "the question", id="q"))
+    keeper.store.add("c", Node("assistant", "whole", "q", id="a"))
+    keeper.journal.begin(PLACE)
+    killed(keeper.journal)
+    keeper = Keeper(tmp_path)
+    assert [card.id for card in keeper.rescue().cards] == ["c"]
+    assert [node.content for node in keeper.store.branches("c").path] == ["the question", "whole"]
+
+
+def test_a_message_that_did_not_reach_the_store_is_put_there(tmp_path: Path) -> None:
+    """As where the disk had refused it, and had room again later."""
+    journal = Journal(tmp_path / "journal")
+    journal.begin(PLACE)
+    killed(journal)
+    keeper = Keeper(tmp_path)
+    [card] = keeper.rescue().cards
+    assert (card.title, card.model) == ("the question", "pair")
+    path = keeper.store.branches("c").path
+    assert [(node.content, node.outcome) for node in path] == [("the question", ""), ("", CUT_OFF)]
+
+
+def test_what_was_left_stays_while_the_store_is_in_memory_only(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.begin(PLACE)
+    killed(journal)
+    (tmp_path / "conversations.db").mkdir()
+    keeper = Keeper(tmp_path)
+    assert keeper.rescue().cards == ()
+    keeper.close()
+    (tmp_path / "conversations.db").rmdir()
+    assert len(Keeper(tmp_path).rescue().cards) == 1
+
+
+def test_typed_text_can_be_read_at_every_moment(tmp_path: Path) -> None:
+    """Also where the program is killed after the text was written and before the file was cut to its length."""
+    journal = Journal(tmp_path)
+    for text in ("a long text\n" * 1000, "short", "", "longer again"):
+        journal.typed(text)
+        file = next(tmp_path.glob("*.typed"))
+        whole = file.read_bytes()
+        file.write_bytes(whole + b'the end of a longer one"}\n')
+        copy = tmp_path / "copy"
+        copy.mkdir(exist_ok=True)
+        for kind in ("lock", "typed"):
+            (copy / f"x.{kind}").write_bytes(file.with_suffix(f".{kind}").read_bytes())
+        assert [left.typed.draft for left in left_in(copy)] == [text] * bool(text)

@@ -1,0 +1,239 @@
+"""Conversations in the store: what goes in comes out, is found, and is gone when deleted."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dflash_core.record import pack
+from dflash_tui.branches import Branches, Node
+from dflash_tui.store import Card, Store, StoreError
+from dflash_tui.store.schema import VERSION, migrate
+from support.stored import a_report, a_turn, talk, titles
+
+
+def test_everything_of_a_turn_comes_back_after_a_restart(tmp_path: Path) -> None:
+    report, record = a_report(), a_turn()
+    card = Card("a title", "be brief", "pair + drafter")
+    question = Node("user", " spaces, \x00 zero,\r\n line ends and 日本語 stay ")
+    answer = Node("assistant", "yes", question.id, "hm\n", "stopped", report)
+    store = Store(tmp_path)
+    store.begin(card)
+    store.add(card.id, question)
+    store.add(card.id, answer)
+    store.keep(answer.id, pack(record))
+    assert store.close()
+    store = Store(tmp_path)
+    assert store.find(card.id[:6]).system == "be brief"
+    branches = store.branches(card.id)
+    assert branches.path == (question, answer)
+    assert branches.path[1].report == report
+    assert store.record(answer.id) == record
+    assert store.record(question.id) is None
+    [entry] = store.list()
+    assert (entry.card.title, entry.card.model, entry.messages) == ("a title", "pair + drafter", 2)
+    assert entry.card.created == card.created
+    assert store.path.stat().st_mode & 0o077 == 0, "conversations are the user's alone"
+    assert store.problem() == ""
+
+
+def test_branches_come_back_in_the_order_of_writing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    card, (question, first, follow, end) = talk(store, "q", "a", "q2", "a2")
+    second = Node("assistant", "b", question.id)
+    store.add(card.id, second)
+    store.go(card.id, end.id)
+    branches = store.branches(card.id)
+    assert branches.path == (question, first, follow, end)
+    assert branches.siblings(first.id) == (first.id, second.id)
+    store.take(card.id, end.id)
+    assert store.branches(card.id).leaf == follow.id
+
+
+def test_the_list_begins_with_the_last_changed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    one, nodes = talk(store, "one")
+    talk(store, "two")
+    assert titles(store) == ["two", "one"]
+    store.add(one.id, Node("assistant", "more", nodes[-1].id))
+    assert titles(store) == ["one", "two"]
+    store.rename(one.id, "  a new\nname ")
+    assert titles(store) == ["a new name", "two"]
+    with pytest.raises(StoreError, match="needs a title"):
+        store.rename(one.id, " \n")
+    store.delete(one.id)
+    assert titles(store) == ["two"]
+    assert not store.has(nodes[0].id)
+
+
+@pytest.mark.parametrize(
+    ("search", "found"),
+    [
+        ("speculative", ["Trees"]),
+        ("specul decod", ["Trees"]),
+        ("SPECULATIVE", ["Trees"]),
+        ("décoding", ["Trees"]),
+        ("culativ", ["Trees"]),  # inside a word
+        ("naïve", ["Other"]),
+        ("naive", ["Other"]),
+        ("token_hex(8)", ["Other"]),
+        ("Other", ["Other"]),
+        ("木の", ["Other"]),
+        ('"', []),
+        ("speculative naive", []),
+        ("100%", []),
+        ("AND OR NOT *", []),
+        ("", ["Other", "Trees"]),
+    ],
+)
+def test_search(tmp_path: Path, search: str, found: list[str]) -> None:
+    store = Store(tmp_path)
+    talk(store, "What is speculative decoding?", "A drafter proposes, the target verifies.", title="Trees")
+    talk(store, "A naïve call of token_hex(8)", "決定木の深さ", title="Other")
+    assert titles(store, search) == found
+
+
+def test_search_follows_changes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    card, _ = talk(store, "alpha", "beta", title="first")
+    talk(store, "alpha", title="second")
+    assert titles(store, "alpha") == ["second", "first"]
+    [entry] = store.list("beta")
+    assert entry.excerpt == "beta"
+    store.rename(card.id, "gamma")
+    assert titles(store, "gamma") == ["gamma"]
+    assert titles(store, "first") == []
+    store.delete(card.id)
+    assert titles(store, "alpha") == ["second"]
+    assert titles(store, "beta") == []
+    with sqlite3.connect(store.path) as db:
+        for index in ("message_content", "conversation_title"):
+            db.execute(f"INSERT INTO {index} ({index}) VALUES ('integrity-check')")
+
+
+def test_find_wants_one_conversation(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for id in ("aa11", "aa22"):
+        store.begin(Card(id, id=id))
+    assert store.find("aa1").id == "aa11"
+    with pytest.raises(StoreError, match="could be several, aa11, aa22"):
+        store.find("aa")
+    for name in ("", "b", "%", "aa111"):
+        with pytest.raises(StoreError, match="no conversation"):
+            store.find(name)
+
+
+def test_half_a_surrogate_pair_is_no_fault(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    card, nodes = talk(store, "a\ud800b")
+    assert store.branches(card.id)[nodes[0].id].content == "a?b"
+
+
+def test_the_record_of_a_deleted_answer_is_not_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    card, nodes = talk(store, "q", "a")
+    store.delete(card.id)
+    store.keep(nodes[1].id, pack(a_turn()))
+    assert store.record(nodes[1].id) is None
+
+
+def test_an_older_file_is_brought_up_to_date_with_what_is_in_it(tmp_path: Path) -> None:
+    """Each earlier schema: made as that version made it, filled, opened by this one."""
+    for version in range(1, VERSION):
+        folder = tmp_path / str(version)
+        folder.mkdir()
+        with sqlite3.connect(folder / "conversations.db", isolation_level=None) as db:
+            migrate(db, until=version)
+            db.execute("INSERT INTO conversation VALUES (1, 'c', 'old title', '', 'pair', 1, 2, 'm')")
+            db.execute("INSERT INTO message VALUES (1, 'm', 'c', NULL, 'user', 'old words', '', '', 1, NULL)")
+            assert db.execute("PRAGMA user_version").fetchone() == (version,)
+        db.close()
+        store = Store(folder)
+        assert store.problem() == ""
+        assert titles(store, "words") == ["old title"]
+        assert titles(store, "title") == ["old title"]
+        assert store.branches("c").path[0].content == "old words"
+        store.close()
+        with sqlite3.connect(folder / "conversations.db") as db:
+            rows = db.execute("SELECT version FROM migration ORDER BY version").fetchall()
+        assert rows == [(number,) for number in range(1, VERSION + 1)]
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "conversations.db", isolation_level=None)
+    migrate(db, until=1)
+    db.execute("CREATE TABLE conversation_title (its_name INTEGER)")  # in the way of the second
+    before = db.execute("SELECT sql FROM sqlite_master").fetchall()
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        migrate(db)
+    assert db.execute("SELECT sql FROM sqlite_master").fetchall() == before
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+
+
+def test_two_programs_write_at_once(tmp_path: Path) -> None:
+    """Both begin with an empty folder, and each sees what the other wrote."""
+    script = """
+import sys
+from pathlib import Path
+from dflash_tui.branches import Node
+from dflash_tui.store import Card, Store
+store = Store(Path(sys.argv[1]))
+for number in range(20):
+    card = Card(f"{sys.argv[2]} {number}")
+    store.begin(card)
+    store.add(card.id, Node("user", "text"))
+assert store.close() and not store.problem()
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name], stderr=subprocess.PIPE) for name in "ab"
+    ]
+    for writer in writers:
+        _, errors = writer.communicate(timeout=60)
+        assert writer.returncode == 0, errors.decode()
+    store = Store(tmp_path)
+    assert len(store.list("text")) == 40
+    assert store.problem() == ""
+
+
+# Branches
+
+
+def test_a_switch_goes_back_to_where_that_branch_was_left() -> None:
+    tree = Branches()
+    q = Node("user", "q")
+    a1, a2 = Node("assistant", "1", q.id), Node("assistant", "2", q.id)
+    deep = Node("user", "deep", a1.id)
+    deeper, other = Node("assistant", "deeper", deep.id), Node("assistant", "other", deep.id)
+    for node in (q, a1, deep, deeper, other, a2):
+        tree.add(node)
+    assert [node.content for node in tree.path] == ["q", "2"]
+    assert tree.switch(a2.id, -1) == a1.id
+    assert tree.leaf == other.id, "the newest, because it was the last on that path"
+    assert tree.switch(other.id, -1) == deeper.id
+    assert tree.switch(a1.id, 1) == a2.id
+    assert tree.switch(a2.id, -1) == a1.id
+    assert tree.leaf == deeper.id, "not the newest: it had been switched to"
+    assert tree.switch(a1.id, -1) is None
+    assert tree.leaf == deeper.id
+    assert tree.siblings(q.id) == (q.id,)
+
+
+def test_a_message_whose_parent_is_lost_opens_a_branch_of_its_own() -> None:
+    tree = Branches([Node("user", "kept", parent="lost"), Node("user", "other")])
+    assert [tree[id].content for id in tree.children(None)] == ["kept", "other"]
+
+
+def test_only_a_message_that_nothing_follows_can_be_taken() -> None:
+    q = Node("user", "q")
+    a = Node("assistant", "a", q.id)
+    tree = Branches([q, a])
+    with pytest.raises(ValueError, match="behind it"):
+        tree.take(q.id)
+    tree.take(a.id)
+    assert (tree.leaf, len(tree)) == (q.id, 1)
+    tree.take(q.id)
+    assert (tree.leaf, tree.path) == (None, ())
