@@ -1,0 +1,118 @@
+// dequant: super-tiles to f16 rows, for batches that go through a library's matrix product (prefill).
+//
+// out[row][k] f16, rows x (256 * tiles_k), for the row blocks [first, first + gridDim.y) of a matrix. A warp turns one
+// super-tile; a lane writes four halves at a time, a quad 32 consecutive bytes. Bound by memory: 3.0 TB/s on an H200.
+// The f32 value d * scale * code + minimum is rounded once; past the range of halves it becomes an infinity.
+//
+// Grid: (ceil(tiles_k / WARPS), row blocks). Rows under `rows` are written, row 16 * first at out.
+
+#include "formats/all.cuh"
+
+#ifndef WARPS
+#define WARPS 8
+#endif
+
+template <class F> struct Dequantize {
+    const u8* tile;
+    half* out;  // of the tile's first row and k
+    int row, rows, stride, lane;
+
+    // Four values of one of the lane's rows, k .. k + 3.
+    __device__ __forceinline__ void store(int half_of_rows, int k, const float (&v)[4]) const {
+        const int r = (lane >> 2) + 8 * half_of_rows;
+        if (row + r >= rows) return;
+        *(uint2*)(out + size_t(r) * stride + k) = make_uint2(pack_half2(v[0], v[1]), pack_half2(v[2], v[3]));
+    }
+
+    __device__ __forceinline__ void halves() const {
+        const typename F::Scales scales = F::decode(F::load_head(tile, lane), lane);
+#pragma unroll 1
+        for (int u = 0; u < TILE_UNITS; ++u) {
+            typename F::Unit unit;
+            F::load_unit(unit, tile, u, lane);
+#pragma unroll
+            for (int chunk = 0; chunk < 4; ++chunk) {
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    float v[4] = {};
+#pragma unroll
+                    for (int part = 0; part < F::PARTS; ++part) {
+#pragma unroll
+                        for (int i = 0; i < 2; ++i) {
+                            const float2 pair = unpack_half2(unit.word[chunk][part][2 * i + r]);
+                            v[2 * i] += pair.x, v[2 * i + 1] += pair.y;
+                        }
+                    }
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) v[i] *= scales.d[r];
+                    store(r, u * 64 + chunk * 16 + 4 * (lane & 3), v);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void codes() const {
+        typename F::Scales scales = F::decode(F::load_head(tile, lane), lane);
+        constexpr bool SIXTEEN = F::SCALING == Scaling::INTEGER_16;
+#pragma unroll
+        for (int u = 0; u < TILE_UNITS; ++u) {
+            typename F::Unit unit;
+            F::load_unit(unit, tile, u, lane);
+            take_scales(scales, unit);
+#pragma unroll
+            for (int s = 0; s < 2; ++s) {
+                const int sub = 2 * u + s;
+                u32 a[4];
+                F::expand(unit, s, a);
+                float minimum[2] = {0.0f, 0.0f};
+                if constexpr (F::MINIMUM) {
+#pragma unroll
+                    for (int r = 0; r < 2; ++r) {
+                        // The pair of subs 2t, 2t + 1 is with the lane t of the quad.
+                        const u32 pair = __shfl_sync(FULL_WARP, scales.minimum[r], (lane & ~3) | sub >> 1);
+                        minimum[r] = scales.minimum_scale[r] * half_bits_float(u16(pair >> (16 * (sub & 1))));
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int r = i & 1, h = i >> 1;
+                    const float scale = scales.d[r] * float(F::sub_scale(scales, r, SIXTEEN ? 2 * sub + h : sub));
+                    float v[4];
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) v[j] = __fmaf_rn(scale, float(signed_byte_of(a[i], j)), minimum[r]);
+                    store(r, sub * 32 + h * 16 + 4 * (lane & 3), v);
+                }
+            }
+        }
+    }
+};
+
+struct DequantizeTile {
+    const u8* weights;
+    int format;
+    half* out;
+    int block, first, k, tiles_k, rows, stride;
+
+    template <class F> __device__ __forceinline__ void operator()() const {
+        if (format != F::NUMBER) return;
+        prepare(F{});
+        __syncthreads();
+        if (k >= tiles_k) return;
+        const u8* tile = weights + (size_t(block) * tiles_k + k) * F::BYTES;
+        half* to = out + size_t(block - first) * TILE_ROWS * stride + size_t(k) * TILE_K;
+        const Dequantize<F> work{tile, to, block * TILE_ROWS, rows, stride, lane_id()};
+        if constexpr (F::SCALING == Scaling::ROW) {
+            work.halves();
+        } else {
+            work.codes();
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    dequant(const u8* weights, int format, int rows, int first, int tiles_k, half* out, int stride) {
+    pdl_launch();
+    pdl_wait();
+    const int k = blockIdx.x * WARPS + warp_id(), block = first + blockIdx.y;
+    for_each_format(DequantizeTile{weights, format, out, block, first, k, tiles_k, rows, stride});
+}

@@ -1,0 +1,125 @@
+// What the drafter does between its matmuls, but for norms and SwiGLU.
+//
+// Context, once per committed position:  draft_gather -> fc -> norm -> k, v of all layers -> draft_absorb
+// Block, once per step and layer:        q, k, v -> draft_prepare -> draft_split -> draft_combine -> attn_output
+//
+// Keys and values of a layer: f16 [kv heads][slots][HEAD_DIM]; slots [0, length) are context, a block's own rows stand
+// behind it in slots length.. until the next block overwrites them. All HEAD_DIM dimensions are rotated. Row i of a
+// block stands at position length + i. What a layer sees: models/dflash.py. The attention is attention.cuh's.
+//
+// Defines: as attention.cu's, with ROTARY equal to HEAD_DIM.
+
+#include "acts.cuh"
+#include "attention.cuh"
+#include "heads.cuh"
+#include "state.cuh"
+
+constexpr int PREPARE_WARPS = 4;
+
+// What the rows of a block see: context and block, or causally, or no further back than the layer's window; and none
+// of it further behind the block than the knob draft_window.
+struct BlockView {
+    int length, live, keys, window, first;
+    bool causal;
+
+    __device__ BlockView(const StepState* st, int block, int window, bool causal)
+        : length(st->length), live(block), keys(length + block), window(window), first(0), causal(causal) {
+        if (st->draft_window) first = max(first, length - st->draft_window);
+        if (window) first = max(first, length - window + 1);
+    }
+
+    __device__ bool open(int begin) const {
+        const bool behind = begin >= first && (!window || length + live - 1 - begin < window);
+        return behind && begin + TILE <= (causal ? length + 1 : keys);
+    }
+
+    __device__ u64 visible(int row, int begin) const {
+        const int low = window ? max(first, length + row - window + 1) : first;
+        return bit_range(low - begin, (causal ? length + row : keys - 1) - begin);
+    }
+};
+
+// Whether row `row` of those to absorb is live: there is one per position absorbed..length.
+__device__ __forceinline__ bool waits(const StepState* st, int row) { return row < st->length - st->absorbed; }
+
+// Acts of fc: row i is the features of position absorbed + row0 + i, row row0 + i of `features` f32 [row][width]. Grid
+// (groups of 256 / warps of a block, rounded up; rows); width a multiple of 8.
+extern "C" __global__ void draft_gather(
+    const StepState* st, int row0, const float* features, int width, u8* acts_q8, u8* acts_f16
+) {
+    pdl_launch();
+    const int row = blockIdx.y, group = blockIdx.x * (blockDim.x / WARP) + warp_id();
+    const int column = group * ACTS_GROUP + 8 * lane_id();
+    pdl_wait();
+    if (group * ACTS_GROUP >= width || !waits(st, row0 + row)) return;
+
+    Span<8> span;
+    span.zero();
+    if (column < width) span.load(features + u64(row0 + row) * width + column);
+    float x[8];
+    span.values(x);
+    acts_store({acts_q8, acts_f16}, row, group, x);
+}
+
+// Context keys and values of all layers: sums the planes of [attn_k | attn_v] of layer 0, of layer 1, .., norms keys
+// with k_norm [layers][HEAD_DIM], rotates them to position absorbed + row0 + row, writes the caches (a layer's caches
+// lie `layer_stride` halves behind the last one's). Grid (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
+extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_absorb(
+    const StepState* st, int row0, const float* planes, int rows, int layers, int kv_heads, const float* k_norm,
+    const float* frequency, float eps, half* k, half* v, u64 layer_stride, int slots
+) {
+    pdl_launch();
+    const int task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
+    pdl_wait();
+    if (task >= layers * 2 * kv_heads || !waits(st, row0 + row)) return;
+
+    const int layer = task / (2 * kv_heads), kv_head = task % kv_heads, position = st->absorbed + row0 + row;
+    const KeyValues cache = {k + layer * layer_stride, v + layer * layer_stride, slots};
+    Head head({planes, rows, layers * 2 * kv_heads * HEAD_DIM}, row, task * HEAD_DIM);
+    if (task / kv_heads % 2) cache.store_value(head, kv_head, position);
+    else cache.store_key(head, k_norm + layer * HEAD_DIM, frequency, eps, kv_head, position, position);
+}
+
+// The block's queries, keys and values: attn_prepare without gates, from planes of [attn_q | attn_k | attn_v].
+extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
+    const StepState* st, int block, const float* planes, int rows, int kv_heads, const float* q_norm,
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, half* k, half* v, int slots
+) {
+    pdl_launch();
+    const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
+    pdl_wait();
+    if (task >= heads + 2 * kv_heads || row >= block) return;
+    const Projection in = {planes, rows, (heads + 2 * kv_heads) * HEAD_DIM};
+    const int position = st->length + row;
+    prepare_head<HEAD_DIM>(
+        in, row, task, kv_heads, position, position, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
+    );
+}
+
+// Partial attention of one split: see split_attention. `window` is the layer's sliding window or 0.
+extern "C" __global__ void __launch_bounds__(THREADS) draft_split(
+    const StepState* st, int block, int rows, int window, int causal, const half* q, const half* k, const half* v,
+    int slots, float* out, float2* stats
+) {
+    pdl_launch();
+    pdl_wait();
+    split_attention(BlockView(st, block, window, causal), q, k, v, slots, rows * GROUP, out, stats);
+}
+
+// Merges the splits and stores the acts of attn_output. Grid (groups of 256 activations, rows).
+extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS) draft_combine(
+    int block, const float* out, const float2* stats, int splits, int rows, int kv_heads, u8* acts_q8, u8* acts_f16
+) {
+    pdl_launch();
+    const int row = blockIdx.y, group = blockIdx.x, element = group * ACTS_GROUP + 8 * lane_id();
+    const bool padding = element >= kv_heads * GROUP * HEAD_DIM;
+    pdl_wait();
+    if (row >= block) return;
+
+    float x[8];
+    merge_splits(x, out, stats, splits, row, rows, kv_heads, padding ? 0 : element);
+    if (warp_id()) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = padding ? 0.0f : x[i];
+    acts_store({acts_q8, acts_f16}, row, group, x);
+}

@@ -1,0 +1,23 @@
+// Token rows out of the embedding matrix, which stays in the blocks of its GGUF file, as f32.
+//
+// One thread per element: the matrix is too large to be worth another copy and a step reads a few rows of it. Bound by
+// latency. Share of bandwidth: not measured yet.
+//
+// Defines: FORMAT, the matrix's type as gguf.cuh spells it; WIDTH, elements of a row.
+
+#include "gguf.cuh"
+
+// grid (WIDTH / threads, rounded up; rows). h f32 [rows][WIDTH]. Row i is tokens[node0 + i], live below *count. With
+// `fill` >= 0 only row 0 comes from `tokens`, all others are that token: a drafter's block of masks behind a root.
+extern "C" __global__ void embed(
+    float* h, const u8* matrix, const int* tokens, int fill, const int* count, int node0
+) {
+    const int k = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    pdl_launch();
+    pdl_wait();
+    if (k >= WIDTH || node0 + row >= *count) return;
+    const int token = fill >= 0 && row > 0 ? fill : tokens[node0 + row];
+    constexpr u64 ROW_BYTES = (u64)WIDTH / FORMAT::BLOCK * FORMAT::SIZE;
+    const u8* block = matrix + token * ROW_BYTES + (u64)(k / FORMAT::BLOCK) * FORMAT::SIZE;
+    h[(u64)row * WIDTH + k] = FORMAT::value(block, k % FORMAT::BLOCK);
+}

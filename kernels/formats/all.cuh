@@ -1,0 +1,98 @@
+// Every format by its number. A kernel is compiled for the formats of one launch: WITH_<name> is defined for each.
+
+#pragma once
+
+#ifdef WITH_F16
+#include "formats/f16.cuh"
+#endif
+#ifdef WITH_F32
+#include "formats/f16.cuh"
+#endif
+#ifdef WITH_Q4_0
+#include "formats/q4_0.cuh"
+#endif
+#ifdef WITH_Q4_1
+#include "formats/q4_0.cuh"
+#endif
+#ifdef WITH_Q5_0
+#include "formats/q4_0.cuh"
+#endif
+#ifdef WITH_Q5_1
+#include "formats/q4_0.cuh"
+#endif
+#ifdef WITH_Q8_0
+#include "formats/q8_0.cuh"
+#endif
+#ifdef WITH_Q4_K
+#include "formats/q4_k.cuh"
+#endif
+#ifdef WITH_Q5_K
+#include "formats/q5_k.cuh"
+#endif
+#ifdef WITH_Q6_K
+#include "formats/q6_k.cuh"
+#endif
+#ifdef WITH_Q3_K
+#include "formats/q3_k.cuh"
+#endif
+#ifdef WITH_IQ4_NL
+#include "formats/iq4.cuh"
+#endif
+#ifdef WITH_IQ4_XS
+#include "formats/iq4.cuh"
+#endif
+#ifdef WITH_IQ3_S
+#include "formats/iq3.cuh"
+#endif
+#ifdef WITH_IQ3_XXS
+#include "formats/iq3.cuh"
+#endif
+
+// Call `work.template operator()<F>()` for every format of the program, in turn.
+template <class Work> __device__ __forceinline__ void for_each_format(const Work& work) {
+#ifdef WITH_F16
+    work.template operator()<F16>();
+#endif
+#ifdef WITH_F32
+    work.template operator()<F32>();
+#endif
+#ifdef WITH_Q4_0
+    work.template operator()<Q4_0>();
+#endif
+#ifdef WITH_Q4_1
+    work.template operator()<Q4_1>();
+#endif
+#ifdef WITH_Q5_0
+    work.template operator()<Q5_0>();
+#endif
+#ifdef WITH_Q5_1
+    work.template operator()<Q5_1>();
+#endif
+#ifdef WITH_Q8_0
+    work.template operator()<Q8_0>();
+#endif
+#ifdef WITH_Q4_K
+    work.template operator()<Q4_K>();
+#endif
+#ifdef WITH_Q5_K
+    work.template operator()<Q5_K>();
+#endif
+#ifdef WITH_Q6_K
+    work.template operator()<Q6_K>();
+#endif
+#ifdef WITH_Q3_K
+    work.template operator()<Q3_K>();
+#endif
+#ifdef WITH_IQ4_NL
+    work.template operator()<IQ4_NL>();
+#endif
+#ifdef WITH_IQ4_XS
+    work.template operator()<IQ4_XS>();
+#endif
+#ifdef WITH_IQ3_S
+    work.template operator()<IQ3_S>();
+#endif
+#ifdef WITH_IQ3_XXS
+    work.template operator()<IQ3_XXS>();
+#endif
+}

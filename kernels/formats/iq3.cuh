@@ -1,0 +1,149 @@
+// IQ3_S, 110 B per 256 weights of a row: w = d * (1 + 2 scale) * sign * GRID[index], a 4-bit scale per 32, a 9-bit index
+// per four weights. IQ3_XXS, 98 B: w = d / 4 * (1 + 2 scale) * sign * GRID[index] with 8-bit indices and seven signs per
+// eight weights, of which the number of negative ones is even.
+//
+// A grid entry is one register of a fragment. The grids lie in shared memory, four bytes an entry.
+//
+// IQ3_S, 1760 B: scales [16 rows][4 B] (byte i: sub i low, i + 4 high), d [8][upper, lower] f16; unit: [32 lanes][8] low
+// bytes of the indices by register, [32 lanes] a word of signs (bit r of byte i: value i of register r), [32 lanes] a
+// byte of the indices' high bits.
+// IQ3_XXS, 1568 B: d as IQ3_S; unit: [32 lanes][8] indices, then [8 g][2 subs][upper, lower] the file's words of a scale
+// (top 4 bits) and four times seven signs: all lanes of a quad read the same 16 B.
+
+#pragma once
+
+#include "formats/format.cuh"
+#include "iq3_grid.cuh"
+
+// GRID's entries spread to bytes, by all threads of the block.
+template <int COUNT> __device__ __forceinline__ void iq3_prepare(u32* table, const u16 (&grid)[COUNT], int step, int top) {
+    for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
+        u32 word = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) word |= u32(iq3_grid_value(grid[i], j, step, top)) << (8 * j);
+        table[i] = word;
+    }
+}
+
+// Bytes of `word` negated where bit 7 of a byte of `signs` is set. They are not zero, so nothing is carried over.
+__device__ __forceinline__ u32 negate_bytes(u32 word, u32 signs) {
+    const u32 mask = prmt(signs, 0, 0xba98u);
+    return (word ^ mask) + (mask & 0x01010101u);
+}
+
+struct IQ3_S {
+    static constexpr int NUMBER = FORMAT_IQ3_S, BYTES = 1760, SLOTS = 4;
+    static constexpr Scaling SCALING = Scaling::INTEGER_32;
+    static constexpr bool MINIMUM = false;
+    struct Head {
+        u32 row[2], d;
+    };
+    struct Scales {
+        u32 sub[2][2];  // [row][sub / 4], a byte each
+        float d[2];
+    };
+    struct Unit {
+        u32 index[2], signs, high;  // high: of the whole quad
+    };
+
+    static __device__ __forceinline__ u32* table() {
+        __shared__ u32 words[512];
+        return words;
+    }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* upper = tile + (lane >> 2) * 4;
+        return {{ldg_stream4(upper), ldg_stream4(upper + 8 * 4)}, ldg_stream4(upper + 64)};
+    }
+    static __device__ __forceinline__ Scales decode(const Head& head, int) {
+        Scales scales;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            scales.sub[r][0] = (head.row[r] << 1 & 0x1e1e1e1eu) | 0x01010101u;
+            scales.sub[r][1] = (head.row[r] >> 3 & 0x1e1e1e1eu) | 0x01010101u;
+            scales.d[r] = half_bits_float(u16(head.d >> (16 * r)));
+        }
+        return scales;
+    }
+    static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
+        return byte_of(scales.sub[row][sub >> 2], sub & 3);
+    }
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
+        const u8* at = tile + 96 + u * 416;
+        const uint2 index = ldg_stream8(at + lane * 8);
+        unit.index[0] = index.x, unit.index[1] = index.y;
+        unit.signs = ldg_stream4(at + 256 + lane * 4);
+        unit.high = ldg_stream4(at + 384 + (lane & ~3));
+    }
+    static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
+        const u32* grid = table();
+        const u32 high = unit.high >> (8 * (lane_id() & 3));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int r = 4 * sub + i;
+            const u32 index = u32(byte_of(unit.index[sub], i)) | (high << (8 - r) & 256u);
+            a[i] = negate_bytes(grid[index], unit.signs << (7 - r));
+        }
+    }
+};
+__device__ __forceinline__ void prepare(IQ3_S) { iq3_prepare(IQ3_S::table(), IQ3_S_GRID, 2, 15); }
+
+struct IQ3_XXS {
+    static constexpr int NUMBER = FORMAT_IQ3_XXS, BYTES = 1568, SLOTS = 4;
+    static constexpr Scaling SCALING = Scaling::INTEGER_32;
+    static constexpr bool MINIMUM = false;
+    struct Head {
+        u32 d;
+    };
+    struct Scales {
+        int sub[2][2];  // [row][sub of the unit]
+        float d[2];
+    };
+    struct Unit {
+        u32 index[2], signs[4];
+    };
+
+    static __device__ __forceinline__ u32* table() {
+        __shared__ u32 words[256];
+        return words;
+    }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        return {ldg_stream4(tile + (lane >> 2) * 4)};
+    }
+    static __device__ __forceinline__ Scales decode(const Head& head, int) {
+        Scales scales = {};
+#pragma unroll
+        for (int r = 0; r < 2; ++r) scales.d[r] = 0.25f * half_bits_float(u16(head.d >> (16 * r)));
+        return scales;
+    }
+    static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
+        return scales.sub[row][sub & 1];
+    }
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
+        const u8* at = tile + 32 + u * 384;
+        const uint2 index = ldg_stream8(at + lane * 8);
+        unit.index[0] = index.x, unit.index[1] = index.y;
+        load_words4(unit.signs, at + 256, lane >> 2);
+    }
+    static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
+        const u32* grid = table();
+        const int t = lane_id() & 3;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            // Half i / 2 has the sevens 2 (i / 2) and the next; lanes 0 and 2 of a quad take the first four signs of
+            // one, lanes 1 and 3 the other three and the one that makes the number even.
+            const u32 seven = unit.signs[2 * sub + (i & 1)] >> (7 * (i & 2) + 7 * (t >> 1)) & 127u;
+            const u32 eight = seven | u32(__popc(seven)) << 7;
+            const u32 four = eight >> (4 * (t & 1)) & 15u;
+            // Bit j to bit 7 of byte j: of the products with these four powers of two no two meet.
+            a[i] = negate_bytes(grid[byte_of(unit.index[sub], i)], four * 0x10204080u);
+        }
+    }
+};
+__device__ __forceinline__ void prepare(IQ3_XXS) { iq3_prepare(IQ3_XXS::table(), IQ3_XXS_GRID, 8, 62); }
+__device__ __forceinline__ void take_scales(IQ3_XXS::Scales& scales, const IQ3_XXS::Unit& unit) {
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) scales.sub[r][s] = int(unit.signs[2 * s + r] >> 28) * 2 + 1;
+    }
+}

@@ -1,0 +1,171 @@
+// The gated delta net's kernels around the recurrence: what goes in and what comes out. Layouts and formulas: gdn.cuh.
+// Defines: K_HEADS, V_HEADS; NODES, rows of the pass; SPLITS, planes of the projection.
+
+#include "acts.cuh"
+#include "gdn.cuh"
+#include "planes.cuh"
+
+constexpr int PREPARE_WARPS = 8;
+constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes of a warp
+constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // of those, how many are on their way together
+
+__device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
+    return make_float4(
+        fmaf(x.x, w.x, sum.x), fmaf(x.y, w.y, sum.y), fmaf(x.z, w.z, sum.z), fmaf(x.w, w.w, sum.w)
+    );
+}
+
+// From the projection's planes to Q, K, V, beta, G: the pending commit of the convolution's state, the convolution
+// along the parents, SiLU, l2 norms, gates.
+//
+// One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
+// channels from the planes to the state, so nothing here is exchanged between blocks. The block of a value head also
+// computes its beta and G. Bound by latency: what does not depend on the step's state is asked for before the state is
+// known. In a step of the 27B on an H200: 3.3 us with one row, 5.5 us with 16, 8 us with 64.
+//
+// grid (2 K_HEADS + V_HEADS), block 256. planes f32 [SPLITS][rows][width], rows NODES at least, whose columns are
+// CHANNELS of attn_qkv first; ssm_alpha and ssm_beta begin at alpha_at and beta_at. conv_weight (CHANNELS, 4), tap 0
+// the oldest.
+extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
+    const StepState* st, int node0, const float* planes, int rows, int width, int alpha_at, int beta_at,
+    const float* conv_weight, const float* ssm_a, const float* ssm_dt, float* conv, float* inputs, float* q, float* k,
+    float* v, float* beta, double* decay, int capacity
+) {
+    __shared__ float4 x[NODES][32];
+    __shared__ float4 past[PAST][32];
+    __shared__ int parents[NODES];
+    __shared__ float gate[NODES];
+    const int lane = lane_id(), warp = warp_id(), chunk = blockIdx.x, channel = chunk * DIM + 4 * lane;
+    const int value_head = chunk - 2 * K_HEADS;
+    float4 weight[4];  // a tap each, of 4 channels
+    pdl_launch();
+    {
+        float4 taps[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) taps[c] = *(const float4*)(conv_weight + 4 * (channel + c));
+        weight[0] = make_float4(taps[0].x, taps[1].x, taps[2].x, taps[3].x);
+        weight[1] = make_float4(taps[0].y, taps[1].y, taps[2].y, taps[3].y);
+        weight[2] = make_float4(taps[0].z, taps[1].z, taps[2].z, taps[3].z);
+        weight[3] = make_float4(taps[0].w, taps[1].w, taps[2].w, taps[3].w);
+    }
+    const float a = value_head >= 0 ? ssm_a[value_head] : 0.0f, dt = value_head >= 0 ? ssm_dt[value_head] : 0.0f;
+    pdl_wait();
+
+    const int early_path = st->pending_path[lane];
+    for (int node = threadIdx.x; node < NODES; node += 32 * PREPARE_WARPS) {
+        parents[node] = st->parent[node0 + node];
+        if (value_head >= 0) {
+            const float alpha = planes_sum<SPLITS>(planes, rows, width, node, alpha_at + value_head) + dt;
+            const float softplus = alpha > 20.0f ? alpha : log1pf(expf(alpha));
+            gate[node] = a * softplus;
+            beta[value_head * ROWS + node] =
+                sigmoid(planes_sum<SPLITS>(planes, rows, width, node, beta_at + value_head));
+        }
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn += LOADED) {
+        PlaneSpan<SPLITS, 4> loaded[LOADED];
+#pragma unroll
+        for (int i = 0; i < LOADED; i++) {
+            const int node = warp + (turn + i) * PREPARE_WARPS;
+            if (node < NODES) loaded[i].load(planes, rows, width, node, channel);
+        }
+#pragma unroll
+        for (int i = 0; i < LOADED; i++) {
+            const int node = warp + (turn + i) * PREPARE_WARPS;
+            if (node < NODES) x[node][lane] = loaded[i].sum().at[0];
+        }
+    }
+    const int live = live_rows(st, node0, NODES), half = st->parity & 1;
+    if (live <= 0) return;
+    const bool commits = node0 == 0 && st->pending > 0;
+    if (warp < PAST) {
+        past[warp][lane] = commits ? conv_after_path(st, early_path, conv, inputs, warp, channel)
+                                   : *(const float4*)(conv + warp * CHANNELS + channel);
+    }
+    __syncthreads();  // the last pass's inputs and the old state have been read: this pass may write over them
+
+    if (commits && warp < PAST) *(float4*)(conv + warp * CHANNELS + channel) = past[warp][lane];
+#pragma unroll 1
+    for (int node = warp; node < live; node += PREPARE_WARPS) {
+        float4 input = x[node][lane];
+        *(float4*)(inputs + (u64)(node0 + node) * CHANNELS + channel) = input;
+        float4 tap[4];
+        tap[3] = input;
+        int at = node0 + node;
+#pragma unroll
+        for (int t = 2; t >= 0; t--) {
+            // Past the root the walk goes on through the state, newest input first.
+            at = at >= node0 ? parents[at - node0] : at >= 0 ? st->parent[at] : at - 1;
+            tap[t] = at >= node0 ? x[at - node0][lane]
+                     : at >= 0   ? *(const float4*)(inputs + (u64)at * CHANNELS + channel)
+                                 : past[PAST + at][lane];
+        }
+        float4 mixed = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int t = 0; t < 4; t++) mixed = multiply_add(tap[t], weight[t], mixed);
+        mixed = make_float4(silu(mixed.x), silu(mixed.y), silu(mixed.z), silu(mixed.w));
+
+        float* to = v + (value_head * ROWS + node) * DIM;
+        if (value_head < 0) {
+            const float squares = mixed.x * mixed.x + mixed.y * mixed.y + mixed.z * mixed.z + mixed.w * mixed.w;
+            const bool is_query = chunk < K_HEADS;
+            const float numerator = is_query ? 0.08838834764831845f : 1.0f;  // 1 / sqrt(DIM)
+            const float norm = numerator / sqrtf(warp_sum(squares) + 1e-6f);
+            mixed = make_float4(mixed.x * norm, mixed.y * norm, mixed.z * norm, mixed.w * norm);
+            to = is_query ? q + (chunk * ROWS + node) * DIM
+                          : k + ((u64)(half * K_HEADS + chunk - K_HEADS) * capacity + node0 + node) * DIM;
+        }
+        *(float4*)(to + 4 * lane) = mixed;
+    }
+
+    if (value_head >= 0) {
+        double* const totals = decay + (u64)(half * V_HEADS + value_head) * capacity;
+        for (int node = threadIdx.x; node < live; node += 32 * PREPARE_WARPS) {
+            // Double: it grows along a long chunk while the differences that matter stay small.
+            double total = gate[node];
+            int at = parents[node];
+            for (; at >= node0; at = parents[at - node0]) total += gate[at - node0];
+            if (at >= 0) total += totals[at];
+            totals[node0 + node] = total;
+        }
+    }
+}
+
+// The heads' outputs to ssm_out: RMSNorm over each head times silu(z), as activations. A warp takes two heads (256
+// elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
+//
+// grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the planes.
+extern "C" __global__ void gdn_out(
+    const float* out, const float* planes, int rows, int width, int gate_at, const float* ssm_norm, float eps,
+    u8* acts_q8, u8* acts_f16, const int* count, int node0
+) {
+    const int group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
+    const int k = group * ACTS_GROUP + 8 * lane_id();
+    Span<8> head, norm;
+    PlaneSpan<SPLITS, 8> gate;
+    pdl_launch();
+    norm.load(ssm_norm + 8 * lane_id() % DIM);
+    pdl_wait();
+    if (group * ACTS_GROUP >= V_HEADS * DIM) return;
+    head.zero();
+    gate.zero();
+    if (k < V_HEADS * DIM) {
+        head.load(out + (u64)row * V_HEADS * DIM + k);
+        gate.load(planes, rows, width, row, gate_at + k);
+    }
+    if (node0 + row >= *count) return;
+
+    float x[8], z[8], w[8], squares = 0.0f;
+    head.values(x);
+    norm.values(w);
+    gate.sum().values(z);
+#pragma unroll
+    for (int i = 0; i < 8; i++) squares += x[i] * x[i];
+#pragma unroll
+    for (int offset = 8; offset; offset /= 2) squares += __shfl_xor_sync(FULL_WARP, squares, offset);  // half a warp
+    const float scale = 1.0f / sqrtf(squares / DIM + eps);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] *= scale * w[i] * silu(z[i]);
+    acts_store({acts_q8, acts_f16}, row, group, x);
+}

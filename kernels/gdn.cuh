@@ -1,0 +1,51 @@
+// The gated delta net on a tree of rows: what its kernels share. Formulas: tests/support/oracles.py, or design 4.
+//
+// Per value head the committed state S (DIM x DIM, k by v) stands still during a pass. With G the log decays summed
+// from the root to a node and D_ij = exp(G_i - G_j) where j is i or an ancestor of i:
+//     (I + diag(beta) (strict D * K K^T)) U = diag(beta) (V - diag(e^G) K S),   O = diag(e^G) Q S + (D * Q K^T) U
+// and the state after the accepted path, whose last node is p, is  e^{G_p} S + sum over it of k_j e^{G_p - G_j} u_j^T.
+// That commit waits for the first pass of the next step, which has S in registers anyway.
+//
+// Memory of one layer; `capacity` nodes, a multiple of ROWS:
+//     S     f32 [V_HEADS][DIM][DIM]                 conv  f32 [3][CHANNELS], the last inputs, oldest first
+//     k     f32 [2][K_HEADS][capacity][DIM]         inputs f32 [capacity][CHANNELS], of the convolution
+//     u     f32 [V_HEADS][capacity][DIM]            decay f64 [2][V_HEADS][capacity], G
+// k and decay are double: while one block of gdn_tree still commits from the last step's rows, another kernel has
+// written this step's. A step writes the half st->parity and finds the last step's rows in the other one; accept turns
+// st->parity over at its very end. All else is read and written by the same block.
+// Memory of one pass, shared by all layers, ROWS rows:
+//     q     f32 [K_HEADS][ROWS][DIM]    v f32 [V_HEADS][ROWS][DIM]    beta f32 [V_HEADS][ROWS]
+//     out   f32 [ROWS][V_HEADS][DIM]
+//
+// Value head h reads key head h % K_HEADS (GGUF's tiled order). Defines: K_HEADS, V_HEADS.
+
+#pragma once
+
+#include "common.cuh"
+#include "state.cuh"
+
+constexpr int DIM = 128;   // of a key and of a value head
+constexpr int ROWS = 64;   // of a pass
+constexpr int CHANNELS = (2 * K_HEADS + V_HEADS) * DIM;
+constexpr int PAST = 3;    // inputs that the convolution looks back on
+
+// Live rows of a pass, none once the turn has stopped: replays that are still queued must leave no trace.
+__device__ __forceinline__ int live_rows(const StepState* st, int node0, int rows) {
+    const int n = st->n, stop = st->stop;  // one trip to memory, not two
+    return stop != RUNNING ? 0 : min(n - node0, rows);
+}
+
+// ---- The convolution's state --------------------------------------------------------------------------------------
+
+// The last PAST inputs along the pending path, 4 channels of the t-th; short paths reach into the old state. The whole
+// warp calls: `path` holds the first WARP entries of the path, one per lane, so that asking for the path need not wait
+// for its length.
+__device__ __forceinline__ float4 conv_after_path(
+    const StepState* st, int path, const float* conv, const float* inputs, int t, int channel
+) {
+    const int at = st->pending - PAST + t;
+    const int early = __shfl_sync(FULL_WARP, path, at & (WARP - 1));
+    if (at < 0) return *(const float4*)(conv + (PAST + at) * CHANNELS + channel);
+    const int node = at < WARP ? early : st->pending_path[at];
+    return *(const float4*)(inputs + (u64)node * CHANNELS + channel);
+}

@@ -1,0 +1,169 @@
+// Blocks of a GGUF file as they stand there: SIZE bytes hold BLOCK values, and value(block, i) is the i-th of them.
+// Blocks are 2-byte aligned. Layouts are ggml's.
+
+#pragma once
+
+#include "common.cuh"
+#include "iq3_grid.cuh"
+
+__device__ __forceinline__ float half_at(const u8* p) { return half_bits_float(*(const u16*)p); }
+
+struct F32 {
+    static constexpr int BLOCK = 1, SIZE = 4;
+    static __device__ __forceinline__ float value(const u8* block, int) { return *(const float*)block; }
+};
+
+struct F16 {
+    static constexpr int BLOCK = 1, SIZE = 2;
+    static __device__ __forceinline__ float value(const u8* block, int) { return half_at(block); }
+};
+
+struct BF16 {
+    static constexpr int BLOCK = 1, SIZE = 2;
+    static __device__ __forceinline__ float value(const u8* block, int) { return bf16_bits_float(*(const u16*)block); }
+};
+
+struct Q8_0 {
+    static constexpr int BLOCK = 32, SIZE = 34;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return half_at(block) * (float)(i8)block[2 + i];
+    }
+};
+
+// Values i and i + 16 share a byte.
+__device__ __forceinline__ int nibble_of_32(const u8* bytes, int i) { return bytes[i % 16] >> (i / 16 * 4) & 15; }
+
+struct Q4_0 {
+    static constexpr int BLOCK = 32, SIZE = 18;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return half_at(block) * (float)(nibble_of_32(block + 2, i) - 8);
+    }
+};
+
+struct Q4_1 {
+    static constexpr int BLOCK = 32, SIZE = 20;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return half_at(block) * (float)nibble_of_32(block + 4, i) + half_at(block + 2);
+    }
+};
+
+struct Q5_0 {
+    static constexpr int BLOCK = 32, SIZE = 22;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int high = block[2 + i / 8] >> (i % 8) & 1;
+        return half_at(block) * (float)((nibble_of_32(block + 6, i) | high << 4) - 16);
+    }
+};
+
+struct Q5_1 {
+    static constexpr int BLOCK = 32, SIZE = 24;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int high = block[4 + i / 8] >> (i % 8) & 1;
+        return half_at(block) * (float)(nibble_of_32(block + 8, i) | high << 4) + half_at(block + 2);
+    }
+};
+
+// The 16 values of IQ4_NL and IQ4_XS, as bytes of two words.
+__device__ __forceinline__ float iq4_value(int nibble) {
+    constexpr u64 LOW = 0xf6eaddcfbfad9881ull, HIGH = 0x7159453526190d01ull;
+    return (float)(i8)((nibble < 8 ? LOW : HIGH) >> (nibble % 8 * 8));
+}
+
+struct IQ4_NL {
+    static constexpr int BLOCK = 32, SIZE = 18;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return half_at(block) * iq4_value(nibble_of_32(block + 2, i));
+    }
+};
+
+struct IQ4_XS {
+    static constexpr int BLOCK = 256, SIZE = 136;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int sub = i / 32;
+        const int low = block[4 + sub / 2] >> (sub % 2 * 4) & 15, high = *(const u16*)(block + 2) >> (2 * sub) & 3;
+        const float scale = half_at(block) * (float)((low | high << 4) - 32);
+        return scale * iq4_value(nibble_of_32(block + 8 + 16 * sub, i % 32));
+    }
+};
+
+// The 6-bit scale and minimum of eight groups of 32, packed into 12 bytes.
+__device__ __forceinline__ int2 k_scale_min(const u8* packed, int group) {
+    if (group < 4) return make_int2(packed[group] & 63, packed[group + 4] & 63);
+    const int low = packed[group + 4];
+    return make_int2((low & 15) | packed[group - 4] >> 6 << 4, low >> 4 | packed[group] >> 6 << 4);
+}
+// d * scale * q - dmin * min; the block starts with d, dmin and the packed scales.
+__device__ __forceinline__ float k_affine(const u8* block, int group, int q) {
+    const int2 scale = k_scale_min(block + 4, group);
+    return half_at(block) * (float)scale.x * (float)q - half_at(block + 2) * (float)scale.y;
+}
+// Values i and i + 32 of each 64 share a byte.
+__device__ __forceinline__ int nibble_of_64(const u8* bytes, int i) {
+    return bytes[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
+}
+
+struct Q4_K {
+    static constexpr int BLOCK = 256, SIZE = 144;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return k_affine(block, i / 32, nibble_of_64(block + 16, i));
+    }
+};
+
+struct Q5_K {
+    static constexpr int BLOCK = 256, SIZE = 176;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int high = block[16 + i % 32] >> (i / 32) & 1;
+        return k_affine(block, i / 32, nibble_of_64(block + 48, i) | high << 4);
+    }
+};
+
+struct Q6_K {
+    static constexpr int BLOCK = 256, SIZE = 210;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        // In each 128: values i and i + 64 share a byte of low nibbles, i, i + 32, i + 64, i + 96 one of high pairs.
+        const int part = i / 128, low = block[part * 64 + i % 64] >> (i / 64 % 2 * 4) & 15;
+        const int high = block[128 + part * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+        const float scale = half_at(block + 208) * (float)(i8)block[192 + i / 16];
+        return scale * (float)((low | high << 4) - 32);
+    }
+};
+
+struct Q3_K {
+    static constexpr int BLOCK = 256, SIZE = 110;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u8* packed = block + 96;
+        const int group = i / 16;
+        const int low = packed[group % 8] >> (group / 8 * 4) & 15, high = packed[8 + group % 4] >> (group / 4 * 2) & 3;
+        const float scale = half_at(block + 108) * (float)((low | high << 4) - 32);
+        const int pair = block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+        const int lifted = block[i % 32] >> (i / 32) & 1;  // a bit that is not set takes 4 off
+        return scale * (float)(pair - (lifted ? 0 : 4));
+    }
+};
+
+// Four neighbouring values have an entry of a grid; eight have a byte of signs.
+__device__ __forceinline__ float iq3_signed(int magnitude, int signs, int i) {
+    return (float)(signs >> (i % 8) & 1 ? -magnitude : magnitude);
+}
+
+struct IQ3_S {
+    static constexpr int BLOCK = 256, SIZE = 110;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int four = i / 4, sub = i / 32, high = block[66 + four / 8] >> (four % 8) & 1;
+        const int magnitude = iq3_grid_value(IQ3_S_GRID[block[2 + four] | high << 8], i % 4, 2, 15);
+        const int scale = 1 + 2 * (block[106 + sub / 2] >> (sub % 2 * 4) & 15);
+        return half_at(block) * (float)scale * iq3_signed(magnitude, block[74 + i / 8], i);
+    }
+};
+
+struct IQ3_XXS {
+    static constexpr int BLOCK = 256, SIZE = 98;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u16* words = (const u16*)(block + 66) + i / 32 * 2;
+        const u32 packed = words[0] | (u32)words[1] << 16;
+        // Seven signs of each eight; the last makes the number of negative ones even.
+        const u32 seven = packed >> (i / 8 % 4 * 7) & 127u, signs = seven | (u32)__popc(seven) << 7;
+        const int magnitude = iq3_grid_value(IQ3_XXS_GRID[block[2 + i / 4]], i % 4, 8, 62);
+        return half_at(block) * 0.25f * (float)((packed >> 28) * 2 + 1) * iq3_signed(magnitude, (int)signs, i);
+    }
+};

@@ -1,0 +1,97 @@
+// One head of one row, held by a warp: the sum of a matmul's planes, the head's RMS norm, the rotary embedding.
+// Lane l holds elements l, l + 32, l + 64, ...: loads coalesce, and both elements of a rotary pair are in one lane.
+
+#pragma once
+
+#include "planes.cuh"
+
+// The planes of a matmul: f32 [PLANES][rows][width].
+struct Projection {
+    const float* planes;
+    int rows, width;
+};
+
+// One head of HEAD_DIM elements.
+struct Head {
+    static_assert(HEAD_DIM % 64 == 0 && ROTARY % 64 == 0 && ROTARY <= HEAD_DIM, "a rotary pair within one lane");
+    static constexpr int PARTS = HEAD_DIM / WARP;
+    float x[PARTS];
+
+    __device__ __forceinline__ Head(const Projection& in, int row, int column) {
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) {
+            x[j] = planes_sum<PLANES>(in.planes, in.rows, in.width, row, column + WARP * j + lane_id());
+        }
+    }
+
+    // x over the root of its mean square, times `weight` (HEAD_DIM).
+    __device__ __forceinline__ void normalise(const float* weight, float eps) {
+        float squares = 0.0f;
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) squares += x[j] * x[j];
+        const float scale = 1.0f / sqrtf(warp_sum(squares) / HEAD_DIM + eps);
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) x[j] *= scale * weight[WARP * j + lane_id()];
+    }
+
+    // NEOX rotary: pairs (i, i + ROTARY / 2) of the first ROTARY elements by the angle f32(position * frequency[i]).
+    __device__ __forceinline__ void rotate(int position, const float* frequency) {
+        constexpr int HALF = ROTARY / 2 / WARP;
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            // The product is rounded to float, as in the reference; whole turns are taken off in double, since at
+            // position 262,144 float sine and cosine would need their slow path and its local memory.
+            const double turns = double(float(position) * frequency[WARP * j + lane_id()]) * 0.15915494309189535;
+            float sine, cosine;
+            sincospif(2.0f * float(turns - rint(turns)), &sine, &cosine);
+            const float a = x[j], b = x[j + HALF];
+            x[j] = a * cosine - b * sine;
+            x[j + HALF] = b * cosine + a * sine;
+        }
+    }
+
+    __device__ __forceinline__ void store(half* out, float scale = 1.0f) const {
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) out[WARP * j + lane_id()] = __float2half_rn(x[j] * scale);
+    }
+};
+
+// Keys and values of one layer: f16 [kv heads][slots][HEAD_DIM] each.
+struct KeyValues {
+    half *k, *v;
+    int slots;
+
+    __device__ __forceinline__ void store_key(
+        Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position, int slot
+    ) const {
+        head.normalise(norm, eps);
+        head.rotate(position, frequency);
+        head.store(k + (u64(kv_head) * slots + slot) * HEAD_DIM);
+    }
+    __device__ __forceinline__ void store_value(const Head& head, int kv_head, int slot) const {
+        head.store(v + (u64(kv_head) * slots + slot) * HEAD_DIM);
+    }
+};
+
+// One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A
+// query head is QUERY_WIDTH columns wide, of which the first HEAD_DIM are the query. Queries are packed by kv head,
+// q [kv heads][rows * GROUP][HEAD_DIM], and multiplied by `scale` for the attention.
+template <int QUERY_WIDTH>
+__device__ __forceinline__ void prepare_head(
+    const Projection& in, int row, int task, int kv_heads, int position, int slot, const float* q_norm,
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, const KeyValues& cache
+) {
+    const int heads = kv_heads * GROUP;
+    if (task < heads) {
+        Head head(in, row, task * QUERY_WIDTH);
+        head.normalise(q_norm, eps);
+        head.rotate(position, frequency);
+        const u64 packed = (u64(task / GROUP) * in.rows + row) * GROUP + task % GROUP;
+        head.store(q + packed * HEAD_DIM, scale);
+        return;
+    }
+    const int kv_head = (task - heads) % kv_heads;
+    Head head(in, row, heads * QUERY_WIDTH + (task - heads) * HEAD_DIM);
+    if (task < heads + kv_heads) cache.store_key(head, k_norm, frequency, eps, kv_head, position, slot);
+    else cache.store_value(head, kv_head, slot);
+}

@@ -1,0 +1,322 @@
+// Quantised weights times a few columns: how one block streams its rectangle of super-tiles.
+//
+// A block owns rows [first, first + rows) (in blocks of 16) x k [k0, k0 + kn) (in tiles of 256). The rectangle is a
+// linear list of super-tiles, k fastest, cut evenly between WARPS warps; a warp reads its tiles straight from global
+// memory into registers, SLOTS units ahead of their use, each reloaded as soon as it is expanded. Activations of the k
+// slice (acts.cuh) are staged in shared memory first; weights are under way before the previous kernel has ended.
+//
+// Sums: per tile integers (or floats per sub), then one float per tile. A block of rows finished inside one warp
+// goes to the sink at once. Otherwise the warp that began it keeps its part in registers and, after one barrier, adds
+// the parts that the following warps left in their shared slots, in order. Nothing of this depends on COLUMNS: a column's
+// bits are the same at every width.
+//
+// COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
+
+#pragma once
+
+#include "acts.cuh"
+#include "formats/all.cuh"
+
+#ifndef WARPS
+#define WARPS 16
+#endif
+
+constexpr int MATMUL_THREADS = WARPS * 32;
+constexpr int COLUMN_BLOCKS = ceil_div(COLUMNS, 8);
+// Units in registers ahead of their use. A wide pass takes long enough over one for two to do, and needs the room.
+constexpr int MOST_SLOTS = COLUMN_BLOCKS <= 4 ? 4 : 2;
+constexpr int HEAD_AT = COLUMN_BLOCKS <= 4 ? 0 : 2;  // the unit during which the next header is asked for
+
+#ifdef ACTS_F16
+constexpr bool ALL_F16 = true;
+#else
+constexpr bool ALL_F16 = false;
+#endif
+
+using Accumulator = float[COLUMN_BLOCKS][4];
+
+// How a format meets its activations.
+template <class F> struct Meeting {
+    static constexpr bool ROW = F::SCALING == Scaling::ROW;
+    static constexpr bool F16_ACTS = ROW || ALL_F16;
+    static constexpr bool INTEGER = !F16_ACTS && F::SCALING != Scaling::FLOAT_32;  // sums of a tile are integers
+    static constexpr int BLOCK = F16_ACTS ? ACTS_F16_BLOCK : ACTS_Q8_BLOCK;
+    static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
+    static constexpr int STAGE = COLUMN_BLOCKS * BLOCK;  // bytes per 256 k
+    static constexpr int SLOTS = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
+};
+
+template <bool INTEGER> struct SumType {
+    using Type = int;
+};
+template <> struct SumType<false> {
+    using Type = float;
+};
+
+// Weights on their way: the header and the next units of a tile.
+template <class F> struct Ahead {
+    static constexpr int SLOTS = Meeting<F>::SLOTS;
+    typename F::Head head;
+    typename F::Unit unit[SLOTS];
+
+    __device__ __forceinline__ void begin(const u8* tile, int lane) {
+        head = F::load_head(tile, lane);
+#pragma unroll
+        for (int u = 0; u < SLOTS; ++u) F::load_unit(unit[u], tile, u, lane);
+    }
+    // Unit u of `tile` has been used: fetch what comes SLOTS units later, of this tile or of the next.
+    template <bool MORE> __device__ __forceinline__ void refill(int u, const u8* tile, const u8* next, int lane) {
+        if (u + SLOTS < TILE_UNITS) {
+            F::load_unit(unit[u % SLOTS], tile, u + SLOTS, lane);
+        } else if (MORE) {
+            F::load_unit(unit[u % SLOTS], next, u + SLOTS - TILE_UNITS, lane);
+        }
+    }
+};
+
+__device__ __forceinline__ uint4 shared_words4(const u8* at) { return *(const uint4*)at; }
+
+// Four signed bytes as two pairs of halves: a byte b becomes 1024 + (b + 128), less 1152.
+__device__ __forceinline__ void signed_bytes_to_halves(u32 word, u32& low, u32& high) {
+    const u32 biased = word ^ 0x80808080u;
+    const half2 offset = as_half2(0x64806480u);
+    low = half2_bits(__hsub2(as_half2(prmt(biased, 0x64646464u, 0x4140u)), offset));
+    high = half2_bits(__hsub2(as_half2(prmt(biased, 0x64646464u, 0x4342u)), offset));
+}
+
+// One unit times the int8 activations of column block b: 64 k into sum.
+template <class F, class Sum>
+__device__ __forceinline__ void multiply_q8(
+    const u32 (&a)[2][4], const typename F::Scales& scales, int u, const u8* acts, int lane, Sum (&sum)[4]) {
+    const uint4 words = shared_words4(acts + u * 512 + lane * 16);
+    const u32 b[2][2] = {{words.x, words.y}, {words.z, words.w}};
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        int product[4];
+        if constexpr (F::SCALING == Scaling::INTEGER_16) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                mma_s8_16816_zero(product, {a[s][2 * h], a[s][2 * h + 1]}, {b[s][h]});
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sum[i] += product[i] * F::sub_scale(scales, i >> 1, 4 * u + 2 * s + h);
+            }
+        } else {
+            mma_s8_16832_zero(product, a[s], b[s]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if constexpr (F::SCALING == Scaling::INTEGER_32) {
+                    sum[i] += product[i] * F::sub_scale(scales, i >> 1, 2 * u + s);
+                } else {
+                    sum[i] = __fmaf_rn(float(product[i]), F::sub_scale(scales, i >> 1, 2 * u + s), sum[i]);
+                }
+            }
+        }
+    }
+}
+
+// One sub times the f16 activations of a column block: 32 k into sum.
+template <class F>
+__device__ __forceinline__ void multiply_f16(
+    const u32 (&a)[2][4], const typename F::Scales& scales, int sub, const u8* acts, int lane, float (&sum)[4]) {
+    const uint4 words = shared_words4(acts + sub * 512 + lane * 16);
+    const u32 b[2][2] = {{words.x, words.y}, {words.z, words.w}};
+    float product[4];
+    if constexpr (F::SCALING == Scaling::INTEGER_16) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            mma_f16_16816_zero(product, a[h], b[h]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                sum[i] = __fmaf_rn(product[i], float(F::sub_scale(scales, i >> 1, 2 * sub + h)), sum[i]);
+            }
+        }
+    } else {
+        mma_f16_16816_zero(product, a[0], b[0]);
+        mma_f16_16816(product, a[1], b[1]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            sum[i] = __fmaf_rn(product[i], float(F::sub_scale(scales, i >> 1, sub)), sum[i]);
+        }
+    }
+}
+
+// One super-tile into acc. `acts`: the staged block of its 256 k. MORE: meanwhile the next tile's weights are asked for.
+template <class F, bool MORE>
+__device__ __forceinline__ void multiply_tile(
+    Ahead<F>& ahead, const u8* tile, const u8* next, const u8* acts, int lane, Accumulator& acc) {
+    using M = Meeting<F>;
+    using Sum = typename SumType<M::INTEGER>::Type;
+    typename F::Scales scales = F::decode(ahead.head, lane);
+    Sum sum[COLUMN_BLOCKS][4] = {};
+#pragma unroll
+    for (int u = 0; u < TILE_UNITS; ++u) {
+        if (MORE && u == HEAD_AT) ahead.head = F::load_head(next, lane);
+        typename F::Unit& unit = ahead.unit[u % M::SLOTS];
+        if constexpr (M::ROW) {
+#pragma unroll
+            for (int s = 0; s < 2; ++s) {
+#pragma unroll
+                for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+                    const uint4 words = shared_words4(acts + b * M::BLOCK + (2 * u + s) * 512 + lane * 16);
+#pragma unroll
+                    for (int part = 0; part < F::PARTS; ++part) {
+                        mma_f16_16816(sum[b], unit.word[2 * s][part], {words.x, words.y});
+                        mma_f16_16816(sum[b], unit.word[2 * s + 1][part], {words.z, words.w});
+                    }
+                }
+            }
+            ahead.template refill<MORE>(u, tile, next, lane);
+        } else {
+            u32 a[2][4];
+            F::expand(unit, 0, a[0]);
+            F::expand(unit, 1, a[1]);
+            take_scales(scales, unit);
+            ahead.template refill<MORE>(u, tile, next, lane);
+            if constexpr (M::F16_ACTS) {
+#pragma unroll
+                for (int s = 0; s < 2; ++s) {
+                    u32 halves[2][4];
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        signed_bytes_to_halves(a[s][2 * h], halves[h][0], halves[h][2]);
+                        signed_bytes_to_halves(a[s][2 * h + 1], halves[h][1], halves[h][3]);
+                    }
+#pragma unroll
+                    for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+                        multiply_f16<F>(halves, scales, 2 * u + s, acts + b * M::BLOCK, lane, sum[b]);
+                    }
+                }
+            } else {
+#pragma unroll
+                for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+                    multiply_q8<F>(a, scales, u, acts + b * M::BLOCK, lane, sum[b]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+        const u8* block = acts + b * M::BLOCK;
+        float minimum[4];
+        if constexpr (F::MINIMUM) {
+            const u32 sums = *(const u32*)(block + (M::F16_ACTS ? ACTS_F16_SUMS : ACTS_Q8_SUMS) + lane * 4);
+            mma_f16_1688_zero(minimum, {scales.minimum[0], scales.minimum[1]}, {sums});
+            if constexpr (M::F16_ACTS) {
+                const u32 low = *(const u32*)(block + ACTS_F16_SUMS_LOW + lane * 4);
+                mma_f16_1688(minimum, {scales.minimum[0], scales.minimum[1]}, {low});
+            }
+        }
+        const float2 scale = *(const float2*)(block + M::SCALES + (lane & 3) * 8);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float value = __fmul_rn(float(sum[b][i]), scales.d[i >> 1]);
+            if constexpr (F::MINIMUM) value = __fmaf_rn(minimum[i], scales.minimum_scale[i >> 1], value);
+            acc[b][i] = __fmaf_rn(value, i & 1 ? scale.y : scale.x, acc[b][i]);
+        }
+    }
+}
+
+// Activations of [k0, k0 + kn) x this pass's columns into shared memory, [k][COLUMN_BLOCKS][BLOCK].
+template <int BLOCK>
+__device__ __forceinline__ void stage_acts(u8* staged, const u8* acts, int k0, int kn, int column_block) {
+    constexpr int PER_K = COLUMN_BLOCKS * BLOCK / 16;
+    const u8* from = acts + (size_t(k0) * (ACTS_ROWS / 8) + column_block) * BLOCK;
+    for (int i = threadIdx.x; i < kn * PER_K; i += MATMUL_THREADS) {
+        const int k = i / PER_K;
+        cp_async16(staged + i * 16, from + size_t(k) * (ACTS_ROWS / 8) * BLOCK + (i - k * PER_K) * 16);
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+}
+
+// Which form of activations lies in shared memory.
+enum class Staged { NONE, Q8, F16 };
+
+// One matrix's share of a block.
+struct Rectangle {
+    const u8* weights;   // super-tiles [rows / 16][tiles_k]
+    int tiles_k;         // of the matrix
+    int first, rows;     // blocks of 16 rows
+    int k0, kn;          // tiles of 256
+};
+
+__device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsigned(tiles) * unsigned(warp) / WARPS); }
+
+// Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
+// `slots`: WARPS * COLUMN_BLOCKS * 512 B of shared memory, `staged`: kn * STAGE B, which an earlier rectangle of the
+// same slice may have left as `form` says. All threads of the block call.
+template <class F, class Sink>
+__device__ __forceinline__ void stream_rectangle(
+    const Rectangle& part, const u8* acts, int column_block, float* slots, u8* staged, Staged& form,
+    Sink&& sink) {
+    using M = Meeting<F>;
+    const int lane = lane_id(), warp = warp_id(), kn = part.kn;
+    const int tiles = part.rows * kn, begin = warp_begin(tiles, warp), end = warp_begin(tiles, warp + 1);
+    int block = begin / kn, k = begin - block * kn;
+    const u8* tile = part.weights + (size_t(part.first + block) * part.tiles_k + part.k0 + k) * F::BYTES;
+    const size_t skip = size_t(part.tiles_k - kn) * F::BYTES;
+
+    Ahead<F> ahead;
+    if (begin < end) ahead.begin(tile, lane);
+
+    prepare(F{});
+    constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
+    if (form != FORM) {
+        pdl_wait();
+        stage_acts<M::BLOCK>(staged, acts, part.k0, kn, column_block);
+        form = FORM;
+    }
+    __syncthreads();
+
+    Accumulator acc = {};
+    bool continued = k != 0;  // the block of rows was begun by an earlier warp
+    float4* slot = (float4*)slots + warp * COLUMN_BLOCKS * 32 + lane;
+    const auto finish_block = [&]() {
+        if (continued) {
+#pragma unroll
+            for (int b = 0; b < COLUMN_BLOCKS; ++b) slot[b * 32] = make_float4(acc[b][0], acc[b][1], acc[b][2], acc[b][3]);
+        } else {
+            sink((part.first + block) * TILE_ROWS, acc);
+        }
+    };
+    for (int i = begin + 1; i < end; ++i) {
+        const bool row_end = k + 1 == kn;
+        const u8* next = tile + F::BYTES + (row_end ? skip : 0);
+        multiply_tile<F, true>(ahead, tile, next, staged + k * M::STAGE, lane, acc);
+        tile = next;
+        ++k;
+        if (row_end) {
+            finish_block();
+#pragma unroll
+            for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) acc[b][j] = 0.0f;
+            }
+            continued = false;
+            k = 0;
+            ++block;
+        }
+    }
+    bool owner = false;  // of a block that later warps go on with
+    if (begin < end) {
+        multiply_tile<F, false>(ahead, tile, tile, staged + k * M::STAGE, lane, acc);
+        owner = !continued && k + 1 < kn;
+        if (!owner) finish_block();
+    }
+    __syncthreads();
+    if (owner) {
+        const int block_end = (block + 1) * kn;
+        for (int other = warp + 1; other < WARPS; ++other) {
+            const int from = warp_begin(tiles, other);
+            if (from >= block_end) break;
+            if (from == warp_begin(tiles, other + 1)) continue;  // a warp without tiles
+            const float4* part_of = (const float4*)slots + other * COLUMN_BLOCKS * 32 + lane;
+#pragma unroll
+            for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+                const float4 v = part_of[b * 32];
+                acc[b][0] += v.x, acc[b][1] += v.y, acc[b][2] += v.z, acc[b][3] += v.w;
+            }
+        }
+        sink((part.first + block) * TILE_ROWS, acc);
+    }
+}

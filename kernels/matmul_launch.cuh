@@ -1,0 +1,99 @@
+// Who does what in a launch of matmul or head: several matrices of the same K, split over k slices and blocks.
+//
+// Mirrored by backends/cuda/plan.py, which deals blocks in proportion to bytes. Passed by value: a block finds its
+// share without a trip to memory.
+
+#pragma once
+
+#include "matmul.cuh"
+
+constexpr int MAX_SEGMENTS = 6, MAX_SLICES = 32, MAX_GRID = 256;
+
+struct Segment {
+    const u8* weights;
+    int format;   // enum Format
+    int blocks;   // of 16 rows
+    int rows;     // live ones; more are computed, not stored
+    int offset;   // of its first row in the output
+};
+
+struct MatmulLaunch {
+    Segment segment[MAX_SEGMENTS];
+    int segments, tiles_k, slices, stride;
+    u16 slice_begin[MAX_SLICES + 2];  // the first thread block of each k slice, and the grid's size
+    u16 row_begin[MAX_GRID];          // the first block of rows of each thread block, over all segments
+};
+
+// The thread block's pieces of one format, one after another: visit(segment, Rectangle, slice). A piece is found anew from the tables
+// each time: what is not kept costs no registers while a piece streams.
+template <class Visit>
+__device__ __forceinline__ void for_each_piece(const MatmulLaunch& launch, int format, Visit&& visit) {
+#pragma unroll 1
+    for (int s = 0; s < launch.segments; ++s) {
+        if (launch.segment[s].format != format) continue;
+        const int me = blockIdx.x;
+        int slice = 0, base = 0, total = 0;
+        while (me >= launch.slice_begin[slice + 1]) ++slice;
+        for (int i = 0; i < launch.segments; ++i) {
+            if (i == s) base = total;
+            total += launch.segment[i].blocks;
+        }
+        const Segment& segment = launch.segment[s];
+        const int last = me + 1 == launch.slice_begin[slice + 1] ? total : launch.row_begin[me + 1];
+        const int from = max(int(launch.row_begin[me]), base), to = min(last, base + segment.blocks);
+        if (from >= to) continue;
+        const int k0 = launch.tiles_k * slice / launch.slices, k1 = launch.tiles_k * (slice + 1) / launch.slices;
+        visit(segment, Rectangle{segment.weights, launch.tiles_k, from - base, to - from, k0, k1 - k0}, slice);
+    }
+}
+
+// Streams the pieces of one format into sink_of(segment, slice).
+template <class SinkOf> struct StreamPieces {
+    const MatmulLaunch& launch;
+    const u8 *acts_q8, *acts_f16;
+    int column_block;
+    u8* shared;  // slots, then staged activations
+    Staged& form;
+    SinkOf& sink_of;
+
+    template <class F> __device__ __forceinline__ void operator()() const {
+        for_each_piece(launch, F::NUMBER, [&](const Segment& segment, const Rectangle& part, int slice) {
+            stream_rectangle<F>(
+                part, Meeting<F>::F16_ACTS ? acts_f16 : acts_q8, column_block, (float*)shared,
+                shared + WARPS * COLUMN_BLOCKS * 512, form, sink_of(segment, slice));
+        });
+    }
+};
+
+// All pieces of the thread block.
+template <class SinkOf>
+__device__ __forceinline__ void stream_pieces(
+    const MatmulLaunch& launch, const u8* acts_q8, const u8* acts_f16, int column_block, u8* shared, SinkOf&& sink_of) {
+    Staged form = Staged::NONE;
+    for_each_format(StreamPieces<SinkOf>{launch, acts_q8, acts_f16, column_block, shared, form, sink_of});
+}
+
+// Writes finished rows into a plane f32 [columns][stride].
+struct PlaneSink {
+    float* out;  // the pass's first column, the segment's first row
+    u32 stride;
+    int rows, lane;
+
+    __device__ __forceinline__ void operator()(int row0, const Accumulator& acc) const {
+        const int row = row0 + (lane >> 2), column = 2 * (lane & 3);
+        const bool live[2] = {row < rows, row + 8 < rows};
+        // From column to column by one pointer: offsets of their own would all be kept in registers.
+        float* at = out + size_t(u32(column)) * stride + row;
+#pragma unroll
+        for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                if (8 * b + 8 <= COLUMNS || 8 * b + column + c < COLUMNS) {
+                    if (live[0]) at[0] = acc[b][c];
+                    if (live[1]) at[8] = acc[b][2 + c];
+                }
+                at += c == 0 ? size_t(stride) : 7 * size_t(stride);
+            }
+        }
+    }
+};

@@ -1,0 +1,100 @@
+// What a matmul leaves: f32 [COUNT][rows][width], a plane per slice of K. The value is the planes' sum, in order.
+
+#pragma once
+
+#include "common.cuh"
+
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// N neighbours as float4: loaded here and now, added or looked at later. Kernels of few rows wait for memory and little
+// else, so everything that a thread needs is asked for before anything is used.
+template <int N> struct Span {
+    float4 at[N / 4];
+
+    __device__ __forceinline__ void load(const float* from) {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) at[i] = ((const float4*)from)[i];
+    }
+    __device__ __forceinline__ void zero() {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) at[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    __device__ __forceinline__ void store(float* to) const {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) ((float4*)to)[i] = at[i];
+    }
+    __device__ __forceinline__ void add(const Span& other) {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) at[i] = at[i] + other.at[i];
+    }
+    __device__ __forceinline__ void values(float (&x)[N]) const {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            x[4 * i] = at[i].x, x[4 * i + 1] = at[i].y, x[4 * i + 2] = at[i].z, x[4 * i + 3] = at[i].w;
+        }
+    }
+};
+
+// N neighbours of one row in all planes, HELD of them loaded early and the rest when they are added up. The column and
+// the planes' width are multiples of 4.
+template <int COUNT, int N, int HELD = 8> struct PlaneSpan {
+    static constexpr int EARLY = COUNT < HELD ? COUNT : HELD;
+    Span<N> plane[EARLY];
+    const float* rest;
+    u64 step;
+
+    __device__ __forceinline__ void load(const float* planes, int rows, int width, int row, int column) {
+        rest = planes + (u64)row * width + column;
+        step = (u64)rows * width;
+        load_next<EARLY>(plane);
+    }
+    __device__ __forceinline__ void zero() {
+        rest = nullptr;
+#pragma unroll
+        for (int p = 0; p < EARLY; p++) plane[p].zero();
+    }
+    __device__ __forceinline__ Span<N> sum() {
+        Span<N> total = plane[0];
+        add_all<EARLY, 1>(total, plane);
+        if (COUNT > EARLY && rest) {
+            constexpr int LATE = COUNT - EARLY;
+            for (int p = 0; p < LATE / EARLY; p++) {
+                load_next<EARLY>(plane);
+                add_all<EARLY, 0>(total, plane);
+            }
+            load_next<LATE % EARLY>(plane);
+            add_all<LATE % EARLY, 0>(total, plane);
+        }
+        return total;
+    }
+
+private:
+    template <int HOW_MANY> __device__ __forceinline__ void load_next(Span<N> (&to)[EARLY]) {
+#pragma unroll
+        for (int p = 0; p < HOW_MANY; p++, rest += step) to[p].load(rest);
+    }
+    template <int END, int BEGIN>
+    __device__ __forceinline__ static void add_all(Span<N>& total, const Span<N> (&from)[EARLY]) {
+#pragma unroll
+        for (int p = BEGIN; p < END; p++) total.add(from[p]);
+    }
+};
+
+// One value.
+template <int COUNT> __device__ __forceinline__ float planes_sum(
+    const float* planes, int rows, int width, int row, int column
+) {
+    const float* from = planes + (u64)row * width + column;
+    float part[COUNT];
+#pragma unroll
+    for (int p = 0; p < COUNT; p++, from += (u64)rows * width) part[p] = *from;
+    float total = part[0];
+#pragma unroll
+    for (int p = 1; p < COUNT; p++) total += part[p];
+    return total;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }

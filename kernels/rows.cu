@@ -1,0 +1,102 @@
+// Rows of activations for products that a library computes: f16, row-major. The passes of few rows have norm.cu,
+// swiglu.cu and gdn_out, which write the order of acts.cuh instead.
+//
+// Live are the rows below *count; grids are those of the largest chunk. Bound by memory: with 2,048 rows on an H200
+// rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
+// multiple of 8.
+
+#include "planes.cuh"
+
+constexpr int THREADS = 256;
+constexpr int TURNS = ceil_div(WIDTH, 8 * THREADS);
+
+__device__ __forceinline__ void store_halves(half* to, const float (&x)[8]) {
+    *(uint4*)to = make_uint4(pack_half2(x[0], x[1]), pack_half2(x[2], x[3]), pack_half2(x[4], x[5]), pack_half2(x[6], x[7]));
+}
+
+__device__ __forceinline__ void load_halves(const half* from, float (&x)[8]) {
+    const uint4 pairs = *(const uint4*)from;
+    const u32 pair[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = unpack_half2(pair[i]);
+        x[2 * i] = two.x, x[2 * i + 1] = two.y;
+    }
+}
+
+// RMSNorm of h f32 [rows][WIDTH] into out f16. Grid (rows), block THREADS.
+extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
+    const int* count, const float* h, const float* weight, float eps, half* out
+) {
+    __shared__ float scratch[THREADS / WARP];
+    const int row = blockIdx.x;
+    pdl_launch();
+    pdl_wait();
+    if (row >= *count) return;
+    float x[TURNS][8], squares = 0.0f;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int k = 8 * (threadIdx.x + turn * THREADS);
+        Span<8> span;
+        span.zero();
+        if (k < WIDTH) span.load(h + (u64)row * WIDTH + k);
+        span.values(x[turn]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) squares += x[turn][i] * x[turn][i];
+    }
+    const float scale = 1.0f / sqrtf(block_sum<THREADS>(squares, scratch) / WIDTH + eps);
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int k = 8 * (threadIdx.x + turn * THREADS);
+        if (k >= WIDTH) continue;
+        Span<8> span;
+        float by[8];
+        span.load(weight + k);
+        span.values(by);
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[turn][i] *= scale * by[i];
+        store_halves(out + (u64)row * WIDTH + k, x[turn]);
+    }
+}
+
+// gate = silu(gate) * up, in place, f16 [rows][WIDTH] each. Grid (WIDTH / (8 THREADS), rounded up; rows).
+extern "C" __global__ void __launch_bounds__(THREADS) rows_swiglu(const int* count, half* gate, const half* up) {
+    const int k = 8 * (blockIdx.x * THREADS + threadIdx.x), row = blockIdx.y;
+    pdl_launch();
+    pdl_wait();
+    if (row >= *count || k >= WIDTH) return;
+    float x[8], by[8];
+    load_halves(gate + (u64)row * WIDTH + k, x);
+    load_halves(up + (u64)row * WIDTH + k, by);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = silu(x[i]) * by[i];
+    store_halves(gate + (u64)row * WIDTH + k, x);
+}
+
+// gate = RMSNorm of each head of 128 in `heads`, times silu(gate), in place, f16 [rows][WIDTH] each; weight (128). Half a
+// warp holds a head. Grid as rows_swiglu's.
+extern "C" __global__ void __launch_bounds__(THREADS) rows_gated_norm(
+    const int* count, const half* heads, half* gate, const float* weight, float eps
+) {
+    constexpr int DIM = 128;
+    const int k = 8 * (blockIdx.x * THREADS + threadIdx.x), row = blockIdx.y;
+    pdl_launch();
+    pdl_wait();
+    if (row >= *count) return;
+    float x[8] = {}, z[8] = {}, w[8], squares = 0.0f;
+    if (k < WIDTH) {
+        load_halves(heads + (u64)row * WIDTH + k, x);
+        load_halves(gate + (u64)row * WIDTH + k, z);
+    }
+    Span<8> span;
+    span.load(weight + k % DIM);
+    span.values(w);
+#pragma unroll
+    for (int i = 0; i < 8; i++) squares += x[i] * x[i];
+#pragma unroll
+    for (int offset = 8; offset; offset /= 2) squares += __shfl_xor_sync(FULL_WARP, squares, offset);
+    const float scale = 1.0f / sqrtf(squares / DIM + eps);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] *= scale * w[i] * silu(z[i]);
+    if (k < WIDTH) store_halves(gate + (u64)row * WIDTH + k, x);
+}

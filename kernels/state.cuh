@@ -1,0 +1,69 @@
+// What one speculative step knows of itself, on the device: every length, index and knob that a kernel reads.
+// Grids are constant; kernels read their bounds here. backends/cuda/state.py mirrors this struct field by field and a
+// test compares the two. Fields are 4 bytes wide but for the masks and the seed, which come first.
+
+#pragma once
+
+#include "common.cuh"
+
+constexpr int MAX_NODES = 256;   // nodes of a tree, the root included, over all passes
+constexpr int MAX_DEPTH = 64;    // draft positions per block
+constexpr int MAX_WIDTH = 8;     // candidates kept per draft position
+constexpr int MAX_STOP_IDS = 16;
+constexpr int HISTORY = 256;     // answer tokens that penalties look back on
+
+// BROKEN: the target drew from numbers that are not finite.
+enum Stop { RUNNING = 0, STOP_TOKEN = 1, MAX_TOKENS = 2, CONTEXT_FULL = 3, CANCELLED = 4, BROKEN = 5 };
+
+struct StepState {
+    u64 mask[MAX_NODES][4];      // ancestors or self of each node, a bit per node
+    u64 seed;
+
+    // The sequence.
+    int length;                  // committed positions: keys and values of [0, length) are final
+    int root;                    // the newest token of the answer: drawn, not yet run
+    int parity;                  // step & 1: which half of a double buffer this step writes
+    int pending;                 // accepted nodes of the last pass that recurrent and conv states have not seen yet
+    int absorbed;                // positions whose features the drafter has seen; [absorbed, length) wait
+    int stop;                    // enum Stop; once set, every later replay is a no-op
+    int answered;                // tokens of the answer so far, the root included
+    int steps;                   // steps since the turn began: the ring's write cursor
+
+    // The tree of this step. Node 0 is the root; parents come before children.
+    int n;                       // live nodes, the root included
+    int token[MAX_NODES];
+    int parent[MAX_NODES];
+    int depth[MAX_NODES];
+    float log_prob[MAX_NODES];   // the drafter's own log-probability of the node, 0 for the root
+    float path_log_prob[MAX_NODES];
+    int draw[MAX_NODES];         // the target's own token after each node
+    int path[MAX_NODES];         // accepted nodes of this step, the root first
+    int accepted;                // how many
+    int pending_path[MAX_NODES]; // accepted nodes of the last pass, the root first: see `pending`
+
+    // Candidates of the drafter: depth d (0-based) and rank r, best first.
+    int candidate[MAX_DEPTH][MAX_WIDTH];
+    float candidate_log_prob[MAX_DEPTH][MAX_WIDTH];
+
+    // Knobs of the turn; the host writes them before the first step, and between steps where asked to.
+    int budget;                  // nodes below the root
+    int draft_depth;             // draft positions used: block - 1, or 0 in plain decoding
+    int width;                   // candidates used per position: 1 for a chain
+    int chain_seed;
+    int draft_window;            // 0: all of the context
+    float log_p_min;             // -inf: off
+    float inv_tree_temperature;
+    float temperature;           // 0: greedy
+    int top_k;                   // 0: off
+    float top_p;                 // 1: off
+    float min_p;                 // 0: off
+    float repetition_penalty;    // 1: off
+    float frequency_penalty;     // 0: off
+    float presence_penalty;      // 0: off
+    int max_tokens;
+    int context_length;
+    int prompt_length;
+    int stop_ids[MAX_STOP_IDS];  // padded with -1
+
+    int history[HISTORY];        // the answer's last tokens: entry i % HISTORY is token i of the answer
+};

@@ -1,0 +1,37 @@
+"""Kernel tests run in both engines; one that is not there skips, and says why."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import pytest
+
+from support import engines
+
+
+@pytest.fixture(params=engines.ENGINES)
+def engine(request: pytest.FixtureRequest) -> engines.Engine:
+    """The emulator, then the GPU."""
+    reason = engines.missing(request.param)
+    if reason is not None:
+        pytest.skip(reason)
+    return engines.engine_named(request.param)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Fresh numbers every run; the printed seed repeats one."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")  # noqa: T201
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(params=engines.ENGINES)
+def device_name(request: pytest.FixtureRequest) -> str:
+    """Whose device a whole session runs on: see support.device_pairs."""
+    reason = engines.missing(request.param)
+    if reason is not None:
+        pytest.skip(reason)
+    name: str = request.param
+    return name

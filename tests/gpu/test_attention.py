@@ -1,0 +1,297 @@
+"""attention.cu against float64: preparation, split attention behind any context, the gated merge."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dflash_core.backends.cuda.attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.target_pass import COMBINE_THREADS
+from dflash_core.tree import ancestors
+from support.acts import BLOCK_F16, acts_f16
+from support.engines import Array, At, Engine
+from support.heads import (
+    EPS,
+    Bools,
+    Cache,
+    Floats,
+    attention,
+    frequencies,
+    normed,
+    planes,
+    queries,
+    rotated,
+    side_by_side,
+)
+from support.steps import random_parents, tree_state
+
+PLANES = 3
+HOPPER, GEFORCE, TURING = 232_448, 101_376, 65_536  # bytes of shared memory that one block may have
+SMALL = HeadShape(256, 2, 1, 64)
+GROUPS = {2: HeadShape(256, 4, 2, 64), 4: HeadShape(256, 4, 1, 64), 6: HeadShape(256, 12, 2, 64)}
+LENGTHS = (0, 1, 63, 64, 65, 1000, 4097)
+
+
+def order_for(heads: HeadShape, slots: int, shared_limit: int = HOPPER) -> SplitOrder:
+    return SplitOrder.of(heads, slots, 132, shared_limit)
+
+
+def tree_view(parents: list[int], length: int, rows: slice) -> Bools:
+    """What the nodes `rows` see of slots 0..length + nodes up to the last of them."""
+    mask = ancestors(parents)[rows, : rows.stop]
+    return np.concatenate([np.ones((len(mask), length), bool), mask], axis=1)
+
+
+@dataclass
+class Split:
+    """The partial results of one attn_split, and where they lie."""
+
+    launch: SplitLaunch
+    out: Array
+    stats: Array
+
+    def merged(self) -> Floats:
+        """(kv heads, rows, group, head_dim), merged here."""
+        heads = self.launch.heads
+        out, stats = self.out.numpy().astype(np.float64), self.stats.numpy().astype(np.float64)
+        seen = ~np.isneginf(stats[..., 0])
+        weight = np.where(seen, np.exp2(stats[..., 0] - stats[..., 0].max(axis=0)), 0)
+        total = (weight * stats[..., 1]).sum(axis=0)
+        value = np.where(seen[..., None], out * weight[..., None], 0).sum(axis=0) / total[..., None]
+        return value.reshape(heads.kv_heads, self.launch.rows, heads.group, heads.head_dim)
+
+
+def split(
+    engine: Engine,
+    launch: SplitLaunch,
+    state: npt.NDArray[np.void],
+    q: npt.NDArray[np.float16],
+    cache: Cache,
+    node0: int = 0,
+) -> Split:
+    out = engine.poisoned(launch.partial_shape, np.float32)
+    stats = engine.poisoned((*launch.partial_shape[:-1], 2), np.float32)
+    kernel = engine.kernel("attention.cu", "attn_split", {**launch.defines, "PLANES": PLANES})
+    arrays = [engine.array(x) for x in (q, cache.k, cache.v)]
+    args = [engine.array(state), np.int32(node0), np.int32(launch.rows), *arrays, np.int32(cache.k.shape[1])]
+    kernel(launch.grid, launch.block, [*args, out, stats], shared=launch.shared)
+    return Split(launch, out, stats)
+
+
+def combine(
+    engine: Engine, part: Split, state: npt.NDArray[np.void], projected: npt.NDArray[np.float32], node0: int = 0
+) -> Floats:
+    """(rows, heads * head_dim) as the acts hold them; NaN in rows that were not written."""
+    launch, heads = part.launch, part.launch.heads
+    width = heads.heads * heads.head_dim
+    groups = -(-width // 256)
+    acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
+    kernel = engine.kernel("attention.cu", "attn_combine", {**launch.defines, "PLANES": PLANES})
+    args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.splits)]
+    args += [engine.array(projected), np.int32(launch.rows), np.int32(heads.kv_heads), np.uint64(0), acts]
+    kernel((groups, launch.rows), COMBINE_THREADS, args)
+    return acts_f16(acts.numpy(), launch.rows, width)
+
+
+def apart(projected: npt.NDArray[np.float32], heads: HeadShape) -> tuple[Floats, Floats, Floats, Floats]:
+    """Planes of [attn_q | attn_k | attn_v] -> query, gate, key, value, each (heads or kv heads, rows, head_dim)."""
+    total, d = projected.astype(np.float64).sum(axis=0), heads.head_dim
+    q, k, v = np.split(total, [2 * heads.heads * d, (2 * heads.heads + heads.kv_heads) * d], axis=1)
+    query, gate = q.reshape(len(q), heads.heads, 2, d).transpose(2, 1, 0, 3)
+    key, value = (x.reshape(len(x), heads.kv_heads, d).transpose(1, 0, 2) for x in (k, v))
+    return query, gate, key, value
+
+
+def projection(rng: np.random.Generator, heads: HeadShape, rows: int) -> npt.NDArray[np.float32]:
+    return planes(rng, PLANES, rows, 2 * (heads.heads + heads.kv_heads) * heads.head_dim)
+
+
+@pytest.mark.parametrize(
+    ("heads", "length", "node0"), [(SMALL, 0, 0), (GROUPS[6], 300, 64), (SMALL, 262_079, 0), (SMALL, 262_000, 192)]
+)
+def test_prepare(engine: Engine, rng: np.random.Generator, heads: HeadShape, length: int, node0: int) -> None:
+    rows, d = 8, heads.head_dim
+    live = int(rng.integers(1, rows + 1))
+    parents = random_parents(node0 + live, rng)
+    state = tree_state(parents, length)
+    projected = projection(rng, heads, rows)
+    q_norm, k_norm = rng.standard_normal((2, d)).astype(np.float32)
+    # Far out, memory for the slots around the pass has to do: a pointer as far before it gives them their numbers.
+    first = length if heads.kv_heads == 1 else 0
+    slots = length + node0 + rows + 1
+    q = engine.poisoned((heads.kv_heads, rows, heads.group, d), np.float16)
+    k, v = (engine.poisoned((heads.kv_heads, slots - first, d), np.float16) for _ in range(2))
+    launch = SplitLaunch.of(heads, order_for(heads, 4096), rows, HOPPER)
+    kernel = engine.kernel("attention.cu", "attn_prepare", {**launch.defines, "PLANES": PLANES})
+    args = [engine.array(state), np.int32(node0), engine.array(projected), np.int32(rows), np.int32(heads.kv_heads)]
+    args += [engine.array(x) for x in (q_norm, k_norm, frequencies(heads.rotary))]
+    args += [np.float32(EPS), np.float32(heads.query_scale), q, At(k, -first * d), At(v, -first * d), np.int32(slots)]
+    kernel((-(-(heads.heads + 2 * heads.kv_heads) // 4), rows), 128, args)
+
+    query, _, key, value = (x[:, :live] for x in apart(projected, heads))
+    positions = length + ancestors(parents)[node0:].sum(axis=1) - 1
+    query = rotated(normed(query, q_norm), positions, heads.rotary) * heads.query_scale
+    key = rotated(normed(key, k_norm), positions, heads.rotary)
+    query = query.reshape(heads.kv_heads, heads.group, live, d).transpose(0, 2, 1, 3)
+    at = length + node0 - first
+    for found, expected in (
+        (q.numpy()[:, :live], query),
+        (k.numpy()[:, at : at + live], key),
+        (v.numpy()[:, at : at + live], value),
+    ):
+        np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2**-10, atol=4e-6)
+    assert np.isnan(q.numpy()[:, live:]).all(), "a padding row wrote a query"
+    for x in (k.numpy(), v.numpy()):
+        assert np.isnan(x[:, :at]).all(), "something before the pass was overwritten"
+        assert np.isnan(x[:, at + live :]).all(), "a padding row was cached"
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_split_behind_any_context(engine: Engine, rng: np.random.Generator, group: int, length: int) -> None:
+    heads, width = GROUPS[group], int(rng.choice([8, 16, 24]))
+    n = int(rng.integers(1, width + 1))
+    parents = random_parents(n, rng)
+    cache = Cache.random(rng, heads, length + n, length + 64)
+    q = queries(rng, heads, width, n)
+    launch = SplitLaunch.of(heads, order_for(heads, length + 64), width, HOPPER)
+    found = split(engine, launch, tree_state(parents, length), q, cache).merged()
+    view = tree_view(parents, length, slice(0, n))
+    expected, bound = attention(q[:, :n], cache.k[:, : length + n], cache.v[:, : length + n], view)
+    assert (np.abs(found[:, :n] - expected) <= bound).all()
+    assert np.isnan(found[:, n:]).all(), "a padding row wrote"
+
+
+@pytest.mark.parametrize("shared_limit", [HOPPER, GEFORCE, TURING])
+@pytest.mark.parametrize("row_warps", [1, 2])
+def test_every_layout(engine: Engine, rng: np.random.Generator, shared_limit: int, row_warps: int) -> None:
+    heads, length, n = GROUPS[6], 500, 24
+    parents = random_parents(n, rng)
+    cache = Cache.random(rng, heads, length + n, length + 64)
+    q = queries(rng, heads, n, n)
+    order = order_for(heads, length + 64, shared_limit)
+    launch = SplitLaunch.of(heads, order, n, shared_limit, row_warps=row_warps)
+    assert launch.shared <= shared_limit
+    found = split(engine, launch, tree_state(parents, length), q, cache).merged()
+    expected, bound = attention(
+        q, cache.k[:, : length + n], cache.v[:, : length + n], tree_view(parents, length, slice(0, n))
+    )
+    assert (np.abs(found - expected) <= bound).all()
+
+
+@pytest.mark.parametrize(("length", "width"), [(900, 24), (32_768, 1), (32_768, 64)])
+def test_split_of_a_27b(engine: Engine, rng: np.random.Generator, length: int, width: int) -> None:
+    if not engine.real:
+        pytest.skip("too much for the emulator; the same code runs there on small shapes")
+    heads = HeadShape(256, 24, 4, 64)
+    parents = random_parents(width, rng)
+    cache = Cache.random(rng, heads, length + width, length + 64)
+    q = queries(rng, heads, width, width)
+    launch = SplitLaunch.of(heads, order_for(heads, length + 64), width, HOPPER)
+    found = split(engine, launch, tree_state(parents, length), q, cache).merged()
+    view = tree_view(parents, length, slice(0, width))
+    expected, bound = attention(q, cache.k[:, : length + width], cache.v[:, : length + width], view)
+    assert (np.abs(found - expected) <= bound).all()
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+@pytest.mark.parametrize("splits", [1, 3, 40])
+def test_any_division_into_splits(engine: Engine, rng: np.random.Generator, splits: int, chunk: int) -> None:
+    heads, length, n = SMALL, int(rng.integers(1000, 1200)), 8
+    parents = random_parents(n, rng)
+    cache = Cache.random(rng, heads, length + n, length + 64)
+    q = queries(rng, heads, n, n)
+    order = dataclasses.replace(order_for(heads, length + 64), splits=splits, chunk=chunk)
+    launch = SplitLaunch.of(heads, order, n, HOPPER)
+    found = split(engine, launch, tree_state(parents, length), q, cache).merged()
+    view = tree_view(parents, length, slice(0, n))
+    expected, bound = attention(q, cache.k[:, : length + n], cache.v[:, : length + n], view)
+    assert (np.abs(found - expected) <= bound).all()
+
+
+@pytest.mark.parametrize("node0", [64, 128, 192])
+def test_later_passes_see_earlier_ones(engine: Engine, rng: np.random.Generator, node0: int) -> None:
+    heads, length, width = GROUPS[4], int(rng.integers(0, 200)), 64
+    n = node0 + int(rng.integers(1, width + 1))
+    parents = random_parents(n, rng)
+    cache = Cache.random(rng, heads, length + n, length + 256)
+    q = queries(rng, heads, width, n - node0)
+    launch = SplitLaunch.of(heads, order_for(heads, length + 256), width, HOPPER)
+    found = split(engine, launch, tree_state(parents, length), q, cache, node0).merged()
+    view = tree_view(parents, length, slice(node0, n))
+    expected, bound = attention(q[:, : n - node0], cache.k[:, : length + n], cache.v[:, : length + n], view)
+    assert (np.abs(found[:, : n - node0] - expected) <= bound).all()
+
+
+def test_a_pass_without_nodes_writes_nothing(engine: Engine, rng: np.random.Generator) -> None:
+    heads, length = SMALL, 100
+    state = tree_state(random_parents(20, rng), length)
+    cache = Cache.random(rng, heads, length + 20, length + 256)
+    launch = SplitLaunch.of(heads, order_for(heads, 4096), 64, HOPPER)
+    part = split(engine, launch, state, queries(rng, heads, 64, 0), cache, node0=64)
+    assert np.isnan(part.out.numpy()).all()
+    assert np.isnan(part.stats.numpy()).all()
+    assert np.isnan(combine(engine, part, state, projection(rng, heads, 64), node0=64)).all()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_combine(engine: Engine, rng: np.random.Generator, group: int) -> None:
+    heads, width, length = GROUPS[group], 8, int(rng.integers(0, 700))
+    n = int(rng.integers(1, width + 1))
+    parents = random_parents(n, rng)
+    state = tree_state(parents, length)
+    cache = Cache.random(rng, heads, length + n, length + 64)
+    part = split(
+        engine,
+        SplitLaunch.of(heads, order_for(heads, length + 64), width, HOPPER),
+        state,
+        queries(rng, heads, width, n),
+        cache,
+    )
+    projected = projection(rng, heads, width)
+    found = combine(engine, part, state, projected)
+    gate = apart(projected, heads)[1].transpose(1, 0, 2).reshape(width, -1)
+    expected = side_by_side(part.merged())[:n] / (1 + np.exp(-gate[:n]))
+    np.testing.assert_allclose(found[:n], expected, rtol=2**-10, atol=1e-6)
+    assert np.isnan(found[n:]).all(), "a padding row wrote"
+
+
+@pytest.mark.parametrize("length", [0, 130, 700])
+def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.Generator, length: int) -> None:
+    """Also where the wider pass brings more live rows, more live splits and another layout."""
+    heads, slots = GROUPS[6], length + 64
+    parents = random_parents(64, rng)
+    cache = Cache.random(rng, heads, length + 64, slots)
+    q, projected = queries(rng, heads, 64, 64), projection(rng, heads, 64)
+    order = order_for(heads, slots)
+    results = {}
+    for width, row_warps in ((1, 1), (8, 1), (24, 1), (24, 3), (64, 1)):
+        launch = SplitLaunch.of(heads, order, width, HOPPER, row_warps=row_warps)
+        state = tree_state(parents, length)
+        part = split(engine, launch, state, np.ascontiguousarray(q[:, :width]), cache)
+        results[width, row_warps] = combine(engine, part, state, np.ascontiguousarray(projected[:, :width]))
+    widest = results[64, 1]
+    assert np.isfinite(widest).all()
+    for (width, row_warps), found in results.items():
+        np.testing.assert_array_equal(found, widest[:width], f"{width} rows, {row_warps} row warps")
+
+
+def test_a_chain_has_the_bits_of_single_steps(engine: Engine, rng: np.random.Generator) -> None:
+    heads, length, n = GROUPS[6], 120, 16
+    slots = length + 64
+    cache = Cache.random(rng, heads, length + n, slots)
+    q, projected = queries(rng, heads, n, n), projection(rng, heads, n)
+    order = order_for(heads, slots)
+    state = tree_state(range(-1, n - 1), length)
+    chain = combine(engine, split(engine, SplitLaunch.of(heads, order, n, HOPPER), state, q, cache), state, projected)
+    one = SplitLaunch.of(heads, order, 1, HOPPER)
+    for node in range(n):
+        at = slice(node, node + 1)
+        state = tree_state([-1], length + node)
+        part = split(engine, one, state, np.ascontiguousarray(q[:, at]), cache)
+        found = combine(engine, part, state, np.ascontiguousarray(projected[:, at]))
+        np.testing.assert_array_equal(found[0], chain[node], f"node {node}")

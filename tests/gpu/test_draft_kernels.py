@@ -1,0 +1,180 @@
+"""draft.cu against float64: context taken in, a block's queries and keys, its attention as models/dflash.py has it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dflash_core.backends.cuda.attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.target_pass import COMBINE_THREADS
+from support.acts import BLOCK_F16, acts_f16
+from support.engines import At, Engine
+from support.heads import (
+    EPS,
+    Bools,
+    Cache,
+    Floats,
+    attention,
+    frequencies,
+    normed,
+    planes,
+    queries,
+    rotated,
+    side_by_side,
+)
+from support.steps import tree_state
+
+PLANES = 2
+HEADS = HeadShape(128, 8, 2, 128)
+HOPPER, GEFORCE = 232_448, 101_376
+ORDER = SplitOrder.of(HEADS, 8192, 132, HOPPER)
+PREPARE_WARPS = 4
+
+
+def kernel(engine: Engine, name: str, launch: SplitLaunch | None = None):
+    chosen = launch or SplitLaunch.of(HEADS, ORDER, 16, HOPPER)
+    return engine.kernel("draft.cu", name, {**chosen.defines, "PLANES": PLANES})
+
+
+def state(length: int, **fields: int) -> npt.NDArray[np.void]:
+    return tree_state([-1], length, **({"draft_window": 0} | fields))
+
+
+@pytest.mark.parametrize("width", [256, 1920, 2000])
+def test_gather(engine: Engine, rng: np.random.Generator, width: int) -> None:
+    rows, row0, waiting = 8, int(rng.integers(0, 20)), int(rng.integers(0, 40))
+    features = rng.standard_normal((64, width)).astype(np.float32)
+    groups = -(-width // 256)
+    acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
+    args = [engine.array(state(1000, absorbed=1000 - waiting)), np.int32(row0), engine.array(features)]
+    kernel(engine, "draft_gather")((-(-groups // 4), rows), 128, [*args, np.int32(width), np.uint64(0), acts])
+
+    found = acts_f16(acts.numpy(), rows, groups * 256)
+    live = min(max(waiting - row0, 0), rows)
+    np.testing.assert_allclose(found[:live, :width], features[row0 : row0 + live], rtol=2**-10, atol=1e-5)
+    assert (found[:live, width:] == 0).all(), "the padding of the last group"
+    assert np.isnan(found[live:]).all(), "a padding row wrote"
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("absorbed", [0, 700, 262_100])
+def test_absorb(engine: Engine, rng: np.random.Generator, layers: int, absorbed: int) -> None:
+    rows, row0, d = 8, 8 * int(rng.integers(0, 2)), HEADS.head_dim
+    kv_heads = 1 if absorbed > 10_000 else 2  # far out the cache begins near the rows in question
+    waiting = int(rng.integers(1, 20))
+    live = min(max(waiting - row0, 0), rows)
+    projected = planes(rng, PLANES, rows, layers * 2 * kv_heads * d)
+    k_norm = rng.standard_normal((layers, d)).astype(np.float32)
+    first = absorbed if kv_heads == 1 else 0
+    slots = absorbed - first + 40
+    k, v = (engine.poisoned((layers, kv_heads, slots, d), np.float16) for _ in range(2))
+    args = [engine.array(state(absorbed + waiting, absorbed=absorbed)), np.int32(row0), engine.array(projected)]
+    args += [np.int32(rows), np.int32(layers), np.int32(kv_heads), engine.array(k_norm)]
+    args += [engine.array(frequencies(d)), np.float32(EPS), At(k, -first * d), At(v, -first * d)]
+    args += [np.uint64(kv_heads * slots * d), np.int32(slots)]
+    kernel(engine, "draft_absorb")((-(-layers * 2 * kv_heads // PREPARE_WARPS), rows), 32 * PREPARE_WARPS, args)
+
+    total = projected.astype(np.float64).sum(axis=0)[:live].reshape(live, layers, 2, kv_heads, d)
+    at = absorbed - first + row0
+    for layer in range(layers):
+        key, value = total[:, layer].transpose(1, 2, 0, 3)
+        key = rotated(normed(key, k_norm[layer]), absorbed + row0 + np.arange(live), d)
+        for cache, expected in ((k.numpy()[layer], key), (v.numpy()[layer], value)):
+            found = cache[:, at : at + live].astype(np.float64)
+            np.testing.assert_allclose(found, expected, rtol=2**-10, atol=4e-6)
+            assert np.isnan(cache[:, :at]).all()
+            assert np.isnan(cache[:, at + live :]).all()
+
+
+@pytest.mark.parametrize("block", [16, 10])
+def test_prepare(engine: Engine, rng: np.random.Generator, block: int) -> None:
+    rows, d, length = 16, HEADS.head_dim, int(rng.integers(0, 3000))
+    projected = planes(rng, PLANES, rows, (HEADS.heads + 2 * HEADS.kv_heads) * d)
+    q_norm, k_norm = rng.standard_normal((2, d)).astype(np.float32)
+    slots = length + 64
+    q = engine.poisoned((HEADS.kv_heads, rows, HEADS.group, d), np.float16)
+    k, v = (engine.poisoned((HEADS.kv_heads, slots, d), np.float16) for _ in range(2))
+    args = [engine.array(state(length)), np.int32(block), engine.array(projected), np.int32(rows)]
+    args += [np.int32(HEADS.kv_heads), *(engine.array(x) for x in (q_norm, k_norm, frequencies(d)))]
+    args += [np.float32(EPS), np.float32(HEADS.query_scale), q, k, v, np.int32(slots)]
+    tasks = HEADS.heads + 2 * HEADS.kv_heads
+    kernel(engine, "draft_prepare")((-(-tasks // PREPARE_WARPS), rows), 32 * PREPARE_WARPS, args)
+
+    total = projected.astype(np.float64).sum(axis=0)[:block].reshape(block, tasks, d).transpose(1, 0, 2)
+    query, key, value = np.split(total, [HEADS.heads, HEADS.heads + HEADS.kv_heads])
+    positions = length + np.arange(block)
+    query = rotated(normed(query, q_norm), positions, d) * HEADS.query_scale
+    query = query.reshape(HEADS.kv_heads, HEADS.group, block, d).transpose(0, 2, 1, 3)
+    key = rotated(normed(key, k_norm), positions, d)
+    np.testing.assert_allclose(q.numpy()[:, :block].astype(np.float64), query, rtol=2**-10, atol=4e-6)
+    assert np.isnan(q.numpy()[:, block:]).all()
+    for cache, expected in ((k.numpy(), key), (v.numpy(), value)):
+        np.testing.assert_allclose(
+            cache[:, length : length + block].astype(np.float64), expected, rtol=2**-10, atol=4e-6
+        )
+        assert np.isnan(cache[:, :length]).all()
+        assert np.isnan(cache[:, length + block :]).all()
+
+
+def block_view(length: int, block: int, *, window: int, causal: bool, draft_window: int) -> Bools:
+    """Which slots the rows of a block see: models/dflash.py, DraftBlock."""
+    slots = np.arange(length + block)
+    behind = length + np.arange(block)[:, None] - slots
+    first = max(0, length - draft_window if draft_window else 0, length - window + 1 if window else 0)
+    view = np.broadcast_to(slots >= first, behind.shape)
+    if causal:
+        view = view & (behind >= 0)
+    if window:
+        view = view & (behind < window)
+    return view
+
+
+def run_block(
+    engine: Engine,
+    launch: SplitLaunch,
+    view: dict[str, int],
+    st: npt.NDArray[np.void],
+    q: npt.NDArray[np.float16],
+    cache: Cache,
+    block: int,
+) -> Floats:
+    """draft_split and draft_combine: (rows, heads * head_dim)."""
+    heads, rows = launch.heads, launch.rows
+    out = engine.poisoned(launch.partial_shape, np.float32)
+    stats = engine.poisoned((*launch.partial_shape[:-1], 2), np.float32)
+    args = [engine.array(st), np.int32(block), np.int32(rows), np.int32(view["window"]), np.int32(view["causal"])]
+    args += [*(engine.array(x) for x in (q, cache.k, cache.v)), np.int32(cache.k.shape[1]), out, stats]
+    kernel(engine, "draft_split", launch)(launch.grid, launch.block, args, shared=launch.shared)
+    width = heads.heads * heads.head_dim
+    acts = engine.poisoned((width // 256 * 8, BLOCK_F16), np.uint8)
+    args = [np.int32(block), out, stats, np.int32(launch.order.splits), np.int32(rows), np.int32(heads.kv_heads)]
+    kernel(engine, "draft_combine", launch)((width // 256, rows), COMBINE_THREADS, [*args, np.uint64(0), acts])
+    return acts_f16(acts.numpy(), rows, width)
+
+
+@pytest.mark.parametrize("length", [0, 1, 62, 63, 64, 65, 94, 500, 2100])
+@pytest.mark.parametrize(
+    ("window", "causal", "draft_window"),
+    [(0, False, 0), (0, True, 0), (24, True, 0), (24, False, 0), (200, True, 100), (100, True, 300), (0, False, 130)],
+)
+def test_block_attention(
+    engine: Engine, rng: np.random.Generator, length: int, window: int, causal: bool, draft_window: int
+) -> None:
+    rows = 16
+    block = int(rng.choice([16, 11]))
+    view = block_view(length, block, window=window, causal=causal, draft_window=draft_window)
+    order = dataclasses.replace(ORDER, splits=int(rng.choice([1, 4, 17])))
+    # Tiles that no row sees are not read: NaN below them, and behind the block.
+    first = int(view.any(axis=0).argmax()) // order.tile * order.tile
+    cache = Cache.random(rng, HEADS, length + block, length + 64, first)
+    q = queries(rng, HEADS, rows, block)
+    launch = SplitLaunch.of(HEADS, order, rows, int(rng.choice([HOPPER, GEFORCE])))
+    st = state(length, draft_window=draft_window)
+    found = run_block(engine, launch, {"window": window, "causal": causal}, st, q, cache, block)
+    expected, bound = attention(q[:, :block], cache.k[:, : length + block], cache.v[:, : length + block], view)
+    slack = side_by_side(bound) + 2**-10 * np.abs(side_by_side(expected))
+    assert (np.abs(found[:block] - side_by_side(expected)) <= slack).all()
+    assert np.isnan(found[block:]).all(), "a padding row wrote"

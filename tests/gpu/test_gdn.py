@@ -1,0 +1,417 @@
+"""gdn.cu and gdn_tree.cu against the recurrence in float64: trees of any shape, any accepted path, many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dflash_core.backends.cuda.gdn import DIM, DeltaLaunch, DeltaShape
+from dflash_core.errors import UnsupportedError
+from support import oracles
+from support.acts import BLOCK_F16, BLOCK_Q8, acts_f16
+from support.engines import Array, Engine
+from support.oracles import DeltaNode, DeltaState, DeltaWeights, Float32s, Floats
+from support.steps import random_parents, tree_state
+
+HOPPER, GEFORCE, TURING = 232_448, 101_376, 65_536  # bytes of shared memory that one block may have
+SMALL = (1, 3)  # key heads, value heads
+SPLITS = 11
+EPS = 1e-6
+PASS = 64
+
+
+def chain(n: int) -> list[int]:
+    return list(range(-1, n - 1))
+
+
+def star(n: int) -> list[int]:
+    return [-1] + [0] * (n - 1)
+
+
+def path_to(node: int, parents: Sequence[int]) -> list[int]:
+    path = [node]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
+@dataclass(frozen=True)
+class Projected:
+    """What the projection gave for the rows of a tree: f32 planes (SPLITS, n, ...) of each part."""
+
+    qkv: Float32s
+    gate: Float32s
+    alpha: Float32s
+    beta: Float32s
+
+    @staticmethod
+    def random(rng: np.random.Generator, weights: DeltaWeights, n: int) -> Projected:
+        widths = (weights.channels, weights.value_heads * DIM, weights.value_heads, weights.value_heads)
+        parts = (rng.standard_normal((SPLITS, n, width)) / np.sqrt(SPLITS / 2) for width in widths)
+        return Projected(*(part.astype(np.float32) for part in parts))
+
+    def rows(self, nodes: Any) -> Projected:
+        return Projected(*(part[:, nodes] for part in (self.qkv, self.gate, self.alpha, self.beta)))
+
+    def planes(self, rows: int) -> tuple[Float32s, dict[str, int]]:
+        """All parts side by side for a pass of `rows`, NaN wherever nothing may be read, and where the parts begin."""
+        parts = (self.qkv, self.gate, self.alpha, self.beta)
+        starts, width = [], 0
+        for part in parts:
+            starts.append(width)
+            width += -(-part.shape[-1] // 16) * 16
+        out = np.full((SPLITS, rows, width), np.nan, np.float32)
+        for start, part in zip(starts, parts):
+            out[:, : part.shape[1], start : start + part.shape[-1]] = part
+        return out, dict(zip(("qkv", "gate", "alpha", "beta"), starts))
+
+    def oracle(self, weights: DeltaWeights, parents: Sequence[int], state: DeltaState) -> list[DeltaNode]:
+        qkv, alpha, beta = (oracles.planes_sum(part) for part in (self.qkv, self.alpha, self.beta))
+        return oracles.delta_tree(weights, qkv, alpha, beta, parents, state)
+
+
+class Layer:
+    """One layer's memory in an engine, and the kernels that work on it. Everything unwritten is poison."""
+
+    def __init__(
+        self, engine: Engine, weights: DeltaWeights, state: DeltaState, capacity: int, limit: int = HOPPER
+    ) -> None:
+        self.engine, self.weights, self.capacity, self.limit = engine, weights, capacity, limit
+        self.shape = DeltaShape.of(weights.key_heads, weights.value_heads, DIM, DIM, oracles.TAPS)
+        memory = self.shape.layer_shapes(capacity)
+        self.memory = {
+            name: engine.poisoned(shape, np.float64 if name == "decay" else np.float32)
+            for name, shape in memory.items()
+        }
+        self.memory["s"].set(state.s.astype(np.float32))
+        self.memory["conv"].set(state.conv.astype(np.float32))
+        self.constants = [engine.array(x) for x in (weights.conv, weights.a, weights.dt)]
+        self.scratch: dict[str, Array] = {}
+
+    def run(
+        self,
+        projected: Projected,
+        parents: Sequence[int],
+        *,
+        nodes: int = 0,
+        pending: Sequence[int] = (),
+        parity: int = 0,
+        **state: int,
+    ) -> Floats:
+        """All passes of one step; returns outputs (n, value_heads, DIM). `nodes`: rows of a pass, or just enough."""
+        n = len(parents)
+        step = tree_state(parents, 1000, pending=len(pending), parity=parity, **state)
+        step["pending_path"][0, : len(pending)] = pending
+        st = self.engine.array(step)
+        outputs = []
+        for node0 in range(0, n, PASS):
+            rows = range(node0, min(n, node0 + PASS))
+            launch = DeltaLaunch.of(self.shape, nodes or len(rows), self.limit)
+            outputs.append(self.one_pass(st, launch, projected.rows(slice(node0, node0 + PASS)), node0)[: len(rows)])
+        return np.concatenate(outputs)
+
+    def one_pass(self, st: Array, launch: DeltaLaunch, projected: Projected, node0: int) -> Floats:
+        planes, starts = projected.planes(launch.nodes)
+        self.scratch = {
+            name: self.engine.poisoned(shape, np.float32) for name, shape in self.shape.pass_shapes().items()
+        }
+        m, x = self.memory, self.scratch
+        capacity = np.int32(self.capacity)
+        arguments = [st, np.int32(node0), self.engine.array(planes), np.int32(launch.nodes), np.int32(planes.shape[-1])]
+        arguments += [np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
+        arguments += [m["conv"], m["inputs"], x["q"], m["k"], x["v"], x["beta"], m["decay"], capacity]
+        prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.defines, "SPLITS": SPLITS})
+        prepare(launch.prepare_grid, launch.prepare_block, arguments)
+        arguments = [st, np.int32(node0), m["s"], m["k"], m["u"], m["decay"], x["q"], x["v"], x["beta"], x["out"]]
+        tree = self.engine.kernel("gdn_tree.cu", "gdn_tree", launch.defines)
+        tree(launch.tree_grid, launch.tree_block, [*arguments, capacity], shared=launch.tree_shared)
+        return x["out"].numpy().astype(np.float64)
+
+    def flush(self, pending: Sequence[int], parity: int, **state: int) -> None:
+        flush([self], pending, parity, **state)
+
+    def check_state(self, expected: DeltaState, tolerance: float = 2e-5) -> None:
+        close(self.memory["s"].numpy(), expected.s, tolerance)
+        close(self.memory["conv"].numpy(), expected.conv, 2e-6)
+
+
+def flush(layers: Sequence[Layer], pending: Sequence[int], parity: int, **state: int) -> None:
+    """gdn_flush over layers of one shape, whose memory it wants side by side."""
+    first = layers[0]
+    engine, launch = first.engine, DeltaLaunch.of(first.shape, 8, first.limit)
+    step = tree_state([-1], 1000, pending=len(pending), parity=parity, **state)
+    step["pending_path"][0, : len(pending)] = pending
+    joined = {name: engine.array(np.stack([x.memory[name].numpy() for x in layers])) for name in first.memory}
+    arguments = [engine.array(step), *(joined[name] for name in ("s", "k", "u", "decay", "conv", "inputs"))]
+    kernel = engine.kernel("gdn_flush.cu", "gdn_flush", launch.defines)
+    kernel(launch.flush_grid(len(layers)), launch.tree_block, [*arguments, np.int32(first.capacity)])
+    for i, layer in enumerate(layers):
+        for name in ("s", "conv"):
+            layer.memory[name].set(joined[name].numpy()[i])
+
+
+def close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    """Relative to the largest expected value of the last two dimensions."""
+    scale = np.abs(expected).max(axis=(-2, -1), keepdims=True)
+    assert np.isfinite(found).all()
+    np.testing.assert_array_less(np.abs(found - expected) / scale, tolerance)
+
+
+def started(
+    engine: Engine, rng: np.random.Generator, heads: tuple[int, int] = SMALL, capacity: int = 64, limit: int = HOPPER
+) -> tuple[Layer, DeltaState]:
+    weights = DeltaWeights.random(rng, *heads)
+    state = DeltaState.random(rng, weights)
+    rounded = DeltaState(*(x.astype(np.float32).astype(np.float64) for x in (state.s, state.conv)))
+    return Layer(engine, weights, rounded, capacity, limit), rounded
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 16, 24, 33, 48, 64])
+@pytest.mark.parametrize("kind", ["random", "chain", "star"])
+def test_a_tree_is_the_recurrence_along_each_of_its_paths(
+    engine: Engine, rng: np.random.Generator, n: int, kind: str
+) -> None:
+    layer, state = started(engine, rng)
+    parents = {"chain": chain, "star": star, "random": lambda n: random_parents(n, rng)}[kind](n)
+    projected = Projected.random(rng, layer.weights, n)
+    parity = int(rng.integers(2))
+    out = layer.run(projected, parents, nodes=max(1, -(-n // 8) * 8 if n > 1 else 1), parity=parity)
+    nodes = projected.oracle(layer.weights, parents, state)
+
+    close(out, np.stack([node.out for node in nodes]), 2e-5)
+    m, x = {k: v.numpy() for k, v in layer.memory.items()}, {k: v.numpy() for k, v in layer.scratch.items()}
+    close(x["q"][:, :n], np.stack([node.q for node in nodes], 1), 1e-5)
+    close(m["k"][parity, :, :n], np.stack([node.k for node in nodes], 1), 1e-5)
+    close(x["v"][:, :n], np.stack([node.v for node in nodes], 1), 1e-5)
+    close(m["u"][:, :n], np.stack([node.u for node in nodes], 1), 2e-5)
+    np.testing.assert_allclose(x["beta"][:, :n], np.stack([node.beta for node in nodes], 1), rtol=1e-5)
+    np.testing.assert_allclose(m["decay"][parity, :, :n], np.stack([node.decay for node in nodes], 1), rtol=1e-5)
+    np.testing.assert_allclose(m["inputs"][:n], oracles.planes_sum(projected.qkv), atol=3e-6)
+    # Nothing was pending: the committed state stands. And no row behind the tree's was touched.
+    np.testing.assert_array_equal(m["s"], state.s.astype(np.float32))
+    np.testing.assert_array_equal(m["conv"], state.conv.astype(np.float32))
+    for rest in (m["k"][parity, :, n:], m["k"][1 - parity], m["u"][:, n:], m["inputs"][n:], m["decay"][1 - parity]):
+        assert np.isnan(rest).all()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("n", [1, 3, 24, 64])
+def test_the_next_step_commits_the_accepted_path(
+    engine: Engine, rng: np.random.Generator, n: int, flushed: bool
+) -> None:
+    layer, state = started(engine, rng)
+    parents = random_parents(n, rng) if n < 64 else chain(n)
+    first = Projected.random(rng, layer.weights, n)
+    layer.run(first, parents, parity=1)
+    nodes = first.oracle(layer.weights, parents, state)
+    pending = path_to(n - 1 if n == 64 else int(rng.integers(n)), parents)
+    after = nodes[pending[-1]].after
+    if flushed:
+        layer.flush(pending, parity=0, stop=1)
+        layer.check_state(after)
+        return
+    # The next tree overwrites the rows that its commit comes from.
+    parents = random_parents(16, rng)
+    second = Projected.random(rng, layer.weights, 16)
+    out = layer.run(second, parents, nodes=16, pending=pending, parity=0)
+    layer.check_state(after)
+    close(out, np.stack([node.out for node in second.oracle(layer.weights, parents, after)]), 4e-5)
+
+
+def test_every_length_of_path(engine: Engine, rng: np.random.Generator) -> None:
+    """1..16 accepted nodes of one tree, on the spine and off it: the convolution reaches back into the old state."""
+    layer, state = started(engine, rng, (1, 1))
+    parents = [*chain(16), 0, 16, 3, 18, 19]
+    projected = Projected.random(rng, layer.weights, len(parents))
+    layer.run(projected, parents, parity=1)
+    nodes = projected.oracle(layer.weights, parents, state)
+    kept = {name: array.numpy() for name, array in layer.memory.items()}
+    for last in range(len(parents)):
+        for name in ("s", "conv"):
+            layer.memory[name].set(kept[name])
+        layer.flush(path_to(last, parents), parity=0)
+        layer.check_state(nodes[last].after)
+
+
+@pytest.mark.parametrize("n", [65, 100, 200, 256])
+def test_large_trees_take_several_passes(engine: Engine, rng: np.random.Generator, n: int) -> None:
+    layer, state = started(engine, rng, (1, 1), capacity=256)
+    # Paths that leave a pass and are met again in a later one.
+    parents = [-1] + [int(rng.integers(max(0, node - int(rng.integers(1, 150))), node)) for node in range(1, n)]
+    projected = Projected.random(rng, layer.weights, n)
+    out = layer.run(projected, parents, parity=1)
+    nodes = projected.oracle(layer.weights, parents, state)
+    close(out, np.stack([node.out for node in nodes]), 2e-5)
+    pending = path_to(n - 1, parents)
+    one = Projected.random(rng, layer.weights, 1)
+    out = layer.run(one, [-1], pending=pending, parity=0)
+    after = nodes[-1].after
+    layer.check_state(after)
+    close(out, one.oracle(layer.weights, [-1], after)[0].out[None], 4e-5)
+
+
+@pytest.mark.parametrize("accepted", [1, 5, 70])
+def test_a_chain_over_several_passes_with_a_commit_in_the_first(
+    engine: Engine, rng: np.random.Generator, accepted: int
+) -> None:
+    layer, state = started(engine, rng, (1, 1), capacity=128)
+    first, second = Projected.random(rng, layer.weights, 70), Projected.random(rng, layer.weights, 90)
+    layer.run(first, chain(70), parity=0)
+    out = layer.run(second, chain(90), pending=range(accepted), parity=1)
+    after = first.oracle(layer.weights, chain(70), state)[accepted - 1].after
+    nodes = second.oracle(layer.weights, chain(90), after)
+    close(out, np.stack([node.out for node in nodes]), 6e-5)
+    layer.check_state(after)
+
+
+def test_many_steps_are_one_row_at_a_time(engine: Engine, rng: np.random.Generator) -> None:
+    """Trees with commits, prefill chunks and single rows in any order leave what the recurrence leaves; float32 errors
+    do not pile up."""
+    layer, state = started(engine, rng, (1, 2))
+    pending: list[int] = []
+    parity, expected = 0, state
+    for step in range(20):
+        n = [1, 24, 64, 1, 8][step % 5]
+        parents = chain(n) if n == 64 else random_parents(n, rng)
+        projected = Projected.random(rng, layer.weights, n)
+        out = layer.run(projected, parents, nodes=n, pending=pending, parity=parity)
+        layer.check_state(expected, 1e-4)
+        nodes = projected.oracle(layer.weights, parents, expected)
+        close(out, np.stack([node.out for node in nodes]), 1e-4)
+        pending = path_to(n - 1 if n == 64 else int(rng.integers(n)), parents)
+        expected, parity = nodes[pending[-1]].after, 1 - parity
+    layer.flush(pending, parity)
+    layer.check_state(expected, 1e-4)
+
+
+def test_a_row_depends_on_its_ancestors_alone(engine: Engine, rng: np.random.Generator) -> None:
+    """Bit for bit: whatever else is in the tree, however wide the pass, however the heads are cut into slices."""
+    weights = DeltaWeights.random(rng, *SMALL)
+    state = DeltaState.random(rng, weights)
+    parents = random_parents(40, rng)
+    projected = Projected.random(rng, weights, 40)
+
+    def outputs(keep: Sequence[int], nodes: int, limit: int = HOPPER) -> tuple[np.ndarray, ...]:
+        layer = Layer(engine, weights, state, 64, limit)
+        inner = [keep.index(parents[i]) if parents[i] >= 0 else -1 for i in keep]
+        out = layer.run(projected.rows(list(keep)), inner, nodes=nodes)
+        return out, layer.memory["u"].numpy()[:, : len(keep)].transpose(1, 0, 2)
+
+    everything = outputs(range(40), 40)
+    for limit in (GEFORCE, 90_000):
+        for a, b in zip(outputs(range(40), 48, limit), everything):
+            np.testing.assert_array_equal(a, b)
+    for last in (0, 1, 17, 39):
+        path = path_to(last, parents)
+        widths = {1: (1, 8, 64)}.get(len(path), (-(-len(path) // 8) * 8, 64))
+        for nodes in widths:
+            for a, b in zip(outputs(path, nodes), everything):
+                np.testing.assert_array_equal(a, b[path])
+
+
+def test_the_commit_is_the_same_in_every_kernel(engine: Engine, rng: np.random.Generator) -> None:
+    """Bit for bit: in front of one row, in front of a wide pass, in slices, or flushed."""
+    weights = DeltaWeights.random(rng, *SMALL)
+    state = DeltaState.random(rng, weights)
+    parents, projected = random_parents(24, rng), Projected.random(rng, weights, 24)
+    pending = path_to(23, parents)
+    results = []
+    for nodes, limit in ((1, HOPPER), (24, HOPPER), (64, GEFORCE), (0, HOPPER), (0, TURING)):
+        layer = Layer(engine, weights, state, 64, limit)
+        layer.run(projected, parents, parity=1)
+        if nodes:
+            layer.run(projected.rows([0]), [-1], nodes=nodes, pending=pending, parity=0)
+        else:
+            layer.flush(pending, parity=0)
+        results.append((layer.memory["s"].numpy(), layer.memory["conv"].numpy()))
+    for result in results[1:]:
+        for a, b in zip(result, results[0]):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_stopped_turn_leaves_no_trace(engine: Engine, rng: np.random.Generator) -> None:
+    layer, _ = started(engine, rng)
+    projected = Projected.random(rng, layer.weights, 8)
+    layer.run(projected, chain(8), parity=1)
+    before = {name: array.numpy() for name, array in layer.memory.items()}
+    layer.run(projected, chain(8), pending=[0, 1], parity=0, stop=1)
+    for name, array in layer.memory.items():
+        np.testing.assert_array_equal(array.numpy(), before[name])
+    assert np.isnan(layer.scratch["out"].numpy()).all()
+
+
+def test_flush_takes_all_layers_at_once(engine: Engine, rng: np.random.Generator) -> None:
+    layers, expected = [], []
+    parents, pending = random_parents(12, rng), [0]
+    pending = path_to(11, parents)
+    for _ in range(3):
+        layer, state = started(engine, rng)
+        projected = Projected.random(rng, layer.weights, 12)
+        layer.run(projected, parents, parity=1)
+        layers.append(layer)
+        expected.append(projected.oracle(layer.weights, parents, state)[11].after)
+    flush(layers, [], parity=0)
+    before = [layer.memory["s"].numpy() for layer in layers]
+    flush(layers, pending, parity=0, stop=2)
+    for layer, after, old in zip(layers, expected, before):
+        layer.check_state(after)
+        assert not np.array_equal(layer.memory["s"].numpy(), old)
+
+
+def test_strong_and_weak_decay(engine: Engine, rng: np.random.Generator) -> None:
+    """Log decays of -60 a row, of almost nothing, and of -2000 in front of small ones: no overflow, no lost digits."""
+    weights = DeltaWeights.random(rng, 1, 3)
+    weights = replace(weights, a=np.array([-60, -1, -1e-6], np.float32), dt=np.array([0, -3, 100], np.float32))
+    state = DeltaState.random(rng, weights)
+    for parents in (chain(64), random_parents(64, rng)):
+        projected = Projected.random(rng, weights, 64)
+        projected.alpha[0, 0, 1] += 2000
+        layer = Layer(engine, weights, state, 64)
+        out = layer.run(projected, parents)
+        nodes = projected.oracle(weights, parents, state)
+        close(out, np.stack([node.out for node in nodes]), 3e-5)
+        layer.flush(path_to(63, parents), parity=1)
+        layer.check_state(nodes[63].after, 3e-5)
+
+
+@pytest.mark.parametrize(("value_heads", "rows", "warps"), [(2, 1, 1), (3, 5, 2), (6, 24, 3)])
+def test_gdn_out_norms_and_gates(
+    engine: Engine, rng: np.random.Generator, value_heads: int, rows: int, warps: int
+) -> None:
+    weights = DeltaWeights.random(rng, 1, value_heads)
+    shape = DeltaShape(1, value_heads)
+    live = max(1, rows - 1)
+    projected = Projected.random(rng, weights, live)
+    planes, starts = projected.planes(rows)
+    out = np.full(shape.pass_shapes()["out"], np.nan, np.float32)
+    out[:live] = rng.standard_normal((live, value_heads, DIM))
+    groups = -(-value_heads // 2)
+    acts = [engine.poisoned((groups * 8, size), np.uint8) for size in (BLOCK_Q8, BLOCK_F16)]
+    arguments = [engine.array(out), engine.array(planes), np.int32(rows), np.int32(planes.shape[-1])]
+    arguments += [np.int32(starts["gate"]), engine.array(weights.norm), np.float32(EPS), *acts]
+    arguments += [engine.array(np.array([live], np.int32)), np.int32(0)]
+    launch = DeltaLaunch(shape, rows)
+    kernel = engine.kernel("gdn.cu", "gdn_out", {**launch.defines, "SPLITS": SPLITS})
+    kernel((-(-groups // warps), rows), 32 * warps, arguments)
+    gate = oracles.silu(oracles.planes_sum(projected.gate)).reshape(live, value_heads, DIM)
+    expected = oracles.rms_norm(out[:live].astype(np.float64), weights.norm, EPS) * gate
+    expected = expected.reshape(live, -1)
+    found = acts_f16(acts[1].numpy(), live, groups * 256)
+    np.testing.assert_allclose(found[:, : expected.shape[1]], expected, rtol=2**-11, atol=1e-5 * np.abs(expected).max())
+    assert not found[:, expected.shape[1] :].any(), "an odd head's padding is zero"
+
+
+def test_launches_fit_the_cards() -> None:
+    shape = DeltaShape.of(16, 48, 128, 128, 4)
+    for nodes in (1, 8, 16, 24, 32, 40, 48, 64):
+        assert DeltaLaunch.of(shape, nodes, HOPPER).slices == 2
+        assert DeltaLaunch.of(shape, nodes, GEFORCE).tree_shared <= GEFORCE
+    assert DeltaLaunch.of(shape, 32, TURING).tree_shared <= TURING
+    with pytest.raises(UnsupportedError, match="smaller budget"):
+        DeltaLaunch.of(shape, 64, TURING)
+    with pytest.raises(UnsupportedError, match="heads of 64"):
+        DeltaShape.of(2, 6, 64, 128, 4)

@@ -1,0 +1,142 @@
+"""The quantised matmul against float64: every format, ragged shapes, several matrices in one launch, every width."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
+from support.engines import Engine
+from support.matmuls import SMALL, expected, multiply, parts, random_weights
+
+TYPES = [*TILE_TYPES, "BF16"]
+K_TYPES = {"Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ3_XXS", "IQ3_S", "IQ4_XS"}
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+
+
+def activations(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Rows of very different size, with a few outliers each."""
+    x = rng.normal(size=(rows, columns)) * np.exp(3 * rng.normal(size=(rows, 1)))
+    x *= np.where(rng.random(x.shape) < 0.01, 20, 1)
+    return x.astype(np.float32)
+
+
+def check(deal, planes, want) -> None:
+    for got, reference, shape in zip(parts(deal, planes), want, deal.shapes):
+        # A column's error is judged by the size of that column's results.
+        error = np.abs(got - reference).max(axis=1) / np.abs(reference).max(axis=1)
+        # A tensor core does not round where it adds up a tile of halves, it cuts off.
+        bound = 5e-6 if tile_type(shape.type).half_activations else 2e-6
+        assert error.max() < bound, f"{shape.type}: {error.max():.1e}"
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["q8", "f16"])
+@pytest.mark.parametrize("name", TYPES)
+def test_format(engine: Engine, rng: np.random.Generator, name: str, half: bool) -> None:
+    columns = 768 if name in K_TYPES else 704
+    weights = random_weights(engine, rng, columns, (name, 90))
+    x = activations(rng, 3, columns)
+    deal, planes = multiply(engine, weights, x, half=half)
+    check(deal, planes, expected(weights, x, half))
+
+
+@pytest.mark.parametrize(
+    ("columns", "types"),
+    [
+        (384, [("Q5_0", 100), ("Q8_0", 6)]),
+        (448, [("Q4_0", 40), ("Q8_0", 4), ("F16", 48)]),
+        (1920, [("Q5_0", 48), ("Q4_0", 6), ("F32", 4)]),
+        (1024, [("Q5_K", 160), ("Q4_K", 96), ("Q8_0", 12)]),
+        (2304, [("Q6_K", 20), ("Q4_K", 33)]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else None,
+)
+def test_several_matrices(engine: Engine, rng: np.random.Generator, columns: int, types: list[tuple[str, int]]) -> None:
+    weights = random_weights(engine, rng, columns, *types)
+    x = activations(rng, 11, columns)
+    deal, planes = multiply(engine, weights, x)
+    check(deal, planes, expected(weights, x, half=False))
+
+
+@pytest.mark.parametrize("slices", [None, 1, 3], ids=["planned", "one-slice", "three-slices"])
+def test_a_column_does_not_depend_on_the_width(engine: Engine, rng: np.random.Generator, slices: int | None) -> None:
+    weights = random_weights(engine, rng, 1280, ("Q4_K", 176), ("Q6_K", 40), ("Q8_0", 6))
+    x = activations(rng, 64, 1280)
+    deal, widest = multiply(engine, weights, x, slices=slices)
+    check(deal, widest, expected(weights, x, half=False))
+    for width in WIDTHS[:-1]:
+        _, planes = multiply(engine, weights, x[:width], slices=slices)
+        for at, shape in zip(deal.offsets, deal.shapes):
+            live = slice(at, at + shape.rows)
+            same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
+            assert same.all(), f"{width} columns, {shape.type}"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("half", [False, True], ids=["q8", "f16"])
+def test_every_width(engine: Engine, rng: np.random.Generator, width: int, half: bool) -> None:
+    weights = random_weights(engine, rng, 512, ("Q5_K", 64), ("Q5_0", 33))
+    x = activations(rng, width, 512)
+    deal, planes = multiply(engine, weights, x, half=half)
+    check(deal, planes, expected(weights, x, half))
+
+
+def test_nothing_is_written_beside_the_live_rows(engine: Engine, rng: np.random.Generator) -> None:
+    weights = random_weights(engine, rng, 512, ("Q4_K", 20), ("Q8_0", 3))
+    deal, planes = multiply(engine, weights, activations(rng, 5, 512))
+    padding = np.ones(deal.stride, bool)
+    for at, shape in zip(deal.offsets, deal.shapes):
+        padding[at : at + shape.rows] = False
+    assert np.isnan(planes[..., padding]).all()
+    assert np.isfinite(planes[..., ~padding]).all()
+
+
+def test_a_damaged_row_spoils_its_own_column_only(engine: Engine, rng: np.random.Generator) -> None:
+    weights = random_weights(engine, rng, 512, ("Q4_K", 32), ("Q8_0", 16))
+    x = activations(rng, 8, 512)
+    x[2, 300], x[5, 7] = np.inf, np.nan
+    deal, planes = multiply(engine, weights, x)
+    bad = ~np.isfinite(planes.sum(0)).all(axis=1)
+    assert bad.tolist() == [row in (2, 5) for row in range(8)]
+    good = [row for row in range(8) if row not in (2, 5)]
+    check(deal, planes[:, good], expected(weights, x[good], half=False))
+
+
+def test_a_grid_of_one_block_and_of_many(engine: Engine, rng: np.random.Generator) -> None:
+    weights = random_weights(engine, rng, 1024, ("Q4_K", 100))
+    x = activations(rng, 4, 1024)
+    for multiprocessors in (1, 2, 40):
+        card = type(SMALL)(multiprocessors, SMALL.shared_bytes)
+        deal, planes = multiply(engine, weights, x, card)
+        check(deal, planes, expected(weights, x, half=False))
+
+
+@pytest.mark.parametrize(
+    ("columns", "types"),
+    [
+        (5120, [("Q4_K", 4352), ("Q4_K", 4352)]),
+        (17408, [("Q6_K", 2048)]),
+        (5120, [("Q5_K", 2560), ("Q4_K", 1536), ("Q8_0", 48), ("Q8_0", 48)]),
+        (5120, [("Q4_K", 3072), ("Q4_K", 256), ("Q6_K", 256)]),
+        (25600, [("Q8_0", 1024)]),
+        (5120, [("IQ4_XS", 2048), ("IQ3_S", 2048), ("IQ3_XXS", 1024), ("Q3_K", 1024)]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else None,
+)
+def test_shapes_of_a_27b_cut_in_rows(
+    engine: Engine, rng: np.random.Generator, columns: int, types: list[tuple[str, int]]
+) -> None:
+    if not engine.real:
+        pytest.skip("takes the emulator minutes")
+    card = Card(132, 227 * 1024)
+    weights = random_weights(engine, rng, columns, *types)
+    x = activations(rng, 64, columns)
+    deal, widest = multiply(engine, weights, x, card)
+    for got, want in zip(parts(deal, widest), expected(weights, x, half=False)):
+        assert (np.abs(got - want).max(axis=1) / np.abs(want).max(axis=1)).max() < 5e-6
+    for width in (1, 16, 24, 40):
+        _, planes = multiply(engine, weights, x[:width], card)
+        for at, shape in zip(deal.offsets, deal.shapes):
+            live = slice(at, at + shape.rows)
+            assert np.array_equal(planes[..., live].view(np.uint32), widest[:, :width, live].view(np.uint32))

@@ -1,0 +1,79 @@
+"""The structs of backends/cuda/state.py lie in memory as the kernels' own do, for g++ and for the CUDA compiler."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dflash_core import nvrtc, resources
+from dflash_core.backends.cuda import state
+from support.engines import Engine
+
+STRUCTS = {
+    "StepState": state.STEP_STATE,
+    "RingSlot": state.RING_SLOT,
+    "BestPart": state.BEST_PART,
+    "TopPart": state.TOP_PART,
+}
+SCALARS = {"u64": np.uint64, "int": np.int32, "float": np.float32}
+
+
+def declared() -> dict[str, list[tuple[str, np.dtype]]]:
+    """Every struct's fields as written in the headers."""
+    text = "".join((resources.kernels_dir() / name).read_text() for name in ("state.cuh", "ring.cuh", "head.cuh"))
+    text = re.sub(r"//.*", "", text)
+    structs = {}
+    for name, body in re.findall(r"struct(?: alignas\(\d+\))? (\w+) \{(.*?)\n\};", text, re.DOTALL):
+        fields = []
+        for kind, names in re.findall(r"(u64|int|float) ([^;]+);", body):
+            for field in names.split(","):
+                shape = [
+                    int(part) if part.isdigit() else getattr(state, part) for part in re.findall(r"\[(\w+)\]", field)
+                ]
+                fields.append((re.sub(r"\[.*", "", field).strip(), np.dtype((SCALARS[kind], tuple(shape)))))
+        structs[name] = fields
+    return structs
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_fields_are_those_of_the_header(name: str) -> None:
+    dtype = STRUCTS[name]
+    assert declared()[name] == [(field, dtype.fields[field][0]) for field in dtype.names]
+
+
+def test_constants_and_enums_are_those_of_the_header() -> None:
+    text = "".join((resources.kernels_dir() / name).read_text() for name in ("state.cuh", "ring.cuh"))
+    for constant, value in re.findall(r"constexpr int (\w+) = (\d+);", text):
+        assert getattr(state, constant) == int(value), constant
+    stops = dict(re.findall(r"(\w+) = (\d+)", re.search(r"enum Stop \{(.*?)\}", text)[1]))
+    assert {stop.name: str(int(stop)) for stop in state.Stop} == stops
+    stamps = re.findall(r"(\w+)(?: = \d+)?(?:,|$)", re.search(r"enum Stamp \{(.*?)\}", text)[1].strip())
+    assert [stamp.name for stamp in state.Stamp] == stamps[:-1]
+    assert stamps[-1] == "STAMPS"
+
+
+HEADERS = '#include "ring.cuh"\n#include "head.cuh"\n'
+
+
+def test_sizes_under_the_cuda_compiler() -> None:
+    sizes = "".join(f"static_assert(sizeof({name}) == {dtype.itemsize});\n" for name, dtype in STRUCTS.items())
+    text = HEADERS + sizes + 'extern "C" __global__ void layout() {}\n'
+    assert nvrtc.compile_cubin(text, "layout.cu", "sm_80", include=[resources.kernels_dir()])
+
+
+def test_offsets_in_an_engine(engine: Engine, tmp_path: Path) -> None:
+    lines = []
+    for name, dtype in STRUCTS.items():
+        lines.append(f"    __shared__ {name} a_{name}; const char* const base_{name} = (const char*)&a_{name};")
+        for field in dtype.names:
+            found = f"(const char*)&a_{name}.{field} - base_{name}"
+            lines.append(f"    if ({found} != {dtype.fields[field][1]}) ++*wrong;")
+    path = tmp_path / "layout.cu"
+    body = "\n".join(lines)
+    path.write_text(f'{HEADERS}extern "C" __global__ void layout(int* wrong) {{\n    *wrong = 0;\n{body}\n}}\n')
+    wrong = engine.poisoned((), np.int32)
+    engine.kernel(str(path), "layout")(1, 1, [wrong])
+    assert wrong.numpy() == 0

@@ -1,0 +1,289 @@
+"""Candidates, tree and accept on the device against dflash_core.tree and the decoder's own rules."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dflash_core import tree as ddtree
+from dflash_core.backends.cuda import state
+from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, Stop
+from dflash_core.tree import Candidates, Tree
+from support.engines import At, Engine
+from support.step_state import fresh_state, put_tree, random_candidates, random_tree
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_tree_is_the_twins(engine: Engine, rng: np.random.Generator, ties: bool) -> None:
+    build = engine.kernel("tree.cu", "tree_build")
+    for _ in range(60):
+        depths = int(rng.integers(0, 18)) if rng.random() < 0.9 else MAX_DEPTH
+        tokens, log_probs = random_candidates(rng, depths, ties=ties)
+        width, budget = int(rng.integers(1, MAX_WIDTH + 1)), int(rng.choice([1, 2, 7, 15, 22, 63, 64, 100, 255]))
+        p_min, seed = float(rng.choice([0.0, 0.01, 0.2, 0.9])), bool(rng.integers(2))
+        st = fresh_state()
+        st["root"], st["budget"], st["width"], st["draft_depth"] = 77, budget, width, depths
+        st["chain_seed"], st["log_p_min"] = seed, math.log(p_min) if p_min else -np.inf
+        st["candidate"][:depths], st["candidate_log_prob"][:depths] = tokens, log_probs
+        drafts = Candidates(tokens[:, :width].astype(np.int64), log_probs[:, :width].astype(np.float64))
+        expected = ddtree.build(77, drafts, budget, p_min=p_min, chain_seed=seed)
+        device = engine.array(st)
+        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64)])
+        found = device.numpy()
+        n = int(found["n"])
+        assert n == len(expected)
+        assert tuple(found["token"][:n]) == expected.tokens
+        assert tuple(found["parent"][:n]) == expected.parents
+        assert tuple(found["depth"][:n]) == expected.depths
+        np.testing.assert_array_equal(found["path_log_prob"][:n], np.float32(expected.path_log_probs))
+        np.testing.assert_array_equal(found["log_prob"][:n], np.float32(expected.log_probs))
+        bits = np.unpackbits(found["mask"][:n].view(np.uint8).reshape(n, -1), axis=1, bitorder="little")
+        np.testing.assert_array_equal(bits[:, :n].astype(bool), ddtree.ancestors(expected.parents))
+        assert not bits[:, n:].any()
+        assert (found["token"][n:] == 0x7F7F7F7F).all()
+
+
+@pytest.mark.parametrize("parts", [1, 7, 33, 300])
+def test_merged_candidates_are_the_best_of_the_whole_row(engine: Engine, rng: np.random.Generator, parts: int) -> None:
+    rows, per_part, temperature = 5, 40, 0.7
+    logits = np.round(rng.standard_normal((rows, parts * per_part)) * 4, 1).astype(np.float32)  # with many ties
+    split = logits.reshape(rows, parts, per_part)
+    table = np.zeros((rows, parts), state.TOP_PART)
+    order = np.argsort(-split, axis=2, kind="stable")[:, :, :MAX_WIDTH]
+    table["value"] = np.take_along_axis(split, order, 2)
+    table["id"] = order + np.arange(parts)[:, None] * per_part
+    scaled = split.astype(np.float64) / temperature
+    table["most"] = scaled.max(2)
+    table["sum"] = np.exp(scaled - scaled.max(2, keepdims=True)).sum(2)
+    st = fresh_state()
+    st["draft_depth"], st["inv_tree_temperature"] = rows - 1, 1 / temperature
+    device = engine.array(st)
+    engine.kernel("tree.cu", "merge_candidates")(rows, 32, [device, engine.array(table), np.int32(parts)])
+    found = device.numpy()
+    expected = ddtree.candidates(logits[: rows - 1], MAX_WIDTH, temperature)
+    np.testing.assert_array_equal(found["candidate"][: rows - 1], expected.tokens)
+    np.testing.assert_allclose(found["candidate_log_prob"][: rows - 1], expected.log_probs, atol=2e-5)
+    assert (found["candidate"][rows - 1 :] == 0x7F7F7F7F).all()
+
+
+def test_merged_draws_take_the_lowest_of_equals_and_refuse_what_is_no_number(
+    engine: Engine, rng: np.random.Generator
+) -> None:
+    parts, rows, node0 = 70, 8, 64
+    table = np.zeros((rows, parts), state.BEST_PART)
+    table["value"] = np.round(rng.standard_normal((rows, parts)), 1)
+    table["id"] = rng.permutation(parts * 100)[:parts]
+    expected = [min((-v, i) for v, i in row)[1] for row in table.tolist()]
+    table["value"][3] = -np.inf
+    table["value"][4, 7] = np.inf
+    expected[3] = expected[4] = -1
+    st = fresh_state()
+    st["n"] = node0 + rows - 1
+    device = engine.array(st)
+    engine.kernel("tree.cu", "merge_draws")(rows, 32, [device, engine.array(table), np.int32(parts), np.int32(node0)])
+    found = device.numpy()["draw"]
+    assert found[node0 : node0 + rows - 1].tolist() == expected[: rows - 1]
+    assert found[node0 + rows - 1] == 0x7F7F7F7F
+
+
+def check(record: np.ndarray, **expected: int) -> None:
+    """Compare scalars of a struct."""
+    assert {name: int(record[name]) for name in expected} == {name: int(value) for name, value in expected.items()}
+
+
+class Accept:
+    """The accept kernel with its ring, flag and stamps."""
+
+    SLOTS = 4
+
+    def __init__(self, engine: Engine, trace: np.ndarray | None = None) -> None:
+        self.kernel = engine.kernel("accept.cu", "accept")
+        self.ring = engine.poisoned(self.SLOTS, state.RING_SLOT)
+        self.cancel = engine.array(np.zeros(1, np.int32))
+        self.stamps = engine.array(np.arange(state.STAMPS, dtype=np.uint64))
+        self.trace = None if trace is None else engine.array(trace)
+        self.steps = np.int32(0 if trace is None else len(trace))
+
+    def __call__(self, device: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The state afterwards and the slot of the step."""
+        step = int(device.numpy()["steps"])
+        trace = np.uint64(0) if self.trace is None else self.trace
+        arguments = [device, self.ring, np.int32(self.SLOTS), self.cancel, trace, self.steps, self.stamps]
+        self.kernel(1, 32, arguments)
+        return device.numpy(), self.ring.numpy()[step % self.SLOTS]
+
+
+def random_draws(rng: np.random.Generator, tree: Tree) -> np.ndarray:
+    """Draws that follow the tree with high probability, so that deep and off-spine walks occur."""
+    draws = rng.integers(6000, 7000, len(tree))
+    for parent, token in zip(tree.parents, tree.tokens):
+        if parent >= 0 and rng.random() < 0.7:
+            draws[parent] = token
+    return draws.astype(np.int32)
+
+
+def until_stop(
+    tokens: list[int], answered: int, prompt: int, stop_ids: set[int], max_tokens: int, context: int
+) -> tuple[list[int], Stop]:
+    """Decoder._until_stop in words of its own."""
+    for i, token in enumerate(tokens):
+        count = answered + i + 1
+        if token in stop_ids:
+            return tokens[: i + 1], Stop.STOP_TOKEN
+        if count >= max_tokens:
+            return tokens[: i + 1], Stop.MAX_TOKENS
+        if prompt + count >= context:
+            return tokens[: i + 1], Stop.CONTEXT_FULL
+    return tokens, Stop.RUNNING
+
+
+def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.random.Generator) -> None:
+    accept = Accept(engine)
+    seen = set()
+    for trial in range(150):
+        tree = random_tree(rng)
+        draws = random_draws(rng, tree)
+        walk = ddtree.walk(tree, lambda node, path, draws=draws: int(draws[node]))
+        tokens = [tree.tokens[node] for node in walk.path[1:]] + [walk.next_token]
+        answered, prompt = int(rng.integers(1, 700)), int(rng.integers(1, 1000))
+        stop_ids = {int(rng.choice(tokens))} if rng.random() < 0.3 else {9999}
+        max_tokens = answered + int(rng.integers(1, 12)) if rng.random() < 0.3 else 1 << 20
+        context = prompt + answered + int(rng.integers(1, 12)) if rng.random() < 0.3 else 1 << 20
+        cancelled = bool(rng.random() < 0.2)
+        kept, stop = until_stop(tokens, answered, prompt, stop_ids, max_tokens, context)
+        if stop is Stop.RUNNING and cancelled:
+            stop = Stop.CANCELLED
+        seen.add(stop)
+
+        st = fresh_state()
+        put_tree(st, tree)
+        st["draw"][: len(tree)] = draws
+        st["answered"], st["prompt_length"], st["max_tokens"], st["context_length"] = (
+            answered,
+            prompt,
+            max_tokens,
+            context,
+        )
+        st["length"] = prompt + answered - 1
+        st["stop_ids"][: len(stop_ids)] = sorted(stop_ids)
+        st["steps"], st["parity"], st["absorbed"] = trial, trial & 1, 3
+        st["draft_depth"] = int(rng.integers(0, 16))
+        history = rng.integers(0, 5000, state.HISTORY).astype(np.int32)
+        st["history"] = history
+        tokens_c, log_probs_c = random_candidates(rng, MAX_DEPTH)
+        st["candidate"], st["candidate_log_prob"] = tokens_c, log_probs_c
+        accept.cancel.set(np.full(1, int(cancelled), np.int32))
+        device = engine.array(st)
+        after, slot = accept(device)
+
+        path = list(walk.path[: len(kept)])
+        for i, token in enumerate(kept):
+            history[(answered + i) % state.HISTORY] = token
+        length = int(st["length"])
+        check(
+            after,
+            stop=stop,
+            length=length + len(kept),
+            answered=answered + len(kept),
+            root=kept[-1],
+            steps=trial + 1,
+            parity=1 - (trial & 1),
+            accepted=len(kept),
+            pending=len(kept),
+            absorbed=length if st["draft_depth"] else 3,
+        )
+        assert after["path"][: len(kept)].tolist() == after["pending_path"][: len(kept)].tolist() == path
+        np.testing.assert_array_equal(after["history"], history)
+        untouched = ("mask", "seed", "token", "parent", "draw", "budget", "stop_ids", "candidate")
+        assert all((after[name] == st[name]).all() for name in untouched)
+
+        n, depth = len(tree), int(st["draft_depth"])
+        check(
+            slot,
+            ready=trial + 1,
+            stop=stop,
+            n=n,
+            length=after["length"],
+            answered=after["answered"],
+            tokens=len(kept),
+            accepted=len(walk.path),
+            wanted=walk.next_token,
+        )
+        np.testing.assert_array_equal(slot["candidate"][:depth], tokens_c[:depth])
+        np.testing.assert_array_equal(slot["candidate_log_prob"][:depth], log_probs_c[:depth])
+        event = state.step_event(slot, None, "tree", "", state.Knobs())
+        described = (event.tree.tokens, event.tree.parents, event.tree.depths, event.tree.accepted)
+        assert described == (tree.tokens, tree.parents, tree.depths, walk.path)
+        assert (event.tokens, event.stop, event.drafted_depth) == (tuple(kept), stop.reason, max(tree.depths))
+
+        # Once stopped, another replay is a no-op.
+        if stop is not Stop.RUNNING:
+            device.set(after)
+            ring = accept.ring.numpy()
+            again, _ = accept(device)
+            assert again["accepted"] == 0
+            assert all((again[name] == after[name]).all() for name in again.dtype.names if name != "accepted")
+            assert accept.ring.numpy().tobytes() == ring.tobytes()
+    assert seen == set(Stop) - {Stop.BROKEN}
+
+
+def test_a_draw_that_is_no_token_keeps_nothing(engine: Engine, rng: np.random.Generator) -> None:
+    tree = random_tree(rng)
+    st = fresh_state()
+    put_tree(st, tree)
+    st["root"], st["draft_depth"], st["pending"] = 5, 1, 3
+    st["draw"][: len(tree)] = -1
+    st["draw"][0] = tree.tokens[1]
+    after, slot = Accept(engine)(engine.array(st))
+    assert after["stop"] == slot["stop"] == Stop.BROKEN
+    assert (after["length"], after["accepted"], after["root"], slot["tokens"]) == (0, 0, 5, 0)
+    assert after["pending"] == 0  # the pass committed it: a second time would spoil the recurrent states
+
+
+def test_a_forced_walk_overrides_the_targets_choice_alone(engine: Engine, rng: np.random.Generator) -> None:
+    trace = np.zeros((5, 1 + MAX_DEPTH), np.int32)
+    tree = random_tree(rng)
+    walks: list[list[int]] = []
+    for row in trace:
+        node = int(rng.integers(len(tree)))
+        path = [node]
+        while tree.parents[path[0]] >= 0:
+            path.insert(0, tree.parents[path[0]])
+        walks.append(path)
+        row[0] = len(path) - 1
+        row[1 : len(path)] = path[1:]
+    accept = Accept(engine, trace)
+    for step in range(7):
+        st = fresh_state()
+        put_tree(st, tree)
+        st["steps"] = step
+        st["draw"][: len(tree)] = rng.integers(0, 5000, len(tree))
+        after, slot = accept(engine.array(st))
+        path = walks[step % 5]
+        assert slot["path"][: slot["accepted"]].tolist() == path
+        assert after["path"][: after["accepted"]].tolist() == path
+        assert after["root"] == st["draw"][path[-1]]
+
+
+def test_commit_moves_the_paths_rows(engine: Engine, rng: np.random.Generator) -> None:
+    chunks, streams, positions = 5, 3, 400
+    commit = engine.kernel("accept.cu", "kv_commit")
+    for _ in range(20):
+        n, length = int(rng.integers(1, 256)), int(rng.integers(0, 100))
+        count = int(rng.integers(1, min(n, 40) + 1))
+        path = np.concatenate([[0], np.sort(rng.choice(np.arange(1, n), count - 1, replace=False))]).astype(np.int32)
+        cache = rng.integers(0, 2**32, (streams, positions, chunks * 4), np.uint32)
+        st = fresh_state()
+        st["length"], st["accepted"], st["path"][:count] = length + count, count, path
+        device = engine.array(cache)
+        bases = np.array([At(device, i * positions * chunks * 4).address for i in range(streams)], np.uint64)
+        stamps = engine.poisoned(state.STAMPS, np.uint64)
+        commit(streams, 4, [engine.array(st), engine.array(bases), np.int32(chunks), stamps])
+        expected = cache.copy()
+        expected[:, length : length + count] = cache[:, length + path]
+        np.testing.assert_array_equal(device.numpy(), expected)
+        assert stamps.numpy()[state.Stamp.COMMIT_END] != 0x7F7F7F7F7F7F7F7F
+    assert MAX_NODES == 256

@@ -1,0 +1,46 @@
+"""Random tensors in ggml's block types: every code and every scale field occurs, values stay of order one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.formats.quants import BY_NAME, Bytes
+
+# Byte offsets of the half-precision fields in a block, and what the codes times scales behind them reach.
+_HALVES: dict[str, tuple[tuple[int, float], ...]] = {
+    "Q8_0": ((0, 127),),
+    "Q4_0": ((0, 8),),
+    "Q4_1": ((0, 15), (2, 1)),
+    "Q5_0": ((0, 16),),
+    "Q5_1": ((0, 31), (2, 1)),
+    "Q2_K": ((80, 45), (82, 15)),
+    "Q3_K": ((108, 128),),
+    "Q4_K": ((0, 945), (2, 63)),
+    "Q5_K": ((0, 1953), (2, 63)),
+    "Q6_K": ((208, 4096),),
+    "IQ4_NL": ((0, 127),),
+    "IQ4_XS": ((0, 4064),),
+    "IQ3_S": ((0, 465),),
+    "IQ3_XXS": ((0, 480),),
+}
+
+
+def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) -> Bytes:
+    """(rows, bytes per row) of a tensor of ggml type `name`."""
+    kind = BY_NAME[name]
+    if name in ("F32", "F16", "BF16"):
+        values = (rng.normal(size=(rows, columns)) * np.exp(rng.normal(size=(rows, 1)))).astype(np.float32)
+        return _floats(values, name)
+    count = -(-columns // kind.block)
+    raw = rng.integers(0, 256, (rows, count, kind.size), dtype=np.uint8)
+    for offset, reach in _HALVES[name]:
+        d = (rng.uniform(0.2, 1.0, (rows, count)) / reach * rng.choice([-1, 1], (rows, count))).astype(np.float16)
+        raw[..., offset : offset + 2] = d[..., None].view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
+def _floats(values: npt.NDArray[np.float32], name: str) -> Bytes:
+    if name == "BF16":
+        return np.ascontiguousarray((values.view(np.uint32) >> 16).astype(np.uint16)).view(np.uint8)
+    return np.ascontiguousarray(values.astype(np.float16 if name == "F16" else np.float32)).view(np.uint8)

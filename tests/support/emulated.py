@@ -1,0 +1,153 @@
+"""Kernels on the CPU: built with g++ from the CUDA source and tests/support/emulator, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core import kernel_source, resources
+
+EMULATOR = Path(__file__).parent / "emulator"
+FLAGS = [
+    "-std=c++20",
+    "-O2",
+    "-march=native",
+    "-fPIC",
+    "-shared",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-fno-gnu-unique",
+    "-fno-math-errno",
+    "-fno-exceptions",
+    "-U_FORTIFY_SOURCE",
+    "-Wall",
+    "-Wno-unknown-pragmas",
+    "-Wno-unused-function",
+    "-Wno-unused-variable",
+    "-Wno-unused-but-set-variable",
+    "-Wno-sign-compare",
+]
+# Built libraries stay here between runs, named after their content.
+BUILDS = Path(__file__).parents[2] / ".pytest_cache" / "emulator"
+
+
+class KernelFaultError(Exception):
+    """A kernel did what a GPU would not survive, or would not notice: where, and what."""
+
+
+def missing() -> str | None:
+    """Why kernels cannot be emulated here, or None."""
+    return None if shutil.which("g++") else "no g++ to build the emulator with"
+
+
+class EmulatedArray:
+    """Memory that ends at an unmapped page. Lives as long as this object."""
+
+    def __init__(self, values: npt.NDArray[np.generic]) -> None:
+        self.dtype, self.shape, self.nbytes = values.dtype, values.shape, values.nbytes
+        self.address = int(_runtime().emulator_alloc(values.nbytes))
+        self.set(values)
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            _runtime().emulator_free(self.address)
+
+    def set(self, values: npt.NDArray[np.generic]) -> None:
+        """Copy in."""
+        if values.dtype != self.dtype or values.shape != self.shape:
+            raise ValueError(f"{values.dtype}{values.shape} into {self.dtype}{self.shape}")
+        data = np.asarray(values, order="C")
+        ctypes.memmove(self.address, data.ctypes.data, self.nbytes)
+
+    def numpy(self) -> npt.NDArray[np.generic]:
+        """Copy out. Raises KernelFaultError where something was written just beside the array."""
+        if not _runtime().emulator_intact(self.address):
+            raise KernelFaultError(f"something was written beside an array of {self.nbytes} bytes")
+        return np.frombuffer(ctypes.string_at(self.address, self.nbytes), self.dtype).reshape(self.shape).copy()
+
+
+class EmulatedKernel:
+    """One kernel of one library. `sizes`: bytes of each parameter."""
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self.name, self._library, self._entry = name, library, library.emulated_entry
+        runtime = _runtime()
+        count = runtime.emulator_parameter_count(self._entry)
+        self.sizes = tuple(runtime.emulator_parameter_size(self._entry, i) for i in range(count))
+
+    def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared: int) -> None:
+        buffers = [ctypes.create_string_buffer(value, len(value)) for value in args]
+        values = (ctypes.c_void_p * len(args))(*(ctypes.addressof(buffer) for buffer in buffers))
+        triple = ctypes.c_uint * 3
+        failure = _runtime().emulator_launch(self._entry, triple(*grid), triple(*block), shared, values)
+        if failure is not None:
+            raise KernelFaultError(f"{self.name}: {failure.decode()}")
+
+
+@functools.cache
+def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...]) -> EmulatedKernel:
+    """Build `name` of the source at `path`, or take the library of an earlier run."""
+    options = [f"-D{key}={value}" for key, value in defines]
+    wrapper = f'#include "{path}"\nEMULATED_ENTRY({name})\n'
+    runtime = _runtime_path()
+    texts = kernel_source.closure(path, (EMULATOR, resources.kernels_dir()))
+    header = {EMULATOR / "emulator.h": (EMULATOR / "emulator.h").read_text()}
+    library = _build(
+        name,
+        kernel_source.content_hash(texts | header, name, options, runtime.name),
+        wrapper,
+        ["-include", str(EMULATOR / "emulator.h"), *options],
+        [str(runtime), f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"],
+    )
+    _runtime()
+    return EmulatedKernel(ctypes.CDLL(str(library)), name)
+
+
+@functools.cache
+def _runtime_path() -> Path:
+    source = EMULATOR / "runtime.cpp"
+    digest = kernel_source.content_hash(kernel_source.closure(source), "runtime")
+    return _build("runtime", digest, f'#include "{source}"\n', [], [])
+
+
+@functools.cache
+def _runtime() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(_runtime_path()), ctypes.RTLD_GLOBAL)
+    library.emulator_alloc.argtypes, library.emulator_alloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.emulator_free.argtypes, library.emulator_free.restype = [ctypes.c_void_p], None
+    library.emulator_intact.argtypes = [ctypes.c_void_p]
+    library.emulator_launch.restype = ctypes.c_char_p
+    library.emulator_launch.argtypes = [
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    ]  # fmt: skip
+    library.emulator_parameter_count.argtypes = [ctypes.c_void_p]
+    library.emulator_parameter_size.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    return library
+
+
+def _build(name: str, digest: str, wrapper: str, options: Sequence[str], libraries: Sequence[str]) -> Path:
+    flags = kernel_source.content_hash({}, FLAGS, digest)[:24]
+    target = BUILDS / f"lib{name}-{flags}.so"
+    if target.is_file():
+        return target
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILDS) as folder:
+        source, out = Path(folder) / "source.cpp", Path(folder) / "out.so"
+        source.write_text(wrapper)
+        include = [f"-I{EMULATOR}", f"-I{resources.kernels_dir()}"]
+        command = ["g++", *FLAGS, *options, *include, str(source), "-o", str(out), *libraries]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise KernelFaultError(f"{name} does not compile for the emulator:\n{done.stderr[:6000]}")
+        os.replace(out, target)
+    return target

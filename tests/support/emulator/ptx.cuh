@@ -1,0 +1,161 @@
+// The emulator's twin of kernels/ptx.cuh: the same names, with the meaning that the PTX ISA gives them.
+//
+// A matrix instruction gathers the fragments of all lanes into plain matrices, multiplies, and hands the result back.
+// With g = lane / 4 and t = lane % 4, for A (16 x K, row-major registers), B (K x 8) and C, D (16 x 8):
+//   C, D: registers 0, 1 hold row g, columns 2t and 2t+1; registers 2, 3 the same of row g + 8.
+//   A of 4-byte registers that hold p values each: register r holds row g + 8 * (r & 1), k = 4p * (r >> 1) + p*t ...
+//   B: register r holds column g, k = 4p * r + p*t ...
+// p is 4 for int8, 2 for f16 and bf16, 1 for tf32: one layout for all of them.
+
+#pragma once
+
+#include <cuda_fp16.h>
+
+namespace emulator {
+
+template <class T, int K> struct Fragments {
+    static constexpr int P = 4 / int(sizeof(T)), RA = K / (2 * P), RB = K / (4 * P);
+};
+
+template <class D, class T, int K, bool zero> struct Mma {
+    using Shape = Fragments<T, K>;
+    D* d;
+    const unsigned *a, *b;
+
+    template <class U> static auto value(U v) {
+        if constexpr (std::is_same_v<U, signed char>) return int(v);
+        else return float(v);
+    }
+
+    static void combine(void* const* lanes, unsigned mask) {
+        if (mask != 0xffffffffu) fail("a matrix instruction needs all 32 lanes", 0);
+        using V = decltype(value(T()));
+        using Sum = std::conditional_t<std::is_same_v<V, int>, int, double>;
+        constexpr int P = Shape::P;
+        V A[16][K], B[K][8];
+        for (int lane = 0; lane < 32; ++lane) {
+            const auto& mine = *static_cast<Mma*>(lanes[lane]);
+            const int g = lane / 4, t = lane % 4;
+            T values[P];
+            for (int r = 0; r < Shape::RA; ++r) {
+                memcpy(values, &mine.a[r], 4);
+                for (int i = 0; i < P; ++i) A[g + 8 * (r & 1)][4 * P * (r >> 1) + P * t + i] = value(values[i]);
+            }
+            for (int r = 0; r < Shape::RB; ++r) {
+                memcpy(values, &mine.b[r], 4);
+                for (int i = 0; i < P; ++i) B[4 * P * r + P * t + i][g] = value(values[i]);
+            }
+        }
+        for (int row = 0; row < 16; ++row) {
+            Sum sums[8] = {};
+            for (int k = 0; k < K; ++k) {
+                for (int column = 0; column < 8; ++column) sums[column] += Sum(A[row][k]) * Sum(B[k][column]);
+            }
+            for (int column = 0; column < 8; ++column) {
+                auto& mine = *static_cast<Mma*>(lanes[row % 8 * 4 + column / 2]);
+                D& out = mine.d[row / 8 * 2 + column % 2];
+                out = zero ? D(sums[column]) : D(Sum(out) + sums[column]);
+            }
+        }
+    }
+};
+
+struct bf16 {
+    unsigned short bits;
+    explicit operator float() const { return __uint_as_float(unsigned(bits) << 16); }
+};
+struct tf32 {
+    unsigned bits;  // the hardware reads the upper 19
+    explicit operator float() const { return __uint_as_float(bits & 0xffffe000u); }
+};
+
+template <class D, class T, int K, bool zero> void mma(D* d, const unsigned* a, const unsigned* b, int line) {
+    Mma<D, T, K, zero> argument{d, a, b};
+    collective(0xffffffffu, &argument, &Mma<D, T, K, zero>::combine, "mma", line);
+}
+
+template <int count, bool transposed> struct LoadMatrix {
+    unsigned* r;
+    const void* row;
+    static void combine(void* const* lanes, unsigned) {
+        for (int lane = 0; lane < 32; ++lane) {
+            for (int m = 0; m < count; ++m) {
+                unsigned short halves[2];
+                for (int i = 0; i < 2; ++i) {
+                    const int row = transposed ? 2 * (lane % 4) + i : lane / 4;
+                    const int column = transposed ? lane / 4 : 2 * (lane % 4) + i;
+                    const auto* source = static_cast<const LoadMatrix*>(lanes[m * 8 + row])->row;
+                    halves[i] = static_cast<const unsigned short*>(source)[column];
+                }
+                memcpy(&static_cast<LoadMatrix*>(lanes[lane])->r[m], halves, 4);
+            }
+        }
+    }
+};
+template <int count, bool transposed> void load_matrix(unsigned* r, const void* row, int line) {
+    LoadMatrix<count, transposed> argument{r, row};
+    collective(0xffffffffu, &argument, &LoadMatrix<count, transposed>::combine, "ldmatrix", line);
+}
+
+}  // namespace emulator
+
+#define EMULATED_MMA(name, D, T, K, RA, RB)                                                                           \
+    inline void name(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB], int line = __builtin_LINE()) {      \
+        emulator::mma<D, T, K, false>(d, a, b, line);                                                                 \
+    }                                                                                                                 \
+    inline void name##_zero(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB],                              \
+                            int line = __builtin_LINE()) {                                                            \
+        emulator::mma<D, T, K, true>(d, a, b, line);                                                                  \
+    }
+EMULATED_MMA(mma_s8_16832, int, signed char, 32, 4, 2)
+EMULATED_MMA(mma_s8_16816, int, signed char, 16, 2, 1)
+EMULATED_MMA(mma_f16_16816, float, half, 16, 4, 2)
+EMULATED_MMA(mma_f16_1688, float, half, 8, 2, 1)
+EMULATED_MMA(mma_bf16_16816, float, emulator::bf16, 16, 4, 2)
+EMULATED_MMA(mma_tf32_1688, float, emulator::tf32, 8, 4, 2)
+#undef EMULATED_MMA
+
+inline void ldmatrix_x4(unsigned (&r)[4], const void* row, int line = __builtin_LINE()) {
+    emulator::load_matrix<4, false>(r, row, line);
+}
+inline void ldmatrix_x2(unsigned (&r)[2], const void* row, int line = __builtin_LINE()) {
+    emulator::load_matrix<2, false>(r, row, line);
+}
+inline void ldmatrix_x4_trans(unsigned (&r)[4], const void* row, int line = __builtin_LINE()) {
+    emulator::load_matrix<4, true>(r, row, line);
+}
+inline void ldmatrix_x2_trans(unsigned (&r)[2], const void* row, int line = __builtin_LINE()) {
+    emulator::load_matrix<2, true>(r, row, line);
+}
+
+inline unsigned tf32_bits(float v) {  // round to nearest, ties away from zero
+    return (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
+}
+inline int dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c += int((signed char)(a >> i)) * int((signed char)(b >> i));
+    return c;
+}
+inline unsigned prmt(unsigned a, unsigned b, unsigned selector) { return __byte_perm(a, b, selector); }
+template <unsigned table> unsigned lop3(unsigned a, unsigned b, unsigned c) {
+    unsigned r = 0;
+    for (int i = 0; i < 8; ++i) {
+        if (table >> i & 1) r |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+    }
+    return r;
+}
+
+inline uint4 ldg_stream16(const void* p) { return *static_cast<const uint4*>(p); }
+inline uint2 ldg_stream8(const void* p) { return *static_cast<const uint2*>(p); }
+inline unsigned ldg_stream4(const void* p) { return *static_cast<const unsigned*>(p); }
+
+inline void cp_async16(void* shared, const void* global) { memcpy(shared, global, 16); }
+inline void cp_async16_or_zero(void* shared, const void* global, bool valid) {
+    if (valid) memcpy(shared, global, 16);
+    else memset(shared, 0, 16);
+}
+inline void cp_async_commit() {}
+template <int pending> void cp_async_wait() {}
+
+inline void pdl_launch() {}
+inline void pdl_wait() {}
+inline unsigned long long global_timer() { return emulator::global_timer(); }

@@ -1,0 +1,415 @@
+// The emulator's scheduler: fibers, barriers, warp collectives, guarded memory, and a report for every way to go wrong.
+
+#include "emulator.h"
+
+#include <csetjmp>
+#include <csignal>
+#include <ctime>
+#include <map>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace {
+
+constexpr std::size_t STACK = 256 << 10;  // reserved per fiber; only touched pages exist
+constexpr std::size_t PAGE = 4096, GUARD = 16 << 20;
+constexpr unsigned POISON = 0x7fffffffu;  // NaN as float and as two halves, far out of range as an index
+
+// ------------------------------------------------------------------------------------------------ context switch
+
+#if defined(__x86_64__)
+using Context = void*;  // a stack pointer: everything a switch must keep lies on the stack
+extern "C" void emulator_switch(Context* from, Context to);
+asm(R"(
+.text
+.globl emulator_switch
+.type emulator_switch, @function
+emulator_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size emulator_switch, .-emulator_switch
+)");
+void switch_context(Context& from, Context& to) { emulator_switch(&from, to); }
+void make_context(Context& context, unsigned char* stack, void (*entry)()) {
+    auto** top = reinterpret_cast<void**>(stack + STACK);
+    *--top = nullptr;                          // keeps the stack aligned as after a call
+    *--top = reinterpret_cast<void*>(entry);   // where the first switch returns to
+    for (int i = 0; i < 6; ++i) *--top = nullptr;
+    context = top;
+}
+#else
+using Context = ucontext_t;
+void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
+void make_context(Context& context, unsigned char* stack, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+}
+#endif
+
+// ------------------------------------------------------------------------------------------------ state
+
+struct Warp {
+    unsigned exists = 0, runnable = 0, collecting = 0, at_barrier = 0;
+    void* argument[32];
+    unsigned mask[32];
+    emulator::Combine combine[32];
+    const char* name[32];
+    int line[32];
+};
+
+struct Launch {
+    std::vector<Context> contexts;
+    std::vector<Warp> warps;
+    unsigned char* stacks = nullptr;
+    std::size_t stack_count = 0;
+    Context host;
+    int threads = 0, current = 0, live = 0, waiting = 0, barrier_line = 0, count = 0, result = 0;
+    emulator::Entry entry;
+    void** values = nullptr;
+    unsigned char* dynamic = nullptr;
+    bool running = false;
+    char message[512];
+    sigjmp_buf escape;
+} launch;
+
+struct Allocation { unsigned char *map, *data; std::size_t map_bytes, bytes; };
+std::map<std::uintptr_t, Allocation> allocations;
+
+std::size_t up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+
+void set_thread(int index) {
+    launch.current = index;
+    threadIdx.x = unsigned(index) % blockDim.x;
+    threadIdx.y = unsigned(index) / blockDim.x % blockDim.y;
+    threadIdx.z = unsigned(index) / (blockDim.x * blockDim.y);
+}
+
+void say_where(char* out, std::size_t size) {
+    snprintf(out, size, "block (%u, %u, %u) thread (%u, %u, %u)", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x,
+             threadIdx.y, threadIdx.z);
+}
+
+// Leave the fibers where they are and end the launch with a message.
+[[noreturn]] void abandon() {
+    launch.running = false;
+    siglongjmp(launch.escape, 1);
+}
+
+// Who waits where, when nobody can go on.
+[[noreturn]] void deadlock() {
+    char* at = launch.message;
+    char* const end = launch.message + sizeof launch.message;
+    at += snprintf(at, std::size_t(end - at), "block (%u, %u, %u): divergent ", blockIdx.x, blockIdx.y, blockIdx.z);
+    if (launch.waiting) {
+        at += snprintf(at, std::size_t(end - at), "barrier, %d of %d threads are at __syncthreads in line %d",
+                       launch.waiting, launch.threads, launch.barrier_line);
+    } else {
+        at += snprintf(at, std::size_t(end - at), "warp collective");
+    }
+    for (std::size_t w = 0; w < launch.warps.size() && at < end - 120; ++w) {
+        const Warp& warp = launch.warps[w];
+        if (!warp.collecting) continue;
+        const int lane = __builtin_ctz(warp.collecting);
+        at += snprintf(at, std::size_t(end - at), "; warp %zu lanes %08x wait at %s in line %d for mask %08x", w,
+                       warp.collecting, warp.name[lane], warp.line[lane], warp.mask[lane]);
+    }
+    if (launch.live < launch.threads && at < end - 60) {
+        snprintf(at, std::size_t(end - at), "; %d threads have returned", launch.threads - launch.live);
+    }
+    abandon();
+}
+
+// Go on with any thread that can: the lanes of one warp first, in order.
+void reschedule() {
+    Context& from = launch.contexts[std::size_t(launch.current)];
+    const int count = int(launch.warps.size());
+    for (int i = 0, w = launch.current / 32; i < count; ++i, w = w + 1 == count ? 0 : w + 1) {
+        if (const unsigned runnable = launch.warps[std::size_t(w)].runnable) {
+            const int next = w * 32 + __builtin_ctz(runnable);
+            if (next == launch.current) return;
+            set_thread(next);
+            switch_context(from, launch.contexts[std::size_t(next)]);  // back here once someone picks this thread
+            return;
+        }
+    }
+    if (launch.live == 0) switch_context(from, launch.host);
+    deadlock();
+}
+
+void fiber() {
+    launch.entry.call(launch.values);
+    Warp& warp = launch.warps[std::size_t(launch.current / 32)];
+    warp.runnable &= ~(1u << launch.current % 32);
+    --launch.live;
+    reschedule();
+    __builtin_unreachable();
+}
+
+void wait(Warp& warp, unsigned bit) {
+    warp.runnable &= ~bit;
+    reschedule();
+}
+
+// ------------------------------------------------------------------------------------------------ signals
+
+void on_signal(int number, siginfo_t* info, void*) {
+    if (!launch.running) {  // not ours: die as without a handler
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    char where[96];
+    say_where(where, sizeof where);
+    const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+    const char* what = number == SIGFPE    ? "integer division by zero"
+                       : number == SIGALRM ? "still running after two minutes"
+                                           : "access outside every array";
+    int length = snprintf(launch.message, sizeof launch.message, "%s: %s", where, what);
+    if (number == SIGSEGV || number == SIGBUS) {
+        for (const auto& [key, array] : allocations) {
+            if (address < key - GUARD || address >= key + array.bytes + GUARD) continue;
+            const long long offset = (long long)address - (long long)key;
+            length += snprintf(launch.message + length, sizeof launch.message - std::size_t(length),
+                               "; byte %lld of an array of %zu bytes", offset, array.bytes);
+        }
+        const auto stacks = reinterpret_cast<std::uintptr_t>(launch.stacks);
+        if (address >= stacks && address < stacks + launch.stack_count * (STACK + PAGE)) {
+            snprintf(launch.message + length, sizeof launch.message - std::size_t(length), "; its stack overflowed");
+        }
+    }
+    abandon();
+}
+
+struct Handlers {
+    static constexpr int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGALRM};
+    struct sigaction old[4];
+    stack_t old_stack;
+    Handlers() {
+        static unsigned char* const alternate = static_cast<unsigned char*>(
+            mmap(nullptr, 64 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        stack_t stack{alternate, 0, 64 << 10};
+        sigaltstack(&stack, &old_stack);
+        struct sigaction action {};
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        for (int i = 0; i < 4; ++i) sigaction(numbers[i], &action, &old[i]);
+        alarm(120);
+    }
+    ~Handlers() {
+        alarm(0);
+        for (int i = 0; i < 4; ++i) sigaction(numbers[i], &old[i], nullptr);
+        sigaltstack(&old_stack, nullptr);
+    }
+};
+
+void need_stacks(std::size_t count) {
+    if (count <= launch.stack_count) return;
+    if (launch.stacks) munmap(launch.stacks, launch.stack_count * (STACK + PAGE));
+    launch.stacks = static_cast<unsigned char*>(mmap(nullptr, count * (STACK + PAGE), PROT_READ | PROT_WRITE,
+                                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    for (std::size_t i = 0; i < count; ++i) mprotect(launch.stacks + i * (STACK + PAGE), PAGE, PROT_NONE);
+    launch.stack_count = count;
+}
+
+void poison(unsigned char* begin, unsigned char* end) {
+    for (; begin + 4 <= end; begin += 4) memcpy(begin, &POISON, 4);
+    for (; begin < end; ++begin) *begin = 0xff;
+}
+
+void run_block() {
+    const std::size_t warps = up(std::size_t(launch.threads), 32) / 32;
+    launch.warps.assign(warps, Warp{});
+    for (int i = 0; i < launch.threads; ++i) {
+        launch.warps[std::size_t(i / 32)].exists |= 1u << i % 32;
+        make_context(launch.contexts[std::size_t(i)],
+                     launch.stacks + std::size_t(i) * (STACK + PAGE) + PAGE, fiber);
+    }
+    for (Warp& warp : launch.warps) warp.runnable = warp.exists;
+    launch.live = launch.threads;
+    launch.waiting = launch.count = 0;
+    set_thread(0);
+    switch_context(launch.host, launch.contexts[0]);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------- for kernels
+
+namespace emulator {
+
+void fail(const char* message, int line) {
+    char where[96];
+    say_where(where, sizeof where);
+    snprintf(launch.message, sizeof launch.message, line ? "%s: %s in line %d" : "%s: %s", where, message, line);
+    abandon();
+}
+
+void barrier(int line) {
+    if (launch.waiting && launch.barrier_line != line) {
+        char text[128];
+        snprintf(text, sizeof text, "divergent barrier: other threads are at __syncthreads in line %d, this one",
+                 launch.barrier_line);
+        fail(text, line);
+    }
+    launch.barrier_line = line;
+    Warp& warp = launch.warps[std::size_t(launch.current / 32)];
+    const unsigned bit = 1u << launch.current % 32;
+    if (++launch.waiting < launch.threads) {
+        warp.at_barrier |= bit;
+        wait(warp, bit);
+        return;
+    }
+    launch.waiting = 0;
+    launch.result = launch.count;
+    launch.count = 0;
+    for (Warp& other : launch.warps) {
+        other.runnable |= other.at_barrier;
+        other.at_barrier = 0;
+    }
+}
+
+int barrier_count(int predicate, int line) {
+    launch.count += predicate != 0;
+    barrier(line);
+    return launch.result;
+}
+
+void collective(unsigned mask, void* argument, Combine combine, const char* name, int line) {
+    Warp& warp = launch.warps[std::size_t(launch.current / 32)];
+    const int lane = launch.current % 32;
+    const unsigned bit = 1u << lane;
+    if (!(mask & bit)) fail("a lane calls a warp collective whose mask leaves it out", line);
+    mask &= warp.exists;
+    warp.argument[lane] = argument;
+    warp.mask[lane] = mask;
+    warp.combine[lane] = combine;
+    warp.name[lane] = name;
+    warp.line[lane] = line;
+    warp.collecting |= bit;
+    if ((warp.collecting & mask) != mask) {
+        wait(warp, bit);
+        return;
+    }
+    for (unsigned m = mask; m; m &= m - 1) {
+        const int other = __builtin_ctz(m);
+        if (warp.mask[other] != mask || warp.combine[other] != combine || warp.line[other] != line) {
+            char text[160];
+            snprintf(text, sizeof text, "divergent collective: lane %d waits at %s in line %d, this one", other,
+                     warp.name[other], warp.line[other]);
+            fail(text, line);
+        }
+    }
+    combine(warp.argument, mask);
+    warp.collecting &= ~mask;
+    warp.runnable |= mask;
+}
+
+unsigned char* dynamic_shared() { return launch.dynamic; }
+
+unsigned long long global_timer() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
+}
+
+}  // namespace emulator
+
+// ---------------------------------------------------------------------------------------------------- for Python
+
+extern "C" {
+
+// Memory that ends (rounded up to 16 bytes) where a wide stretch without any memory begins, with another one in front
+// of its first page. The rest of that page is poison.
+void* emulator_alloc(std::size_t bytes) {
+    const std::size_t body = up(bytes ? bytes : 16, PAGE), total = body + 2 * GUARD;
+    auto* map = static_cast<unsigned char*>(
+        mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (map == MAP_FAILED || mprotect(map + GUARD, body, PROT_READ | PROT_WRITE) != 0) return nullptr;
+    poison(map + GUARD, map + GUARD + body);
+    unsigned char* data = map + GUARD + body - up(bytes, 16);
+    allocations[reinterpret_cast<std::uintptr_t>(data)] = {map, data, total, bytes};
+    return data;
+}
+
+// Whether something was written beside the array inside its own pages.
+int emulator_intact(void* data) {
+    const Allocation& array = allocations.at(reinterpret_cast<std::uintptr_t>(data));
+    for (auto* p = array.map + GUARD; p + 4 <= array.data; p += 4) {
+        if (memcmp(p, &POISON, 4) != 0) return 0;
+    }
+    unsigned char pattern[4];
+    memcpy(pattern, &POISON, 4);
+    for (std::size_t i = array.bytes; i < up(array.bytes, 16); ++i) {
+        if (array.data[i] != pattern[i % 4]) return 0;
+    }
+    return 1;
+}
+
+void emulator_free(void* data) {
+    const auto found = allocations.find(reinterpret_cast<std::uintptr_t>(data));
+    if (found == allocations.end()) return;
+    munmap(found->second.map, found->second.map_bytes);
+    allocations.erase(found);
+}
+
+// Run a kernel. Returns null, or what went wrong, in words.
+const char* emulator_launch(emulator::Entry (*describe)(), const unsigned* grid, const unsigned* block,
+                            std::size_t shared_bytes, void** values) {
+    launch.entry = describe();
+    launch.values = values;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {block[0], block[1], block[2]};
+    launch.threads = int(block[0] * block[1] * block[2]);
+    if (launch.threads < 1 || launch.threads > 1024) return "a block has 1 to 1024 threads";
+    need_stacks(std::size_t(launch.threads));
+    launch.contexts.resize(std::size_t(launch.threads));
+    launch.dynamic = static_cast<unsigned char*>(emulator_alloc(up(shared_bytes, 128)));
+    const char* volatile failure = nullptr;
+    {
+        Handlers handlers;
+        if (sigsetjmp(launch.escape, 1) == 0) {
+            launch.running = true;
+            for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z) {
+                for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
+                    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+                        poison(launch.entry.shared_begin, launch.entry.shared_end);
+                        poison(launch.dynamic, launch.dynamic + up(shared_bytes, 128));
+                        run_block();
+                    }
+                }
+            }
+        } else {
+            failure = launch.message;
+        }
+        launch.running = false;
+    }
+    emulator_free(launch.dynamic);
+    return failure;
+}
+
+int emulator_parameter_count(emulator::Entry (*describe)()) { return describe().count; }
+int emulator_parameter_size(emulator::Entry (*describe)(), int index) { return describe().sizes[index]; }
+}

@@ -1,0 +1,100 @@
+"""Matmul launches in an engine: random weights of any ggml types, packed, planned, run and compared in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dflash_core.backends.cuda import acts
+from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Shape, plan
+from dflash_core.backends.cuda.repack import repack, tile_type
+from dflash_core.formats.quants import to_float32
+from support.blocks import random_blocks
+from support.engines import Engine
+
+# A small card: several k slices and row groups with little work for the emulator.
+SMALL = Card(multiprocessors=7, shared_bytes=227 * 1024)
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass
+class Weights:
+    """Matrices of one launch: dequantised (rows, k) float64, and packed in the engine."""
+
+    shapes: tuple[Shape, ...]
+    columns: int
+    dense: list[Float64]
+    packed: list[Any]
+
+    def defines(self) -> dict[str, int]:
+        return {f"WITH_{tile_type(s.type).name}": 1 for s in self.shapes}
+
+    def launch(self, deal: Plan) -> np.void:
+        return as_argument(deal.pack([array.address for array in self.packed]))
+
+
+def as_argument(data: bytes) -> np.void:
+    """A struct passed by value."""
+    return np.frombuffer(data, f"V{len(data)}")[0]
+
+
+def random_weights(engine: Engine, rng: np.random.Generator, columns: int, *types: tuple[str, int]) -> Weights:
+    """Matrices of (type, rows)."""
+    shapes, dense, packed = [], [], []
+    for name, rows in types:
+        raw = random_blocks(rng, name, rows, columns)
+        shapes.append(Shape(name, rows))
+        dense.append(to_float32(raw, name)[:, :columns].astype(np.float64))
+        packed.append(engine.array(repack(torch.from_numpy(raw), name, columns).numpy()))
+    return Weights(tuple(shapes), columns, dense, packed)
+
+
+def seen_q8(x: Float32) -> Float64:
+    """What the int8 path makes of activations."""
+    q, scale = acts.quantize_q8(x)
+    return (q * scale[..., None].astype(np.float64)).reshape(len(x), -1)[:, : x.shape[1]]
+
+
+def seen_f16(x: Float32) -> Float64:
+    """What the f16 path makes of them."""
+    h, scale = acts.quantize_f16(x)
+    return (h.astype(np.float64) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
+
+
+def expected(weights: Weights, x: Float32, half: bool) -> list[Float64]:
+    """(columns, rows) per matrix, of the rounded activations."""
+    return [
+        (seen_f16(x) if half or tile_type(s.type).half_activations else seen_q8(x)) @ w.T
+        for s, w in zip(weights.shapes, weights.dense)
+    ]
+
+
+def multiply(
+    engine: Engine, weights: Weights, x: Float32, card: Card = SMALL, *, half: bool = False, slices: int | None = None
+) -> tuple[Plan, Float32]:
+    """Run a launch over the rows of `x`; the plan and the planes (slices, len(x), stride), NaN where none wrote."""
+    deal = plan(weights.shapes, weights.columns, card, half=half, slices=slices)
+    n = len(x)
+    q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
+    f16 = engine.array(acts.pack_f16(x)) if deal.needs_f16 else engine.poisoned((8,), np.uint8)
+    out = engine.poisoned((deal.slices, n, deal.stride), np.float32)
+    launch = weights.launch(deal)
+    for first, count in deal.passes(n):
+        defines = {"COLUMNS": count, **weights.defines()} | ({"ACTS_F16": 1} if half else {})
+        kernel = engine.kernel("matmul.cu", "matmul", defines)
+        args = [launch, q8, f16, out, np.int32(n), np.int32(first // 8)]
+        kernel(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(count))
+    return deal, out.numpy()
+
+
+def parts(deal: Plan, planes: Sequence[Any] | Float32) -> list[Float64]:
+    """Planes summed, cut into the launch's matrices: (columns, rows) each."""
+    total = np.asarray(planes, np.float64).sum(0)
+    return [total[:, at : at + s.rows] for at, s in zip(deal.offsets, deal.shapes)]
