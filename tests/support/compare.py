@@ -40,6 +40,7 @@ class Comparison:
 
     reference: Target | None = None
     near_tie: float = NEAR_TIE
+    share: float = EXCUSED_SHARE
     tokens: int = 0
     excused: list[tuple[int, int, float]] = field(default_factory=list)
 
@@ -63,4 +64,4 @@ class Comparison:
             done += 1
 
     def check(self) -> None:
-        assert len(self.excused) <= max(1, EXCUSED_SHARE * self.tokens), f"too many near-ties: {self.excused}"
+        assert len(self.excused) <= max(1, self.share * self.tokens), f"too many near-ties: {self.excused}"

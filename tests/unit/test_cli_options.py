@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,11 +65,28 @@ def test_no_command_opens_the_app_on_the_demo_pair(opened: list[LoadRequest]) ->
     assert request.knobs.budget == 22
 
 
+def test_a_held_alt_key_stays_a_key(opened: list[LoadRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Textual reads the delay when it is imported; a key that repeats comes 30 times a second."""
+    monkeypatch.setenv("ESCDELAY", "")
+    monkeypatch.delenv("ESCDELAY")
+    assert cli.main([]) == 0
+    assert 0 < int(os.environ["ESCDELAY"]) < 1000 / 30
+    monkeypatch.setenv("ESCDELAY", "70")
+    assert cli.main([]) == 0
+    assert os.environ["ESCDELAY"] == "70", "the user's own"
+
+
 def test_the_app_is_not_opened_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 1
     assert capsys.readouterr().err == (
         "dflash-tui: the app needs a terminal; in a pipe or a script use: dflash-tui ask\n"
     )
+
+
+def test_a_conversation_to_go_on_with(opened: list[LoadRequest], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--resume", "12ab"]) == 0
+    assert opened[0].resume == "12ab"
+    assert "--resume goes with the app, not with ask" in usage_error(capsys, "--resume", "12ab", "ask", "hi")
 
 
 def test_files_and_settings_reach_the_app(opened: list[LoadRequest], tmp_path: Path) -> None:

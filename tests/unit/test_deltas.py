@@ -29,10 +29,10 @@ def test_against_the_last_turn_that_ran_otherwise() -> None:
     first = turn(SHORT, Knobs(), step_s=0.02)  # 100 tok/s
     same = turn(LONG, Knobs(), step_s=0.01)
     wide = turn(LONG, Knobs(budget=40, p_min=0.1), step_s=0.02)  # 200 tok/s
-    assert against_earlier(wide, [first]) == "+100 tok/s, accept +2.00 than with budget 22, p_min 0.00"
-    assert against_earlier(first, [wide]) == "−100 tok/s, accept −2.00 than with budget 40, p_min 0.10"
+    assert against_earlier(wide, [first]) == "+100 tok/s, accept +2.00 against budget 22, p_min 0.00"
+    assert against_earlier(first, [wide]) == "−100 tok/s, accept −2.00 against budget 40, p_min 0.10"
     assert against_earlier(same, [first]) == "", "the same setting is no comparison"
-    assert against_earlier(same, [wide, first]) == "+200 tok/s, accept +0.00 than with budget 40, p_min 0.10"
+    assert against_earlier(same, [wide, first]) == "+200 tok/s, accept +0.00 against budget 40, p_min 0.10"
     assert against_earlier(wide, []) == ""
 
 
@@ -44,7 +44,7 @@ def test_what_matters_not_for_speed_is_no_other_setting() -> None:
 def test_many_changes_are_counted() -> None:
     other = Knobs(budget=4, p_min=0.2, tree_width=2, tree_temperature=1.5, chain_seed=False)
     line = against_earlier(turn(LONG, Knobs()), [turn(SHORT, other)])
-    assert line.endswith("than with budget 4, p_min 0.20, tree_temperature 1.50 and 2 more")
+    assert line.endswith("against budget 4, p_min 0.20, tree_temperature 1.50 and 2 more")
 
 
 def test_a_turn_beside_itself() -> None:
@@ -56,7 +56,7 @@ def test_a_turn_beside_itself() -> None:
     assert on_the_way(turn(SHORT, Knobs())) == []
     assert against_earlier(record, [turn(LONG, Knobs(mode="ar"))]) == "", "it ran with two settings"
     plain = turn(LONG, Knobs(mode="ar"))
-    assert against_earlier(plain, [turn(SHORT, Knobs()), record]).endswith("than with mode auto")
+    assert against_earlier(plain, [turn(SHORT, Knobs()), record]).endswith("against mode auto")
 
 
 def test_a_turn_without_steps() -> None:

@@ -1,0 +1,149 @@
+"""How split attention is laid over a card: defines, grid, shared memory and scratch of kernels/attention.cuh."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dflash_core.errors import UnsupportedError
+
+WARP = 32
+MAX_STAGES = 3
+# Of shared memory a block takes no more than this, although a card may have it: what is left of the SM is L1, through
+# which the matmuls around it stream. With 203 KB per block an attention layer of an H200 cost 36 us more.
+MOST_SHARED = 163 << 10
+MAX_SPLITS = 64
+ACCUMULATORS = 96  # registers of a thread that hold output sums: what leaves room for the rest without spilling
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """Attention heads of a model; `rotary` dimensions of each are rotated."""
+
+    head_dim: int
+    heads: int
+    kv_heads: int
+    rotary: int
+
+    def __post_init__(self) -> None:
+        if self.head_dim not in (64, 128, 256):
+            raise UnsupportedError(f"heads of {self.head_dim}, expected 64, 128 or 256; use --device cpu")
+        if self.rotary % 64 or self.rotary > self.head_dim:
+            raise UnsupportedError(
+                f"{self.rotary} rotated dimensions of {self.head_dim}, expected a multiple of 64; use --device cpu"
+            )
+
+    @property
+    def group(self) -> int:
+        """Query heads per kv head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def query_scale(self) -> float:
+        """What attn_prepare multiplies queries by: scores come out as exponents of two."""
+        return math.log2(math.e) / math.sqrt(self.head_dim)
+
+    def packed_rows(self, rows: int) -> int:
+        """Rows of one kv head in a pass of `rows`."""
+        return rows * self.group
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOrder:
+    """The order of a row's sums: keys per tile, tiles per split that lie side by side, warps that share a tile, splits.
+
+    One for all widths of a session: results are equal bit for bit only under the same order.
+    """
+
+    tile: int
+    chunk: int
+    column_warps: int
+    splits: int
+
+    @staticmethod
+    def of(heads: HeadShape, slots: int, processors: int, shared_limit: int) -> SplitOrder:
+        """For a cache of `slots` positions on a card of `processors` SMs with `shared_limit` bytes for a block.
+
+        With a long context every SM gets one split of one kv head; with a short cache there are no more splits than
+        tiles to give them. Raises UnsupportedError where not even the smallest tile fits.
+        """
+        for tile, column_warps in ((64, 4), (32, 4), (16, 2)):
+            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1)
+            if SplitLaunch.of(heads, order, 1, shared_limit).shared <= shared_limit:
+                break
+        else:
+            raise UnsupportedError(
+                f"heads of {heads.head_dim} do not fit {shared_limit:,} bytes of shared memory; use --device cpu"
+            )
+        wanted = min(MAX_SPLITS, -(-processors // heads.kv_heads))
+        splits = max(1, min(wanted, -(-slots // (order.tile * order.chunk))))
+        return SplitOrder(order.tile, order.chunk, order.column_warps, splits)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLaunch:
+    """One width's launch of attn_split or draft_split."""
+
+    heads: HeadShape
+    order: SplitOrder
+    rows: int
+    row_tiles: int
+    row_warps: int
+    stages: int
+
+    @staticmethod
+    def of(heads: HeadShape, order: SplitOrder, rows: int, shared_limit: int, *, row_warps: int = 1) -> SplitLaunch:
+        """For passes of `rows`: the largest blocks that fit, then as many tiles on their way as fit.
+
+        More `row_warps` read a key fewer times, from fewer and larger blocks.
+        """
+        limit = min(shared_limit, MOST_SHARED)
+        tiles = -(-heads.packed_rows(rows) // 16)
+        dim_tiles = heads.head_dim // order.column_warps // 8
+        for most in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
+            blocks = -(-tiles // (most * row_warps))
+            row_tiles = -(-tiles // (blocks * row_warps))
+            for stages in range(MAX_STAGES, 1, -1):
+                launch = SplitLaunch(heads, order, rows, row_tiles, row_warps, stages)
+                if launch.shared <= limit:
+                    return launch
+        return launch
+
+    @property
+    def block_rows(self) -> int:
+        return 16 * self.row_tiles * self.row_warps
+
+    @property
+    def defines(self) -> dict[str, int]:
+        return {
+            "HEAD_DIM": self.heads.head_dim,
+            "ROTARY": self.heads.rotary,
+            "GROUP": self.heads.group,
+            "ROW_TILES": self.row_tiles,
+            "ROW_WARPS": self.row_warps,
+            "COLUMN_WARPS": self.order.column_warps,
+            "TILE": self.order.tile,
+            "CHUNK": self.order.chunk,
+            "STAGES": self.stages,
+        }
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        blocks = -(-self.heads.packed_rows(self.rows) // self.block_rows)
+        return blocks, self.heads.kv_heads, self.order.splits
+
+    @property
+    def block(self) -> int:
+        return WARP * self.row_warps * self.order.column_warps
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory: Q, P, the ring of K and V tiles, the exchange between column warps."""
+        dim, tile = self.heads.head_dim, self.order.tile
+        halves = self.block_rows * (dim + tile) + 2 * self.stages * tile * dim
+        return 2 * halves + 4 * self.order.column_warps * self.block_rows
+
+    @property
+    def partial_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the f32 partial sums; the statistics are f32 of the same shape but for a last dimension of 2."""
+        return self.order.splits, self.heads.kv_heads, self.heads.packed_rows(self.rows), self.heads.head_dim

@@ -1,0 +1,81 @@
+"""Compiled kernels on disk, named after everything they are made of, so that nothing is ever out of date.
+
+An entry is a file `<kernel>-<hash>.cubin`: a checksum, then the machine code. It is written beside its name and moved
+into place, so two processes may write it at once; one that does not check out is compiled again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+
+from dflash_core import kernel_source, nvrtc, resources
+
+APP = "dflash-tui"
+FORMAT = 1
+
+
+def default_folder() -> Path:
+    """Where compiled kernels live for this user."""
+    return platformdirs.user_cache_path(APP) / "kernels"
+
+
+class CubinCache:
+    """Compiles through a folder, from any thread.
+
+    `note`: why entries could not be kept, or None; they are in memory all the same. `compiled`: how many it made.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or default_folder()
+        self.note: str | None = None
+        self.compiled = 0
+        self._memory: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def get(self, file: str, arch: str, defines: Mapping[str, str]) -> bytes:
+        """Machine code of kernels/`file`. Raises what nvrtc.compile_cubin raises."""
+        folder = resources.kernels_dir()
+        texts = kernel_source.closure(folder / file, (folder,))
+        settings = (FORMAT, nvrtc.version(), arch, sorted(defines.items()))
+        key = f"{Path(file).stem}-{kernel_source.content_hash(texts, *settings)[:32]}"
+        code = self._memory.get(key) or self._read(key)
+        if code is None:
+            code = nvrtc.compile_cubin(texts[folder / file], file, arch, defines=defines, include=[folder])
+            with self._lock:
+                self.compiled += 1
+            self._write(key, code)
+        self._memory[key] = code
+        return code
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.cubin"
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            data = self._path(key).read_bytes()
+        except OSError:
+            return None
+        digest, code = data[:32], data[32:]
+        return code if code and hashlib.sha256(code).digest() == digest else None
+
+    def _write(self, key: str, code: bytes) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{key}-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(code).digest() + code)
+                os.replace(temporary, self._path(key))
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:
+            why = error.strerror or error
+            self.note = f"compiled kernels cannot be kept in {self.folder} ({why}); every start compiles them"

@@ -1,0 +1,100 @@
+"""The card as passes see it: kernels compiled and bound on demand, one stream, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.cache import CubinCache
+from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Progress, Run, Size
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.programs import Programs, Variant
+from dflash_core.backends.cuda.runtime import Runtime
+from dflash_core.errors import OutOfMemoryError
+from dflash_core.memory import gib
+
+
+class CudaDevice:
+    """Implements `launch.Device` on the first visible card. Raises DeviceError where there is none."""
+
+    def __init__(self, runtime: Runtime | None = None, cache: CubinCache | None = None) -> None:
+        self.runtime = runtime or Runtime.open()
+        self.programs = Programs(self.runtime, cache or CubinCache())
+        self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        self.card = Card(self.runtime.card.processors, self.runtime.card.shared_bytes)
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """torch works on the kernels' stream inside.
+
+        Raises OutOfMemoryError where its allocator does, and KernelError where it meets what a kernel has left behind.
+        """
+        try:
+            with torch.cuda.stream(self.runtime.torch_stream):
+                yield
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            free, total = self.runtime.memory()
+            raise OutOfMemoryError(
+                f"{self.runtime.card.name} is full: {gib(free)} of {gib(total)} free; shorten the context (--context), "
+                "lower the budget, or close other programs that use the card"
+            ) from None
+        except RuntimeError as error:
+            # torch's own copies wait for kernels, so it is often torch that hears of their errors first.
+            found, _, words = str(error).partition("CUDA error: ")
+            if not words or found:
+                raise
+            driver = self.runtime.driver
+            raise driver.lose(driver.launched or "the GPU", words.splitlines()[0].strip()) from None
+
+    def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
+        if self.runtime.card.overlaps:
+            launches = [launch.clustered or launch for launch in launches]
+        variants = [Variant.of(launch.file, launch.defines) for launch in launches]
+
+        def report(done: int, total: int) -> None:
+            if progress:
+                progress("compiling kernels", done / total)
+
+        self.programs.compile(variants, report)
+        bound = [
+            self.programs.kernel(variant, launch.name).bind(
+                launch.grid, launch.block, launch.args, shared=launch.shared, per_sm=launch.per_sm
+            )
+            for variant, launch in zip(variants, launches, strict=True)
+        ]
+
+        def run() -> None:
+            for launch in bound:
+                launch()
+
+        return run
+
+    def record(self, name: str, work: Run) -> Run:
+        with self.runtime.capture(name) as graph:
+            work()
+        return graph
+
+    def pinned(self, shape: Size, dtype: npt.DTypeLike) -> PinnedMemory:
+        return self.runtime.pinned(shape, dtype)
+
+    def synchronize(self) -> None:
+        self.runtime.synchronize()
+
+    def mark(self) -> Run:
+        event = self.runtime.event()
+        event.record()
+        return event.wait
+
+    def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
+        beta = 1.0 if add else 0.0
+        if out.dtype == x.dtype:
+            torch.addmm(out, x, weights.T, beta=beta, alpha=scale, out=out)
+        elif add or scale != 1.0:
+            torch.addmm(out, x, weights.T, out_dtype=out.dtype, beta=beta, alpha=scale, out=out)
+        else:
+            torch.mm(x, weights.T, out_dtype=out.dtype, out=out)

@@ -1,0 +1,215 @@
+"""The CUDA driver, and the first card: found, judged fit, opened. Every failure of a call becomes one line.
+
+Nothing here is imported before a GPU is asked for, and the driver's own bindings not before its library was seen:
+without it their second call waits for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_core import nvrtc
+from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+ON_CPU = "or use --device cpu"
+
+# After one of these every later call in the process fails too, whoever makes it.
+_LOST = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ILLEGAL_ADDRESS",
+        "LAUNCH_FAILED",
+        "LAUNCH_TIMEOUT",
+        "ASSERT",
+        "MISALIGNED_ADDRESS",
+        "ILLEGAL_INSTRUCTION",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "HARDWARE_STACK_ERROR",
+        "ECC_UNCORRECTABLE",
+        "NVLINK_UNCORRECTABLE",
+        "CONTEXT_IS_DESTROYED",
+        "CONTAINED",
+        "UNKNOWN",
+    )
+)
+_WRONG_BINARY = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in ("NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "CALL_REQUIRES_NEWER_DRIVER")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What the program needs to know of a GPU. Bytes, and a compute capability such as (9, 0)."""
+
+    name: str
+    capability: tuple[int, int]
+    arch: str
+    processors: int
+    shared_bytes: int  # most dynamic shared memory of a block
+    total: int
+    free: int
+
+    @property
+    def overlaps(self) -> bool:
+        """Hopper and later: a kernel can be set up while the one before it runs, and blocks can form clusters."""
+        return self.capability >= (9, 0)
+
+
+class Driver:
+    """Calls of the driver API, from any thread. `where` names what failed: a kernel, a graph, a file."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.context: Any = None  # the card's, made current in every thread that calls
+        self._thread = threading.local()
+        self.lost: str | None = None  # why nothing works any more
+        self.launched = ""  # the newest kernel or graph: what an error that turns up later belongs to, or one before
+        self._ending = sys.is_finalizing  # kept here: a module's own names are gone by the time it says yes
+
+    def call(self, where: str, function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
+        """The value of `function(*args)`, whose first item is its status.
+
+        Raises OutOfMemoryError, UnsupportedError for a program the card cannot run, else KernelError.
+        """
+        if self.lost is not None:
+            raise KernelError(f"{self.lost}; reload the engine", reload=True)
+        if self.context is not None and not hasattr(self._thread, "entered"):
+            self.api.cuCtxSetCurrent(self.context)
+            self._thread.entered = True
+        status, *values = function(*args)
+        if int(status) == 0:
+            return values[0] if len(values) == 1 else tuple(values)
+        raise self._error(where, str(status.name))
+
+    def release(self, function: Callable[..., object], handle: Any) -> None:
+        """Give a handle back; a lost context, or a process that ends, takes them all with it."""
+        if self.lost is None and not self._ending():
+            function(handle)
+
+    def _error(self, where: str, code: str) -> DFlashError:
+        words = code.removeprefix("CUDA_ERROR_").lower().replace("_", " ")
+        if code == "CUDA_ERROR_OUT_OF_MEMORY":
+            return OutOfMemoryError(
+                f"the GPU has no memory left for {where}; shorten the context, or close other programs that use it"
+            )
+        if code in _WRONG_BINARY:
+            major, minor = nvrtc.version()
+            return UnsupportedError(
+                f"the driver cannot run {where} ({words}): it was made by CUDA {major}.{minor}; update the driver"
+            )
+        if code in _LOST:
+            return self.lose(where, words)
+        return KernelError(f"{where} failed ({words})")
+
+    def lose(self, where: str, words: str) -> KernelError:
+        """Note that the context is lost, for the reason `words`: no later call can work. The error to raise."""
+        behind = f", behind {self.launched}" if self.launched and self.launched != where else ""
+        self.lost = self.lost or f"the GPU gave up in {where}{behind} ({words})"
+        return KernelError(f"{self.lost}; reload the engine", reload=True)
+
+
+def find_driver() -> Any:
+    """The driver's bindings. Raises DeviceError where there is no driver, or no bindings."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        raise DeviceError(f"no NVIDIA driver ({LIBRARY} is not there); install one, {ON_CPU}") from None
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        raise DeviceError("no cuda-python; install the project again, its CUDA packages are pinned") from None
+    return driver
+
+
+def open_card(api: Any, torch: Any, environment: Mapping[str, str] = os.environ) -> tuple[Driver, Card]:
+    """Open the first card, in the context that torch uses too.
+
+    Raises DeviceError or UnsupportedError, with what to do, for a card that cannot be used.
+    """
+    driver = Driver(api)
+    _start(api, environment)
+    _check_version(driver)
+    # Torch opens the same context; asked second, it would report a lesser card's trouble in words of its own.
+    device = driver.call("the first card", api.cuDeviceGet, 0)
+    card = _describe(driver, device)
+    if torch.version.cuda is None:
+        raise DeviceError(
+            f"torch {torch.__version__} is a CPU build beside an NVIDIA driver; install its CUDA 13.0 build, {ON_CPU}"
+        )
+    try:
+        torch.cuda.init()
+        torch.cuda.set_device(0)
+    except Exception as error:
+        raise DeviceError(f"torch cannot use {card.name} ({_first_line(error)}); see dflash-tui doctor") from None
+    return driver, card
+
+
+def _start(api: Any, environment: Mapping[str, str]) -> None:
+    status, *_ = api.cuInit(0)
+    count = 0
+    if int(status) == 0:
+        status, count = api.cuDeviceGetCount()
+    if int(status) == 0 and count:
+        return
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
+        raise DeviceError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU; unset it, {ON_CPU}")
+    if int(status) == 0 or status.name == "CUDA_ERROR_NO_DEVICE":
+        raise DeviceError(f"the NVIDIA driver shows no GPU; see nvidia-smi, {ON_CPU}")
+    raise DeviceError(f"the NVIDIA driver does not start ({status.name}); see nvidia-smi, {ON_CPU}")
+
+
+def _check_version(driver: Driver) -> None:
+    supports = int(driver.call("the driver's version", driver.api.cuDriverGetVersion))
+    needed = nvrtc.version()[0]
+    if supports // 1000 < needed:
+        found = f"{supports // 1000}.{supports % 1000 // 10}"
+        raise DeviceError(f"the NVIDIA driver is for CUDA {found}, expected {needed}.0 or later; update it, {ON_CPU}")
+
+
+def _describe(driver: Driver, device: Any) -> Card:
+    api = driver.api
+    kind = api.CUdevice_attribute
+
+    def attribute(name: str) -> int:
+        return int(driver.call(name, api.cuDeviceGetAttribute, getattr(kind, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+
+    name = driver.call("the card's name", api.cuDeviceGetName, 128, device).split(b"\0")[0].decode(errors="replace")
+    capability = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
+    try:
+        arch = nvrtc.architecture(*capability)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{name}: {error}") from None
+    status, context = api.cuDevicePrimaryCtxRetain(device)
+    if status.name == "CUDA_ERROR_DEVICE_UNAVAILABLE":
+        raise DeviceError(
+            f"{name} belongs to another program (compute mode exclusive); end it, see nvidia-smi, {ON_CPU}"
+        )
+    driver.context = driver.call(f"opening {name}", lambda: (status, context))
+    free, total = driver.call("the card's memory", api.cuMemGetInfo)
+    if not total:
+        raise DeviceError(
+            f"{name} shows no memory at all: a vGPU limit of 0; give CUDA_DEVICE_MEMORY_LIMIT the card's size, {ON_CPU}"
+        )
+    return Card(
+        name,
+        capability,
+        arch,
+        attribute("MULTIPROCESSOR_COUNT"),
+        attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        int(total),
+        int(free),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

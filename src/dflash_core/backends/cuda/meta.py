@@ -1,0 +1,74 @@
+"""A device and a file without bytes: what a pair will take is told by building it of shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Progress, Run, Size
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.projection import Matrix
+from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
+from dflash_core.backends.cuda.upload import held_type
+from dflash_core.formats.weights import WeightFile
+
+
+class MetaDevice:
+    """Implements `launch.Device` as far as building models and buffers goes; nothing can be launched on it."""
+
+    torch_device = torch.device("meta")
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+
+    def stream(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
+        raise NotImplementedError
+
+    def record(self, name: str, work: Run) -> Run:
+        raise NotImplementedError
+
+    def pinned(self, shape: Size, dtype: npt.DTypeLike) -> PinnedMemory:
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        raise NotImplementedError
+
+    def mark(self) -> Run:
+        raise NotImplementedError
+
+    def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
+        raise NotImplementedError
+
+
+class MetaUpload:
+    """Implements `model.Upload` from a file's header alone. Raises UnsupportedError for types without a kernel."""
+
+    def __init__(self, file: WeightFile, requantise: str = "") -> None:
+        self.file, self.requantise = file, requantise
+        self.nbytes = 0
+
+    def matrix(self, name: str) -> Matrix:
+        info = self.file.tensors[name]
+        rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
+        kind = held_type(info.type, self.requantise)
+        shape = (blocks_of(rows), groups_of(columns), tile_type(kind).bytes)
+        return Matrix(kind, rows, columns, self._empty(shape, torch.uint8))
+
+    def vector(self, name: str) -> Tensor:
+        return self._empty(self.file.tensors[name].shape, torch.float32)
+
+    def raw(self, name: str) -> tuple[str, Tensor]:
+        info = self.file.tensors[name]
+        return info.type, self._empty((info.n_bytes,), torch.uint8)
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        tensor = torch.empty(shape, dtype=dtype, device="meta")
+        self.nbytes += tensor.nbytes
+        return tensor

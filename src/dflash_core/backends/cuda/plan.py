@@ -1,0 +1,248 @@
+"""Who computes what in a matmul launch: k slices, and the rows of each thread block.
+
+A plan depends on shapes and on the card, never on how many columns ride along: the order of every sum, and with it
+every bit of a column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, tile_type
+from dflash_core.errors import UnsupportedError
+
+WARPS = 16
+MAX_SEGMENTS, MAX_SLICES, MAX_GRID = 6, 32, 256
+MAX_COLUMNS = 64
+MOST_WIDE_SLICES = 8  # that a pass of all columns at once is worth
+
+Q8_BLOCK, F16_BLOCK = 2208, 4384  # staged bytes of 8 columns and 256 k: kernels/acts.cuh
+
+# What a choice of slices is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of staged
+# activations per microsecond, and the second piece of a thread block, which starts its stream anew.
+_STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
+_PLANE_RATE = 8_000_000  # bytes of output planes, written and read again, per microsecond of the whole card
+_NOMINAL_COLUMNS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One matrix of a launch: its ggml type and its rows. The launch's matrices share K and their input."""
+
+    type: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a plan depends on of a card."""
+
+    multiprocessors: int
+    shared_bytes: int  # dynamic shared memory that a thread block may have
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Shares of one launch.
+
+    `slices` k slices and as many output planes of `stride` rows; matrix i begins at row `offsets[i]`, all padded to 16.
+    `slice_begin[s]`: first thread block of slice s, and at the end the grid. `row_begin[b]`: first block of 16 rows of
+    thread block b, counted over all matrices. `half`: every matrix is multiplied with f16 activations.
+    """
+
+    shapes: tuple[Shape, ...]
+    tiles_k: int
+    slices: int
+    slice_begin: tuple[int, ...]
+    row_begin: tuple[int, ...]
+    offsets: tuple[int, ...]
+    stride: int
+    half: bool
+    shared_limit: int
+
+    @property
+    def grid(self) -> int:
+        return self.slice_begin[-1]
+
+    @property
+    def widest_slice(self) -> int:
+        """Tiles of the longest k slice."""
+        return -(-self.tiles_k // self.slices)
+
+    @property
+    def needs_q8(self) -> bool:
+        """Whether int8 activations are read."""
+        return not self.half and any(not tile_type(s.type).half_activations for s in self.shapes)
+
+    @property
+    def needs_f16(self) -> bool:
+        """Whether f16 activations are read."""
+        return self.half or any(tile_type(s.type).half_activations for s in self.shapes)
+
+    def shared_bytes(self, columns: int) -> int:
+        """Dynamic shared memory of a pass over so many columns."""
+        return _shared_bytes(self.widest_slice, self.needs_f16, columns)
+
+    def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
+        """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 allow."""
+        widest = max(c for c in range(8, MAX_COLUMNS + 1, 8) if c == 8 or self.shared_bytes(c) <= self.shared_limit)
+        blocks = -(-columns // 8)
+        count = -(-blocks * 8 // widest)
+        starts = [blocks * i // count * 8 for i in range(count)] + [columns]
+        return tuple((a, b - a) for a, b in itertools.pairwise(starts))
+
+    def pack(self, addresses: Sequence[int]) -> bytes:
+        """The launch's struct, with the device address of each matrix's tiles."""
+        segments = b"".join(
+            struct.pack("<Qiiii", address, tile_type(s.type).number, blocks_of(s.rows), s.rows, offset)
+            for address, s, offset in zip(addresses, self.shapes, self.offsets, strict=True)
+        )
+        counts = struct.pack("<iiii", len(self.shapes), self.tiles_k, self.slices, self.stride)
+        slice_begin = struct.pack(f"<{MAX_SLICES + 2}H", *_padded(self.slice_begin, MAX_SLICES + 2))
+        row_begin = struct.pack(f"<{MAX_GRID}H", *_padded(self.row_begin, MAX_GRID))
+        body = segments.ljust(MAX_SEGMENTS * 24, b"\0") + counts + slice_begin + row_begin
+        return body + bytes(-len(body) % 8)
+
+
+def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = False, slices: int | None = None) -> Plan:
+    """Deal a launch of `shapes`, each (rows, `columns`), to a card.
+
+    `slices` fixes the number of k slices (1 for a head). Raises UnsupportedError where nothing fits.
+    """
+    if not 0 < len(shapes) <= MAX_SEGMENTS:
+        raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
+    tiles_k = groups_of(columns)
+    needs_f16 = half or any(tile_type(s.type).half_activations for s in shapes)
+    grid = min(card.multiprocessors, MAX_GRID)
+    costs = [(blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes]
+
+    room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
+
+    def fits(count: int, columns: int) -> bool:
+        return _shared_bytes(-(-tiles_k // count), needs_f16, columns) <= room
+
+    choices = [slices] if slices else list(range(1, min(tiles_k, MAX_SLICES, grid) + 1))
+    if not slices:
+        # Best where a pass holds all 64 columns; else 32, in two passes; else what the card can hold.
+        wide = [s for s in choices if s <= MOST_WIDE_SLICES and fits(s, 64)]
+        choices = wide or next((found for c in (32, 16, 8) if (found := [s for s in choices if fits(s, c)])), [])
+    if not choices or not fits(max(choices), 8):
+        raise UnsupportedError(f"a matrix of {columns} columns does not fit {card.shared_bytes} bytes of shared memory")
+
+    best: tuple[float, int, tuple[int, ...], tuple[int, ...]] | None = None
+    stride = sum(ROWS * count for count, _ in costs)
+    for count in choices:
+        lengths = [tiles_k * (s + 1) // count - tiles_k * s // count for s in range(count)]
+        deal = _deal(lengths, min(grid, count * sum(c for c, _ in costs)))
+        rows: list[int] = []
+        most = 0
+        ways: dict[tuple[int, int], tuple[int, list[int]]] = {}
+        for length, blocks in zip(lengths, deal):
+            if (length, blocks) not in ways:
+                ways[length, blocks] = _split([(c, size * length) for c, size in costs], blocks)
+            most = max(most, ways[length, blocks][0])
+            rows += ways[length, blocks][1]
+        planes = count * stride * _NOMINAL_COLUMNS * 4 * 2 / _PLANE_RATE
+        staged = max(lengths) * _NOMINAL_COLUMNS / 8 * Q8_BLOCK / _STAGE
+        cost = most / _STREAM + planes + staged
+        # A matrix too small to fill the card is cheapest in few slices; one that fills it where shares are even.
+        if best is None or cost < best[0]:
+            starts = [0]
+            for blocks in deal:
+                starts.append(starts[-1] + blocks)
+            best = (cost, count, tuple(starts), tuple(rows))
+    assert best is not None
+    offsets = [0]
+    for blocks, _ in costs:
+        offsets.append(offsets[-1] + ROWS * blocks)
+    return Plan(tuple(shapes), tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room)
+
+
+def _shared_bytes(tiles: int, f16: bool, columns: int) -> int:
+    blocks = -(-columns // 8)
+    return WARPS * blocks * 512 + tiles * blocks * (F16_BLOCK if f16 else Q8_BLOCK)
+
+
+def _deal(lengths: Sequence[int], grid: int) -> list[int]:
+    """Thread blocks per slice, in proportion to the slices' lengths; each gets one at least."""
+    deal = [1] * len(lengths)
+    for _ in range(grid - len(lengths)):
+        busiest = max(range(len(lengths)), key=lambda s: (lengths[s] / deal[s], -s))
+        deal[busiest] += 1
+    return deal
+
+
+def _split(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
+    """Cut a line of row blocks, (count, bytes of one) per matrix, into `parts` runs with a small largest share.
+
+    A run that enters another matrix pays for a restart. Where keeping runs inside a matrix, or inside a few that fill
+    no run, makes no larger share, that is preferred. Returns the share and the first row block of each run.
+    """
+    across = _smallest_share(costs, parts)
+    fair = sum(count * size for count, size in costs) // parts
+    groups: list[list[tuple[int, int]]] = []
+    for matrix in costs:
+        if groups and _bytes([*groups[-1], matrix]) <= fair:
+            groups[-1].append(matrix)
+        else:
+            groups.append([matrix])
+    if not 1 < len(groups) <= parts:
+        return across
+    deal = _deal([_bytes(group) for group in groups], parts)
+    shares = [_smallest_share(group, runs) for group, runs in zip(groups, deal)]
+    largest = max(share for share, _ in shares)
+    if largest > across[0]:
+        return across
+    starts, base = [], 0
+    for group, (_, inside) in zip(groups, shares):
+        starts += [base + start for start in inside]
+        base += sum(count for count, _ in group)
+    return largest, starts
+
+
+def _bytes(costs: Sequence[tuple[int, int]]) -> int:
+    """Of matrices in one run, restarts included."""
+    return sum(count * size for count, size in costs) + _RESTART * (len(costs) - 1)
+
+
+def _smallest_share(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
+    """The smallest largest share of runs that go on from matrix to matrix, and the first row block of each run."""
+    total = sum(count * size for count, size in costs)
+    low, high = max(-(-total // parts), max(size for _, size in costs)), total + _RESTART * len(costs)
+    while low < high:
+        middle = (low + high) // 2
+        if _cut(costs, parts, middle)[1]:
+            high = middle
+        else:
+            low = middle + 1
+    return low, _cut(costs, parts, low)[0]
+
+
+def _cut(costs: Sequence[tuple[int, int]], parts: int, limit: int) -> tuple[list[int], bool]:
+    """Fill runs up to `limit` bytes; whether all fits."""
+    starts: list[int] = []
+    matrix, used, base = 0, 0, 0  # the next row block: `used` of `matrix`, which begins at `base`
+    for _ in range(parts):
+        starts.append(base + used)
+        room, fresh = limit, True
+        while matrix < len(costs):
+            count, size = costs[matrix]
+            if not fresh:
+                room -= _RESTART
+            take = min(count - used, max(0, room) // size)
+            used += take
+            room -= take * size
+            if used < count:
+                break
+            base, matrix, used = base + count, matrix + 1, 0
+            fresh = False
+    return starts, matrix == len(costs)
+
+
+def _padded(values: Sequence[int], length: int) -> tuple[int, ...]:
+    if len(values) > length:
+        raise ValueError(f"{len(values)} values in a table of {length}")
+    return (*values, *([0] * (length - len(values))))

@@ -1,0 +1,125 @@
+"""Products of many rows through the library: a matrix, or a part of it, is turned to f16 rows and multiplied."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.launch import At, Device, Launch, Run
+from dflash_core.backends.cuda.projection import Matrix
+from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of, tile_type
+
+# What a part of a matrix may take as f16: half of an FFN matrix of 17,408 x 5,120.
+WEIGHT_BYTES = 88 << 20
+MOST_WARPS = 8  # tiles that a block of `dequant` turns
+
+
+class Op:
+    """A launch whose arguments never change, bound when it first runs or before."""
+
+    def __init__(self, device: Device, launch: Launch) -> None:
+        self.launch, self._device = launch, device
+        self._run: Run | None = None
+
+    def bind(self) -> Run:
+        """What launches it."""
+        if self._run is None:
+            self._run = self._device.bind([self.launch])
+        return self._run
+
+    def __call__(self) -> None:
+        self.bind()()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows `begin`.. of a product: what writes their weights, and where they then lie, f16 (rows, columns)."""
+
+    begin: int
+    ops: tuple[Op, ...]
+    weights: Tensor
+
+
+class Products:
+    """Multiplies rows by matrices held as super-tiles, through one workspace of WEIGHT_BYTES."""
+
+    def __init__(self, device: Device, workspace: Tensor, op: Callable[[Launch], Op]) -> None:
+        self._device, self._workspace, self._op = device, workspace, op
+
+    def parts(self, matrix: Matrix, columns: range | None = None) -> tuple[Part, ...]:
+        """All rows of a matrix, in as few parts as the workspace allows, as even as rows of tiles are."""
+        columns = columns or range(matrix.columns)
+        width = (groups_of(columns.stop) - columns.start // GROUP) * GROUP
+        blocks = blocks_of(matrix.rows)
+        count = math.ceil(blocks / (self._workspace.numel() // (ROWS * width)))
+        edges = [blocks * i // count for i in range(count + 1)]
+        return tuple(
+            self.part([matrix], range(ROWS * a, min(ROWS * b, matrix.rows)), columns)
+            for a, b in itertools.pairwise(edges)
+        )
+
+    def part(self, matrices: Sequence[Matrix], rows: range, columns: range) -> Part:
+        """Rows `rows` (from a multiple of 16 on) and columns `columns` of each of `matrices`, one below the other."""
+        first = columns.start // GROUP
+        tiles = groups_of(columns.stop) - first
+        width = tiles * GROUP
+        whole = self._workspace[: len(matrices) * len(rows) * width].view(-1, width)
+        ops = [
+            self._op(self._dequant(matrix, rows, first, tiles, At(whole, i * len(rows) * width)))
+            for i, matrix in enumerate(matrices)
+        ]
+        skipped = columns.start - first * GROUP
+        return Part(rows.start, tuple(ops), whole[:, skipped : skipped + len(columns)])
+
+    def _dequant(self, matrix: Matrix, rows: range, first: int, tiles: int, out: At) -> Launch:
+        form = tile_type(matrix.type)
+        warps = math.gcd(tiles, MOST_WARPS)  # blocks end where the columns do
+        block = rows.start // ROWS
+        return Launch(
+            "dequant.cu", "dequant", {f"WITH_{form.name}": 1, "WARPS": warps},
+            (tiles // warps, blocks_of(len(rows))), 32 * warps,
+            [At(matrix.tiles, first * form.bytes), np.int32(form.number), np.int32(rows.stop), np.int32(block),
+             np.int32(groups_of(matrix.columns)), out, np.int32(tiles * GROUP)],
+        )  # fmt: skip
+
+    def multiply(self, x: Tensor, parts: Sequence[Part], out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
+        """out (n, rows) = scale * x (n, columns) times the parts' rows, or += that."""
+        for part in parts:
+            for op in part.ops:
+                op()
+            held = out[:, part.begin : part.begin + len(part.weights)] if len(parts) > 1 else out
+            self._device.multiply(x, part.weights, held, scale=scale, add=add)
+
+
+Wanted = tuple[tuple[int, ...], torch.dtype]
+
+
+class Arena:
+    """One piece of memory that takes turns: every `carve` begins at its start again."""
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        self.bytes = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+
+    def carve(self, *wanted: Wanted) -> Iterator[Tensor]:
+        """Tensors of these shapes and types, one behind the other."""
+        at = 0
+        for shape, dtype in wanted:
+            size = math.prod(shape) * dtype.itemsize
+            yield self.bytes[at : at + size].view(dtype).view(shape)
+            at += _aligned(size)
+
+    @staticmethod
+    def need(wanted: Sequence[Wanted]) -> int:
+        """Bytes that `carve` takes for these."""
+        return sum(_aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in wanted)
+
+
+def _aligned(nbytes: int) -> int:
+    """Rounded up to what vector loads and a library's products like."""
+    return -(-nbytes // 256) * 256

@@ -1,0 +1,98 @@
+"""Matrices on the device, and the launches that multiply several of them with the same activations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from dflash_core.backends.cuda.launch import Argument, Device, Launch, pointer
+from dflash_core.backends.cuda.plan import WARPS, Plan, Shape, plan
+from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
+
+WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """(rows, columns) weights of a ggml `type` as super-tiles (blocks of 16 rows, tiles along K, bytes) uint8."""
+
+    type: str
+    rows: int
+    columns: int
+    tiles: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.tiles.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """Activations of up to 64 rows in both forms that matmuls read (kernels/acts.cuh), for up to `columns` each."""
+
+    q8: Tensor
+    f16: Tensor
+
+
+class Projection:
+    """Matrices that share their input, multiplied in one launch.
+
+    The result is f32 (slices, rows of the pass, width): planes that the consumer adds up. Matrix i begins at column
+    `offsets[i]`.
+    """
+
+    def __init__(
+        self, device: Device, matrices: Sequence[Matrix], *, half: bool = False, slices: int | None = None
+    ) -> None:
+        self.matrices = tuple(matrices)
+        shapes = [Shape(matrix.type, matrix.rows) for matrix in matrices]
+        self.plan: Plan = plan(shapes, matrices[0].columns, device.card, half=half, slices=slices)
+
+    @property
+    def slices(self) -> int:
+        return self.plan.slices
+
+    @property
+    def width(self) -> int:
+        return self.plan.stride
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return self.plan.offsets
+
+    @property
+    def columns(self) -> int:
+        return self.matrices[0].columns
+
+    def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
+        """The int8 and f16 activations that this launch reads, null for a form that need not be made."""
+        return (
+            pointer(acts.q8 if self.plan.needs_q8 else None),
+            pointer(acts.f16 if self.plan.needs_f16 else None),
+        )
+
+    @property
+    def defines(self) -> dict[str, object]:
+        """What the kernels are compiled for, but for the number of columns."""
+        names = {tile_type(matrix.type).name for matrix in self.matrices}
+        defines: dict[str, object] = {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
+        return {**defines, "ACTS_F16": 1} if self.plan.half else defines
+
+    def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
+        """Multiply `rows` rows of activations into `out`, in as many launches as shared memory makes necessary."""
+        table = self.plan.pack([matrix.tiles.data_ptr() for matrix in self.matrices])
+        return [
+            Launch(
+                "matmul.cu",
+                "matmul",
+                {"COLUMNS": count, **self.defines},
+                self.plan.grid,
+                WARPS * WARP,
+                [table, *self.wanted(acts), out, np.int32(rows), np.int32(first // 8)],
+                self.plan.shared_bytes(count),
+            )
+            for first, count in self.plan.passes(rows)
+        ]

@@ -1,0 +1,372 @@
+"""GGUF blocks to super-tiles: 16 rows x 256 k in the order in which a warp's lanes feed them to the matrix units.
+
+The layouts are those of kernels/formats/*.cuh; a tile takes as many bytes as the file's blocks do. Everything is torch
+arithmetic on whole chunks of a tensor, so it runs on the device (from a staging buffer) as on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dflash_core.errors import UnsupportedError
+from dflash_core.formats.quants import BY_NAME
+
+ROWS = 16
+GROUP = 256
+# Weights repacked at a time: bounds the scratch memory at about 20 bytes each.
+CHUNK = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """A format of kernels/formats: its number there, bytes of a tile, and the activations it is multiplied with."""
+
+    name: str
+    number: int
+    bytes: int
+    half_activations: bool = False
+    table: int = 0  # bytes of shared memory that its kernels take for themselves
+
+
+TILE_TYPES: dict[str, TileType] = {
+    kind.name: kind
+    for kind in (
+        TileType("F32", 0, 16448, half_activations=True),
+        TileType("F16", 1, 8256, half_activations=True),
+        TileType("Q4_0", 2, 2304),
+        TileType("Q4_1", 3, 2560),
+        TileType("Q5_0", 6, 2816),
+        TileType("Q5_1", 7, 3072),
+        TileType("Q8_0", 8, 4352),
+        TileType("Q4_K", 12, 2304),
+        TileType("Q5_K", 13, 2816),
+        TileType("Q6_K", 14, 3360),
+        TileType("Q3_K", 11, 1760),
+        TileType("IQ4_NL", 20, 2304),
+        TileType("IQ4_XS", 23, 2176),
+        TileType("IQ3_S", 21, 1760, table=2048),
+        TileType("IQ3_XXS", 18, 1568, table=1024),
+    )
+}
+
+
+def tile_type(name: str) -> TileType:
+    """The format in which tensors of the ggml type `name` are held. Raises UnsupportedError for types without one."""
+    held = "F16" if name == "BF16" else name
+    if held not in TILE_TYPES:
+        natives = " ".join(["BF16", *TILE_TYPES])
+        raise UnsupportedError(
+            f"tensor type {name} has no CUDA kernel, expected one of {natives}; quantise the model to one of these or"
+            " use --device cpu"
+        )
+    return TILE_TYPES[held]
+
+
+def blocks_of(rows: int) -> int:
+    """Blocks of 16 rows, the last one padded."""
+    return -(-rows // ROWS)
+
+
+def groups_of(columns: int) -> int:
+    """Tiles along K, the last one padded."""
+    return -(-columns // GROUP)
+
+
+def packed_bytes(name: str, rows: int, columns: int) -> int:
+    """Device bytes of a matrix."""
+    return blocks_of(rows) * groups_of(columns) * tile_type(name).bytes
+
+
+def repack(raw: Tensor, name: str, columns: int, out: Tensor | None = None) -> Tensor:
+    """`raw` (rows, bytes per row) uint8, as in the file, to tiles (blocks of 16 rows, tiles along K, bytes) uint8.
+
+    Rows and columns are padded with zero weights. `out`: where to put them. Works on any device, chunk by chunk.
+    Raises UnsupportedError for a type without tiles.
+    """
+    kind, pack = tile_type(name), _PACKERS[name]
+    blocks, groups = blocks_of(raw.shape[0]), groups_of(columns)
+    if out is None:
+        out = torch.empty(blocks, groups, kind.bytes, dtype=torch.uint8, device=raw.device)
+    stored = BY_NAME[name]
+    group_bytes = GROUP // stored.block * stored.size
+    step = max(1, CHUNK // (ROWS * GROUP * groups))
+    for at in range(0, blocks, step):
+        part = raw[at * ROWS : (at + step) * ROWS]
+        count = min(step, blocks - at)
+        if part.shape != (count * ROWS, groups * group_bytes):
+            padded = part.new_zeros(count * ROWS, groups * group_bytes)
+            padded[: part.shape[0], : part.shape[1]] = part
+            part = padded
+        out[at : at + count] = pack(part.reshape(count, ROWS, groups, group_bytes))
+    return out
+
+
+# Below, `blocks` is (b, 16, groups, bytes of 256 weights). Packers return (b, groups, tile bytes).
+
+
+def _codes(values: Tensor) -> Tensor:
+    """(b, 16, groups, 256) to (b, groups, unit, g, t, sub, half, row half, byte): a lane's own values together."""
+    b, _, groups, _ = values.shape
+    # rows: half, g; k: unit, sub, half, t, byte
+    split = values.view(b, 2, 8, groups, 4, 2, 2, 4, 4)
+    return split.permute(0, 3, 4, 2, 7, 5, 6, 1, 8)
+
+
+def _nibbles(values: Tensor) -> Tensor:
+    """Four bits of both rows in a byte, the upper row's low: (b, groups, 4, 512)."""
+    codes = _codes(values)
+    return (codes[..., 0, :] | codes[..., 1, :] << 4).flatten(3)
+
+
+def _rotated_nibbles(values: Tensor, at: int) -> Tensor:
+    """The same with the upper row's bits at `at` of each byte, the lower row's there after a rotation right by 4."""
+    codes = _codes(values) << at
+    upper, lower = (codes[..., i, :].contiguous().view(torch.int32) for i in (0, 1))
+    words = upper | lower << 4 | (lower >> 28 & 15)
+    return words.view(torch.uint8).flatten(3)
+
+
+def _bits(values: Tensor, places: Iterable[int]) -> Tensor:
+    """A bit of each of the unit's eight registers at its place in a word per lane: (b, groups, 4, 128)."""
+    codes = _codes(values).flatten(5, 7)  # (b, groups, unit, g, t, register, byte)
+    place = torch.tensor(tuple(places), dtype=torch.uint8, device=values.device)
+    return (codes << place[:, None]).sum(5, dtype=torch.uint8).flatten(3)
+
+
+def _registers(fours: Tensor) -> Tensor:
+    """(b, 16, groups, 64), something of every four weights, to (b, groups, unit, g, t, register)."""
+    b, _, groups, _ = fours.shape
+    # rows: half, g; k: unit, sub, half, t
+    split = fours.view(b, 2, 8, groups, 4, 2, 2, 4)
+    return split.permute(0, 3, 4, 2, 7, 5, 6, 1).flatten(5)
+
+
+def _bits_of(values: Tensor, count: int = 8) -> Tensor:
+    """(..., n) bytes or words to (..., n, count) bits, the lowest first."""
+    place = torch.arange(count, dtype=values.dtype, device=values.device)
+    return values[..., None] >> place & 1
+
+
+def _bit_pairs(values: Tensor) -> Tensor:
+    """Two bits of each of a sub's four registers, the first on top: (b, groups, 4, 256)."""
+    codes = _codes(values).flatten(6, 7)  # (b, groups, unit, g, t, sub, register, byte)
+    place = torch.tensor([6, 4, 2, 0], dtype=torch.uint8, device=values.device)
+    return (codes << place[:, None]).sum(6, dtype=torch.uint8).flatten(3)
+
+
+def _per_row(values: Tensor) -> Tensor:
+    """(b, 16, groups, n) header bytes to (b, groups, 16 n)."""
+    return values.transpose(1, 2).flatten(2)
+
+
+def _units(*planes: Tensor) -> Tensor:
+    return torch.cat(planes, dim=-1).flatten(2)
+
+
+def _tile(*parts: Tensor) -> Tensor:
+    return torch.cat(parts, dim=-1)
+
+
+def _k_nibbles(qs: Tensor) -> Tensor:
+    """The 128 bytes of Q4_K and Q5_K: 64 weights in 32 bytes, low nibbles first."""
+    b, rows, groups, _ = qs.shape
+    split = qs.reshape(b, rows, groups, 4, 1, 32)
+    return torch.cat((split & 15, split >> 4), dim=4).flatten(3)
+
+
+def _pack_q4_k(blocks: Tensor) -> Tensor:
+    return _tile(_per_row(blocks[..., :16]), _units(_nibbles(_k_nibbles(blocks[..., 16:]))))
+
+
+def _pack_q5_k(blocks: Tensor) -> Tensor:
+    b, rows, groups, _ = blocks.shape
+    place = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    fifth = (blocks[..., None, 16:48] >> place[:, None] & 1).reshape(b, rows, groups, GROUP)
+    low = _k_nibbles(blocks[..., 48:])
+    return _tile(_per_row(blocks[..., :16]), _units(_nibbles(low), _bits(fifth, range(8))))
+
+
+def _pack_q6_k(blocks: Tensor) -> Tensor:
+    b, rows, groups, _ = blocks.shape
+    # Twice 128 weights: low nibbles of 64 bytes, high nibbles of the same; high bits four to a byte.
+    low = blocks[..., :128].reshape(b, rows, groups, 2, 1, 64)
+    low = torch.cat((low & 15, low >> 4), dim=4).flatten(3)
+    place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
+    high = blocks[..., 128:192].reshape(b, rows, groups, 2, 1, 32) >> place[:, None] & 3
+    high = high.flatten(3) ^ 2  # q - 32 in two's complement
+    scales, d = blocks[..., 192:208], blocks[..., 208:210]
+    return _tile(_per_row(scales), _row_pairs(d), _units(_rotated_nibbles(low, 2), _bit_pairs(high)))
+
+
+def _row_pairs(d: Tensor) -> Tensor:
+    """(b, 16, groups, 2), a half per row, to (b, groups, 32): rows g and g + 8 beside each other."""
+    b, _, groups, _ = d.shape
+    return d.reshape(b, 2, 8, groups, 2).permute(0, 3, 2, 1, 4).flatten(2)
+
+
+def _pack_q3_k(blocks: Tensor) -> Tensor:
+    b, rows, groups, _ = blocks.shape
+    place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
+    # Twice 128 weights in 32 bytes; a bit that is not set takes 4 off.
+    pairs = (blocks[..., 32:96].reshape(b, rows, groups, 2, 1, 32) >> place[:, None] & 3).flatten(3)
+    lifted = _bits_of(blocks[..., :32]).transpose(-1, -2).flatten(3)
+    codes = _units(_bit_pairs((lifted ^ 1) << 1 | pairs >> 1), _bits(pairs & 1, (5, 4, 3, 2, 1, 0, 7, 6)))
+    # Scales 0..7 and 8..15 are the nibbles of eight bytes; four bytes hold the high pairs of each fourth.
+    packed = blocks[..., 96:104]
+    low = torch.cat((packed & 15, packed >> 4), dim=-1).view(b, rows, groups, 2, 2, 4)
+    low = (low[..., 0, :] | low[..., 1, :] << 4).flatten(3)
+    high = blocks[..., 104:108, None] >> place & 3 ^ 2
+    high = (high << (6 - place)).sum(-1, dtype=torch.uint8)
+    return _tile(_per_row(low), _per_row(high), _row_pairs(blocks[..., 108:110]), codes)
+
+
+def _table_nibbles(values: Tensor) -> Tensor:
+    """Four bits per weight, a register's four together, the upper row's first: (b, groups, 4, 512)."""
+    codes = _codes(values)
+    return (codes[..., ::2] | codes[..., 1::2] << 4).flatten(3)
+
+
+def _pack_iq4_nl(blocks: Tensor) -> Tensor:
+    subs = _subs(blocks, 18)
+    return _tile(_per_row(subs[..., :2].flatten(3)), _units(_table_nibbles(_sub_nibbles(subs[..., 2:]))))
+
+
+def _pack_iq4_xs(blocks: Tensor) -> Tensor:
+    b, rows, groups, _ = blocks.shape
+    place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
+    high = (blocks[..., 2:4, None] >> place & 3 ^ 2).view(b, rows, groups, 4, 2)  # pairs of subs
+    high = (high << (6 - place)[:, None]).sum(-2, dtype=torch.uint8)
+    packed = blocks[..., 4:8]
+    low = torch.stack((packed & 15, packed >> 4), dim=-1).view(b, rows, groups, 2, 4)
+    low = low[..., 0, :] | low[..., 1, :] << 4
+    codes = _sub_nibbles(blocks[..., 8:].reshape(b, rows, groups, 8, 16))
+    return _tile(_per_row(torch.cat((blocks[..., :2], high, low), dim=-1)), _units(_table_nibbles(codes)))
+
+
+def _pack_iq3_s(blocks: Tensor) -> Tensor:
+    b, rows, groups, _ = blocks.shape
+    index, ninth = blocks[..., 2:66], _bits_of(blocks[..., 66:74]).flatten(3)
+    places = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    high = (_registers(ninth) << places).sum(-1, dtype=torch.uint8)
+    signs = _bits(_bits_of(blocks[..., 74:106]).flatten(3), range(8))
+    packed = blocks[..., 106:110]
+    scale = torch.stack((packed & 15, packed >> 4), dim=-1).view(b, rows, groups, 2, 4)
+    scale = scale[..., 0, :] | scale[..., 1, :] << 4
+    units = _units(_registers(index.contiguous()).flatten(3), signs, high.flatten(3))
+    return _tile(_per_row(scale), _row_pairs(blocks[..., :2]), units)
+
+
+def _pack_iq3_xxs(blocks: Tensor) -> Tensor:
+    b, _, groups, _ = blocks.shape
+    index = _registers(blocks[..., 2:66].contiguous()).flatten(3)
+    # rows: half, g; words: unit, sub
+    words = blocks[..., 66:98].reshape(b, 2, 8, groups, 4, 2, 4).permute(0, 3, 4, 2, 5, 1, 6).flatten(3)
+    return _tile(_row_pairs(blocks[..., :2]), _units(index, words))
+
+
+def _subs(blocks: Tensor, size: int) -> Tensor:
+    """Types with blocks of 32: (b, 16, groups, 8, size)."""
+    return blocks.reshape(*blocks.shape[:3], 8, size)
+
+
+def _sub_nibbles(qs: Tensor) -> Tensor:
+    """(..., 8, 16) bytes, low nibbles first, to (..., 256)."""
+    return torch.cat((qs & 15, qs >> 4), dim=-1).flatten(3)
+
+
+def _sub_fifth(qh: Tensor) -> Tensor:
+    """(..., 8, 4) bytes of fifth bits to (..., 256)."""
+    return _bits_of(qh).flatten(3)
+
+
+def _pack_q8_0(blocks: Tensor) -> Tensor:
+    subs = _subs(blocks, 34)
+    codes = _codes(subs[..., 2:].flatten(3))  # (b, groups, unit, g, t, sub, half, row half, byte)
+    fragments = codes.permute(0, 1, 2, 5, 3, 4, 6, 7, 8)
+    return _tile(_per_row(subs[..., :2].flatten(3)), fragments.flatten(2))
+
+
+def _pack_q4_0(blocks: Tensor) -> Tensor:
+    subs = _subs(blocks, 18)
+    return _tile(_per_row(subs[..., :2].flatten(3)), _units(_nibbles(_sub_nibbles(subs[..., 2:]) ^ 8)))
+
+
+def _pack_q5_0(blocks: Tensor) -> Tensor:
+    subs = _subs(blocks, 22)
+    low, fifth = _sub_nibbles(subs[..., 6:]), _sub_fifth(subs[..., 2:6]) ^ 1
+    return _tile(_per_row(subs[..., :2].flatten(3)), _units(_rotated_nibbles(low, 3), _bits(fifth, range(7, -1, -1))))
+
+
+def _pack_q4_1(blocks: Tensor) -> Tensor:
+    subs = _subs(blocks, 20)
+    d, m = (_per_row(subs[..., at : at + 2].flatten(3)) for at in (0, 2))
+    return _tile(d, m, _units(_nibbles(_sub_nibbles(subs[..., 4:]))))
+
+
+def _pack_q5_1(blocks: Tensor) -> Tensor:
+    subs = _subs(blocks, 24)
+    d, m = (_per_row(subs[..., at : at + 2].flatten(3)) for at in (0, 2))
+    low, fifth = _sub_nibbles(subs[..., 8:]), _sub_fifth(subs[..., 4:8])
+    return _tile(d, m, _units(_nibbles(low), _bits(fifth, range(8))))
+
+
+def _half_tile(parts: list[Tensor], scale: Tensor) -> Tensor:
+    """Halves (b, 16, groups, 256), all parts of one sum, and scales (b, 16) to tiles."""
+    b, _, groups, _ = parts[0].shape
+    split = torch.stack(parts).view(len(parts), b, 2, 8, groups, 16, 4, 2, 2)  # rows: half, g; k: chunk, t, pair, two
+    fragments = split.permute(1, 4, 5, 0, 3, 6, 7, 2, 8).contiguous().view(torch.uint8).flatten(2)
+    head = scale.float()[:, None, :].expand(b, groups, ROWS).contiguous().view(torch.uint8)
+    return _tile(head, fragments)
+
+
+def _pack_f16(blocks: Tensor) -> Tensor:
+    values = blocks.contiguous().view(torch.float16)
+    return _half_tile([values], torch.ones(blocks.shape[:2], device=blocks.device))
+
+
+def _row_scale(values: Tensor, top: int) -> Tensor:
+    """The power of two per row (b, 16) that brings its largest magnitude into [2^(top - 1), 2^top)."""
+    largest = values.abs().amax(dim=(2, 3))
+    _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
+    # Kept where 1 / scale is a float as well.
+    return torch.ldexp(torch.ones_like(largest), (exponent - top).clamp(-126, 126))
+
+
+def _pack_bf16(blocks: Tensor) -> Tensor:
+    """Eight significant bits fit a half; what is smaller than 2^-29 of its row's largest loses some of them."""
+    values = blocks.contiguous().view(torch.bfloat16).float()
+    scale = _row_scale(values, 15)
+    return _half_tile([(values / scale[:, :, None, None]).half()], scale)
+
+
+def _pack_f32(blocks: Tensor) -> Tensor:
+    """Two halves hold 22 bits, down to 2^-39 of the row's largest."""
+    values = blocks.contiguous().view(torch.float32)
+    scale = _row_scale(values, 15)
+    scaled = values / scale[:, :, None, None]
+    upper = scaled.half()
+    return _half_tile([upper, (scaled - upper.float()).half()], scale)
+
+
+_PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "F32": _pack_f32,
+    "F16": _pack_f16,
+    "BF16": _pack_bf16,
+    "Q4_0": _pack_q4_0,
+    "Q4_1": _pack_q4_1,
+    "Q5_0": _pack_q5_0,
+    "Q5_1": _pack_q5_1,
+    "Q8_0": _pack_q8_0,
+    "Q4_K": _pack_q4_k,
+    "Q5_K": _pack_q5_k,
+    "Q6_K": _pack_q6_k,
+    "Q3_K": _pack_q3_k,
+    "IQ4_NL": _pack_iq4_nl,
+    "IQ4_XS": _pack_iq4_xs,
+    "IQ3_S": _pack_iq3_s,
+    "IQ3_XXS": _pack_iq3_xxs,
+}

@@ -1,0 +1,320 @@
+"""Kernels, graphs, events and pinned memory on one stream of one card, in the context that torch uses.
+
+Memory is torch's. A launch is bound once: its arguments are packed and checked against the kernel's own list of
+parameters, and from then on it is a single driver call. Buffers never move, so addresses are bound too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.backends.cuda.driver import Card, Driver, find_driver, open_card
+from dflash_core.errors import KernelError, UnsupportedError
+
+Size = int | tuple[int, ...]
+RESERVED = 1 << 10  # bytes that every block takes of the shared memory of its multiprocessor
+STATIC_LIMIT = 48 << 10  # shared memory that needs no permission
+
+
+# A torch tensor on the card, anything with an address, a numpy scalar of the parameter's exact size, or the bytes of a
+# struct that is passed by value.
+Argument = Any
+
+
+class Runtime:
+    """One card and the stream that everything runs on. Raises DeviceError where there is none."""
+
+    def __init__(self, driver: Driver, card: Card, torch: Any) -> None:
+        self.driver, self.card = driver, card
+        self.torch_stream = torch.cuda.Stream()
+        self.stream = int(self.torch_stream.cuda_stream)
+
+    @classmethod
+    def open(cls) -> Runtime:
+        """On the first visible card."""
+        api = find_driver()
+        import torch
+
+        driver, card = open_card(api, torch)
+        return cls(driver, card, torch)
+
+    def load(self, code: bytes, name: str) -> Module:
+        """A compiled program, ready to take kernels from. Raises UnsupportedError where driver or card refuse it."""
+        api = self.driver.api
+        return Module(self, self.driver.call(name, api.cuModuleLoadData, code), name)
+
+    def synchronize(self) -> None:
+        """Wait for all that was launched. An error of any of it turns up here."""
+        where = self.driver.launched or "the GPU"
+        self.driver.call(where, self.driver.api.cuStreamSynchronize, self.stream)
+
+    @contextmanager
+    def capture(self, name: str) -> Iterator[Graph]:
+        """Record what the body launches, without running it; the graph is ready behind the body.
+
+        The body allocates nothing, waits for nothing, and loads no kernel.
+        """
+        api = self.driver.api
+        graph = Graph(self, name)
+        mode = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self.driver.call(name, api.cuStreamBeginCapture, self.stream, mode)
+        try:
+            yield graph
+        except BaseException:
+            status, recorded = api.cuStreamEndCapture(self.stream)
+            if int(status) == 0:
+                api.cuGraphDestroy(recorded)
+            raise
+        recorded = self.driver.call(name, api.cuStreamEndCapture, self.stream)
+        try:
+            graph.handle = self.driver.call(name, api.cuGraphInstantiate, recorded, 0)
+        finally:
+            api.cuGraphDestroy(recorded)
+        self.driver.call(name, api.cuGraphUpload, graph.handle, self.stream)
+
+    def event(self) -> Event:
+        """A point in time on the stream."""
+        return Event(self)
+
+    def pinned(self, shape: Size, dtype: npt.DTypeLike) -> Pinned:
+        """Host memory that kernels reach, zeroed. Raises OutOfMemoryError."""
+        return Pinned(self, shape, dtype)
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes of the card."""
+        free, total = self.driver.call("the card's memory", self.driver.api.cuMemGetInfo)
+        return int(free), int(total)
+
+
+class Module:
+    """A loaded program; it stays loaded as long as this object or one of its kernels."""
+
+    def __init__(self, runtime: Runtime, handle: Any, name: str) -> None:
+        self.runtime, self.handle, self.name = runtime, handle, name
+
+    def __del__(self) -> None:
+        driver = self.runtime.driver
+        driver.release(driver.api.cuModuleUnload, self.handle)
+
+    def kernel(self, name: str) -> Kernel:
+        """Raises KernelError where the program has no kernel of this name."""
+        driver = self.runtime.driver
+        return Kernel(self, name, driver.call(name, driver.api.cuModuleGetFunction, self.handle, name.encode()))
+
+
+class Kernel:
+    """A kernel and the sizes of its parameters, in bytes."""
+
+    def __init__(self, module: Module, name: str, handle: Any) -> None:
+        self.module, self.name, self.handle = module, name, handle
+        driver = module.runtime.driver
+        driver.call(name, driver.api.cuFuncLoad, handle)  # a first launch inside a capture could not load it
+        self.sizes = tuple(self._sizes())
+        kind = driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        self._own = int(driver.call(name, driver.api.cuFuncGetAttribute, kind, handle))  # of tables, beside `shared`
+        self._shared = STATIC_LIMIT - self._own
+
+    def _sizes(self) -> Iterator[int]:
+        api = self.module.runtime.driver.api
+        for index in range(4096):
+            status, *found = api.cuFuncGetParamInfo(self.handle, index)
+            if int(status) != 0:
+                return
+            yield int(found[1])
+
+    def bind(
+        self,
+        grid: Size,
+        block: Size,
+        args: Sequence[Argument],
+        *,
+        shared: int = 0,
+        per_sm: int = 0,
+        overlap: bool = True,
+    ) -> Launch:
+        """A launch with its arguments fixed. `shared`: bytes of dynamic shared memory. `per_sm`: blocks that one
+        multiprocessor may take, 0 for as many as fit.
+
+        `overlap`: the kernel calls pdl_wait before it touches what earlier ones wrote, so it may be set up while they
+        run. Raises KernelError for arguments that are not the kernel's, UnsupportedError for too much shared memory.
+        """
+        values = [pack(self.name, arg) for arg in args]
+        found = tuple(map(len, values))
+        if found != self.sizes:
+            raise KernelError(f"{self.name} takes {describe(self.sizes)}, got {describe(found)}")
+        if per_sm:
+            shared = self._spread(shared, per_sm)
+        self._allow(shared)
+        return Launch(self, _triple(grid), _triple(block), values, list(args), shared, overlap)
+
+    def _spread(self, shared: int, per_sm: int) -> int:
+        """Shared memory of which per_sm + 1 blocks are too much for a multiprocessor.
+
+        A kernel that is set up early would otherwise crowd into the few multiprocessors that are free first.
+        """
+        runtime = self.module.runtime
+        whole = runtime.card.shared_bytes + RESERVED
+        shared = max(shared, whole // (per_sm + 1))
+        # No larger a part of the SM than that takes: the rest is L1, through which the matmuls stream.
+        api = runtime.driver.api
+        kind = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        percent = min(100, math.ceil(100 * per_sm * (shared + RESERVED) / whole))
+        runtime.driver.call(self.name, api.cuFuncSetAttribute, self.handle, kind, percent)
+        return shared
+
+    def _allow(self, shared: int) -> None:
+        runtime = self.module.runtime
+        if shared + self._own > runtime.card.shared_bytes:
+            raise UnsupportedError(
+                f"{self.name} needs {shared + self._own:,} bytes of shared memory, {runtime.card.name} has "
+                f"{runtime.card.shared_bytes:,} per block; use --device cpu"
+            )
+        if shared > self._shared:
+            api = runtime.driver.api
+            kind = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            runtime.driver.call(self.name, api.cuFuncSetAttribute, self.handle, kind, shared)
+            self._shared = shared
+
+
+class Launch:
+    """One kernel with its grid and arguments, launched by calling it. Keeps the arguments' memory alive."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        values: Sequence[bytes],
+        args: Sequence[Argument],
+        shared: int,
+        overlap: bool,
+    ) -> None:
+        self.kernel, self._args = kernel, args
+        runtime = kernel.module.runtime
+        api = runtime.driver.api
+        self._buffers = [ctypes.create_string_buffer(value, len(value)) for value in values]
+        self._pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, self._buffers))
+        config = api.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes = shared
+        config.hStream = runtime.stream
+        if overlap and runtime.card.overlaps:
+            attribute = api.CUlaunchAttribute()
+            attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs = [attribute]
+            config.numAttrs = 1
+        self._config = config
+
+    def __call__(self) -> None:
+        driver = self.kernel.module.runtime.driver
+        name = driver.launched = self.kernel.name
+        address = ctypes.addressof(self._pointers)
+        driver.call(name, driver.api.cuLaunchKernelEx, self._config, self.kernel.handle, address, 0)
+
+
+class Graph:
+    """Launches recorded by Runtime.capture, run again as one."""
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self.runtime, self.name = runtime, name
+        self.handle: Any = None
+
+    def __del__(self) -> None:
+        if self.handle is not None:
+            driver = self.runtime.driver
+            driver.release(driver.api.cuGraphExecDestroy, self.handle)
+
+    def __call__(self) -> None:
+        driver = self.runtime.driver
+        name = driver.launched = self.name
+        driver.call(name, driver.api.cuGraphLaunch, self.handle, self.runtime.stream)
+
+
+class Event:
+    """A place in the stream that can be waited for, and timed."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.handle = runtime.driver.call("an event", runtime.driver.api.cuEventCreate, 0)
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            driver = self.runtime.driver
+            driver.release(driver.api.cuEventDestroy, self.handle)
+
+    def record(self) -> None:
+        """Put it behind what was launched so far."""
+        driver = self.runtime.driver
+        driver.call("an event", driver.api.cuEventRecord, self.handle, self.runtime.stream)
+
+    def wait(self) -> None:
+        """Until the stream has come this far."""
+        driver = self.runtime.driver
+        driver.call(driver.launched or "an event", driver.api.cuEventSynchronize, self.handle)
+
+    def ms_since(self, earlier: Event) -> float:
+        """Milliseconds from `earlier`; both must have passed."""
+        driver = self.runtime.driver
+        return float(driver.call("an event", driver.api.cuEventElapsedTime, earlier.handle, self.handle))
+
+
+class Pinned:
+    """Host memory mapped into the card: `array` for us, `address` for kernels. What a kernel writes appears here.
+
+    The array's memory goes with this object.
+    """
+
+    def __init__(self, runtime: Runtime, shape: Size, dtype: npt.DTypeLike) -> None:
+        self.runtime = runtime
+        api = runtime.driver.api
+        kind = np.dtype(dtype)
+        sizes = (shape,) if isinstance(shape, int) else shape
+        count = math.prod(sizes)
+        nbytes = max(count * kind.itemsize, 1)
+        flags = api.CU_MEMHOSTALLOC_PORTABLE | api.CU_MEMHOSTALLOC_DEVICEMAP
+        where = f"{nbytes:,} bytes of pinned memory"
+        self._host = int(runtime.driver.call(where, api.cuMemHostAlloc, nbytes, flags))
+        self.address = int(runtime.driver.call(where, api.cuMemHostGetDevicePointer, self._host, 0))
+        memory = (ctypes.c_uint8 * nbytes).from_address(self._host)
+        ctypes.memset(memory, 0, nbytes)
+        self.array: npt.NDArray[Any] = np.frombuffer(memoryview(memory), kind, count).reshape(sizes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_host"):
+            driver = self.runtime.driver
+            driver.release(driver.api.cuMemFreeHost, self._host)
+
+
+def pack(kernel: str, arg: Argument) -> bytes:
+    """The bytes of one argument. Raises KernelError for what has no size of its own, such as a Python float."""
+    if isinstance(arg, bytes):
+        return arg
+    if isinstance(arg, np.generic):
+        return arg.tobytes()
+    if hasattr(arg, "data_ptr"):
+        if not arg.is_cuda or not arg.is_contiguous():
+            raise KernelError(f"{kernel} got a tensor that is not contiguous memory of the GPU")
+        return int(arg.data_ptr()).to_bytes(8, "little")
+    if hasattr(arg, "address"):
+        return int(arg.address).to_bytes(8, "little")
+    raise KernelError(f"{kernel} got a {type(arg).__name__}; expected a tensor, an address or a numpy scalar")
+
+
+def describe(sizes: Sequence[int]) -> str:
+    """Sizes of arguments in words."""
+    return f"{len(sizes)} arguments of {', '.join(map(str, sizes)) or 'no'} bytes"
+
+
+def _triple(size: Size) -> tuple[int, int, int]:
+    sizes = (size,) if isinstance(size, int) else size
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,246 @@
+"""The structs that kernels and host share, field by field as kernels/state.cuh and kernels/ring.cuh declare them."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.events import EffectiveMode, StageTimes, StepDrafts, StepEvent, StepTree
+from dflash_core.events import Stop as StopReason
+from dflash_core.knobs import Knobs
+
+MAX_NODES = 256
+MAX_DEPTH = 64
+MAX_WIDTH = 8
+MAX_STOP_IDS = 16
+HISTORY = 256
+
+
+class Stop(enum.IntEnum):
+    """Why a turn ended, as the accept kernel says it."""
+
+    RUNNING = 0
+    STOP_TOKEN = 1
+    MAX_TOKENS = 2
+    CONTEXT_FULL = 3
+    CANCELLED = 4
+    BROKEN = 5
+
+    @property
+    def reason(self) -> StopReason | None:
+        """The event's word for it; None while running, and for a broken pass, which raises instead."""
+        return _REASONS.get(self)
+
+
+_REASONS: dict[Stop, StopReason] = {
+    Stop.STOP_TOKEN: "stop token",
+    Stop.MAX_TOKENS: "max tokens",
+    Stop.CONTEXT_FULL: "context full",
+    Stop.CANCELLED: "cancelled",
+}
+
+
+class Stamp(enum.IntEnum):
+    """Places in a step whose time is noted."""
+
+    STEP_BEGIN = 0
+    TREE_BEGIN = 1
+    VERIFY_BEGIN = 2
+    ACCEPT_BEGIN = 3
+    ACCEPT_END = 4
+    COMMIT_END = 5
+
+
+STAMPS = 8
+
+_I, _F, _U = np.int32, np.float32, np.uint64
+
+STEP_STATE = np.dtype(
+    [
+        ("mask", _U, (MAX_NODES, 4)),
+        ("seed", _U),
+        ("length", _I),
+        ("root", _I),
+        ("parity", _I),
+        ("pending", _I),
+        ("absorbed", _I),
+        ("stop", _I),
+        ("answered", _I),
+        ("steps", _I),
+        ("n", _I),
+        ("token", _I, MAX_NODES),
+        ("parent", _I, MAX_NODES),
+        ("depth", _I, MAX_NODES),
+        ("log_prob", _F, MAX_NODES),
+        ("path_log_prob", _F, MAX_NODES),
+        ("draw", _I, MAX_NODES),
+        ("path", _I, MAX_NODES),
+        ("accepted", _I),
+        ("pending_path", _I, MAX_NODES),
+        ("candidate", _I, (MAX_DEPTH, MAX_WIDTH)),
+        ("candidate_log_prob", _F, (MAX_DEPTH, MAX_WIDTH)),
+        ("budget", _I),
+        ("draft_depth", _I),
+        ("width", _I),
+        ("chain_seed", _I),
+        ("draft_window", _I),
+        ("log_p_min", _F),
+        ("inv_tree_temperature", _F),
+        ("temperature", _F),
+        ("top_k", _I),
+        ("top_p", _F),
+        ("min_p", _F),
+        ("repetition_penalty", _F),
+        ("frequency_penalty", _F),
+        ("presence_penalty", _F),
+        ("max_tokens", _I),
+        ("context_length", _I),
+        ("prompt_length", _I),
+        ("stop_ids", _I, MAX_STOP_IDS),
+        ("history", _I, HISTORY),
+    ],
+    align=True,
+)
+
+RING_SLOT = np.dtype(
+    [
+        ("stamp", _U, STAMPS),
+        ("ready", _I),
+        ("stop", _I),
+        ("length", _I),
+        ("answered", _I),
+        ("tokens", _I),
+        ("accepted", _I),
+        ("wanted", _I),
+        ("n", _I),
+        ("draft_depth", _I),
+        ("width", _I),
+        ("token", _I, MAX_NODES),
+        ("path", _I, MAX_NODES),
+        ("tree_token", _I, MAX_NODES),
+        ("tree_parent", _I, MAX_NODES),
+        ("tree_depth", _I, MAX_NODES),
+        ("tree_log_prob", _F, MAX_NODES),
+        ("tree_path_log_prob", _F, MAX_NODES),
+        ("candidate", _I, (MAX_DEPTH, MAX_WIDTH)),
+        ("candidate_log_prob", _F, (MAX_DEPTH, MAX_WIDTH)),
+    ],
+    align=True,
+)
+
+BEST_PART = np.dtype([("value", _F), ("id", _I)], align=True)
+TOP_PART = np.dtype(
+    [("value", _F, MAX_WIDTH), ("id", _I, MAX_WIDTH), ("most", _F), ("sum", _F), ("unused", _F, 2)], align=True
+)
+
+# The knobs of StepState, in its order: what a turn's knobs write, as one run of bytes.
+FIRST_KNOB, AFTER_KNOBS = "budget", "max_tokens"
+
+
+def write_knobs(state: npt.NDArray[np.void], knobs: Knobs, mode: EffectiveMode, draft_block: int) -> None:
+    """Set what a step reads of `knobs` in `state`, a STEP_STATE of shape (). The seed and the limits stay.
+
+    `draft_block`: the drafter's block with its anchor; 0 without a drafter.
+    """
+    state["budget"] = min(knobs.budget, MAX_NODES - 1)
+    state["draft_depth"] = 0 if mode == "ar" else max(draft_block - 1, 0)
+    state["width"] = 1 if mode == "chain" else min(knobs.tree_width, MAX_WIDTH)
+    state["chain_seed"] = knobs.chain_seed
+    state["draft_window"] = knobs.draft_window
+    state["log_p_min"] = math.log(knobs.p_min) if knobs.p_min > 0 else -math.inf
+    state["inv_tree_temperature"] = 1 / knobs.tree_temperature
+    for name in ("temperature", "top_k", "top_p", "min_p"):
+        state[name] = getattr(knobs, name)
+    for name in ("repetition_penalty", "frequency_penalty", "presence_penalty"):
+        state[name] = getattr(knobs, name)
+
+
+def begin_turn(
+    state: npt.NDArray[np.void],
+    knobs: Knobs,
+    *,
+    root: int,
+    prompt_length: int,
+    context_length: int,
+    stop_ids: Sequence[int],
+) -> None:
+    """Set what a turn fixes behind a prompt of `prompt_length` committed tokens; `root` is its first drawn token."""
+    ids = np.full(MAX_STOP_IDS, -1, np.int32)
+    ids[: len(stop_ids)] = sorted(stop_ids)
+    state["seed"] = knobs.seed
+    state["root"] = state["history"][0] = root
+    state["answered"] = 1
+    state["steps"] = state["stop"] = state["accepted"] = 0
+    state["max_tokens"] = knobs.max_tokens
+    state["prompt_length"], state["context_length"] = prompt_length, context_length
+    state["stop_ids"] = -1 if knobs.ignore_eos else ids
+
+
+def stages(slot: npt.NDArray[np.void], previous: npt.NDArray[np.void] | None) -> StageTimes:
+    """Milliseconds of a step's parts. `previous`: the slot before, or None for a turn's first.
+
+    A slot is written before its own commit ends, so `commit` is that of the step before; so is the gap, `host`.
+    """
+    at = slot["stamp"].astype(np.int64)
+
+    def lap(begin: Stamp, end: Stamp) -> float:
+        return float(at[end] - at[begin]) / 1e6
+
+    commit = host = 0.0
+    if previous is not None:
+        committed = int(at[Stamp.COMMIT_END])
+        commit = (committed - int(previous["stamp"][Stamp.ACCEPT_END])) / 1e6
+        host = (int(at[Stamp.STEP_BEGIN]) - committed) / 1e6
+    return StageTimes(
+        draft=lap(Stamp.STEP_BEGIN, Stamp.TREE_BEGIN),
+        tree=lap(Stamp.TREE_BEGIN, Stamp.VERIFY_BEGIN),
+        verify=lap(Stamp.VERIFY_BEGIN, Stamp.ACCEPT_BEGIN),
+        accept=lap(Stamp.ACCEPT_BEGIN, Stamp.ACCEPT_END),
+        commit=commit,
+        host=host,
+    )
+
+
+def step_event(
+    slot: npt.NDArray[np.void],
+    previous: npt.NDArray[np.void] | None,
+    mode: EffectiveMode,
+    reason: str,
+    knobs: Knobs,
+) -> StepEvent:
+    """The event that a finished RING_SLOT of shape () describes."""
+    n, depth, width = int(slot["n"]), int(slot["draft_depth"]), int(slot["width"])
+
+    def live(name: str, count: int = n) -> list[int]:
+        values: list[int] = slot[name][:count].tolist()
+        return values
+
+    lowest = float(np.finfo(np.float64).min)  # a record in JSON cannot hold -inf
+    log_probs = np.maximum(slot["candidate_log_prob"][:depth, :width].astype(np.float64), lowest)
+    return StepEvent(
+        tokens=tuple(live("token", int(slot["tokens"]))),
+        tree=StepTree(
+            tuple(live("tree_token")),
+            tuple(live("tree_parent")),
+            tuple(live("tree_depth")),
+            tuple(np.exp(slot["tree_log_prob"][:n].astype(np.float64)).tolist()),
+            tuple(np.exp(slot["tree_path_log_prob"][:n].astype(np.float64)).tolist()),
+            tuple(live("path", int(slot["accepted"]))),
+        ),
+        drafted_depth=max(live("tree_depth")),
+        accepted_depth=int(slot["accepted"]) - 1,
+        length=int(slot["length"]),
+        stages=stages(slot, previous),
+        mode=mode,
+        reason=reason,
+        stop=Stop(int(slot["stop"])).reason,
+        drafts=StepDrafts(
+            tuple(map(tuple, slot["candidate"][:depth, :width].tolist())), tuple(map(tuple, log_probs.tolist()))
+        ),
+        wanted=int(slot["wanted"]),
+        knobs=knobs,
+    )

@@ -1,0 +1,117 @@
+"""Weight files to the device: read and staged by one thread while the card repacks what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.launch import Device
+from dflash_core.backends.cuda.projection import Matrix
+from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
+from dflash_core.errors import UnsupportedError
+from dflash_core.formats.quants import BY_NAME, Bytes
+from dflash_core.formats.weights import WeightFile
+
+STAGE_BYTES = 32 << 20
+FLOATS = ("F32", "F16", "BF16")
+
+
+def held_type(kind: str, requantise: str = "") -> str:
+    """The ggml type in which a matrix of type `kind` is held. `requantise`: "q8_0" packs floats tighter, "" does not.
+
+    Raises UnsupportedError for any other.
+    """
+    if requantise not in ("", "q8_0"):
+        raise UnsupportedError(f"weights requantised to {requantise!r}, expected q8_0")
+    return "Q8_0" if requantise and kind in FLOATS else kind
+
+
+class DeviceUpload:
+    """Implements `model.Upload` for one file. `requantise`: see held_type."""
+
+    def __init__(self, device: Device, file: WeightFile, requantise: str = "") -> None:
+        self.device, self.file, self.requantise = device, file, requantise
+        pinned = device.torch_device.type == "cuda"
+        self._stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        self.nbytes = 0  # on the device so far
+        self._reader = ThreadPoolExecutor(1, "reader")
+
+    def close(self) -> None:
+        """Let the staging memory go."""
+        self._reader.shutdown()
+        self._stages.clear()
+
+    def vector(self, name: str) -> Tensor:
+        values = np.ascontiguousarray(self.file.float32(name))
+        self.nbytes += values.nbytes
+        return torch.from_numpy(values).to(self.device.torch_device)
+
+    def raw(self, name: str) -> tuple[str, Tensor]:
+        data = self.file.raw(name)
+        out = torch.empty(data.shape, dtype=torch.uint8, device=self.device.torch_device)
+        self.nbytes += out.nbytes
+        for begin, part in self._parts(data, 1):
+            out[begin : begin + len(part)] = part
+        return self.file.tensors[name].type, out
+
+    def matrix(self, name: str) -> Matrix:
+        info, data = self.file.tensors[name], self.file.raw(name)
+        rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
+        kind = held_type(info.type, self.requantise)
+        held = tile_type(kind)
+        shape = (blocks_of(rows), groups_of(columns), held.bytes)
+        tiles = torch.empty(shape, dtype=torch.uint8, device=self.device.torch_device)
+        self.nbytes += tiles.nbytes
+        for begin, part in self._parts(data, ROWS):
+            block = begin // ROWS
+            blocks = part if kind == info.type else quantise_q8_0(_floats(part, info.type))
+            repack(blocks, kind, columns, out=tiles[block : block + blocks_of(len(part))])
+        return Matrix(kind, rows, columns, tiles)
+
+    def _parts(self, data: Bytes, multiple: int) -> Iterator[tuple[int, Tensor]]:
+        """Rows of `data` on the device, in runs of a multiple of `multiple` rows that fit the staging memory."""
+        rows, width = data.shape
+        step = max(STAGE_BYTES // width // multiple, 1) * multiple
+        if step * width > STAGE_BYTES:
+            raise UnsupportedError(f"rows of {width:,} bytes, expected {STAGE_BYTES // multiple:,} at most")
+        begins = list(range(0, rows, step))
+
+        def stage(turn: int) -> Tensor:
+            part = data[begins[turn] : begins[turn] + step]
+            to = self._stages[turn % 2][: part.size].view(part.shape)
+            np.copyto(to.numpy(), part)
+            return to
+
+        ahead = self._reader.submit(stage, 0)
+        for turn, begin in enumerate(begins):
+            staged = ahead.result()
+            part = staged.to(self.device.torch_device)  # waits for the copy, so the stage is free again
+            if turn + 1 < len(begins):
+                ahead = self._reader.submit(stage, turn + 1)
+            yield begin, part
+
+
+def _floats(raw: Tensor, kind: str) -> Tensor:
+    types = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    return raw.contiguous().view(types[kind]).float()
+
+
+def quantise_q8_0(values: Tensor) -> Tensor:
+    """(rows, columns) f32 to Q8_0 blocks (rows, bytes): 32 int8 under one f16 scale of max|x| / 127.
+
+    Raises UnsupportedError for rows that are no whole number of blocks.
+    """
+    block = BY_NAME["Q8_0"]
+    rows, columns = values.shape
+    if columns % block.block:
+        raise UnsupportedError(f"rows of {columns} weights cannot become Q8_0, expected a multiple of {block.block}")
+    groups = values.view(rows, -1, block.block)
+    scale = groups.abs().amax(-1, keepdim=True) / 127
+    held = scale.half()
+    inverse = torch.where(scale > 0, 1 / scale, 0.0)
+    codes = (groups * inverse).round().clamp(-127, 127).to(torch.int8)
+    return torch.cat((held.view(torch.uint8), codes.view(torch.uint8)), dim=-1).view(rows, -1)

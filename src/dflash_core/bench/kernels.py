@@ -1,0 +1,235 @@
+"""The matrix products of a 27B step, one by one and in a row, on the card at hand: what `bench kernels` prints.
+
+Shapes and types are those of the synthetic 27B target. Weights are random bytes, as many copies as fit into a few
+gigabytes, so that none is in the L2 when its turn comes. Launches are recorded in a graph as in a step; a figure is the
+median over replays, of one launch. Read bandwidth is that of a kernel which does nothing but read.
+
+    python -m dflash_core.bench.kernels [--chain]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.launch import Launch, Run
+from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
+from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.bench.synthetic import TARGET_27B, tensor_type
+from dflash_core.config import target_shapes
+from dflash_core.errors import OutOfMemoryError
+
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+ARENA = 3 << 30
+MOST_COPIES = 24
+REPLAYS = 9
+MOST_SLICES = 16
+Q8_BYTES, F16_BYTES = 8 * 2208, 8 * 4384  # of 64 rows and 256 columns: kernels/acts.cuh
+
+FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
+DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
+FEED_FORWARD = (("ffn_gate", "ffn_up"), ("ffn_down",))
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Matrices (type, rows) of one launch, which share their `columns` inputs. `slices` fixes the k slices."""
+
+    name: str
+    matrices: tuple[tuple[str, int], ...]
+    columns: int
+    slices: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(packed_bytes(kind, rows, self.columns) for kind, rows in self.matrices)
+
+    @property
+    def types(self) -> str:
+        return "+".join(dict.fromkeys(kind for kind, _ in self.matrices))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One product at one width: microseconds of a launch, bytes of weights per second of it."""
+
+    product: Product
+    slices: int
+    width: int
+    microseconds: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """What was measured. `bandwidth`: bytes per second that a kernel reads which does nothing else."""
+
+    card: str
+    bandwidth: float
+    steps: tuple[Step, ...]
+
+
+def products_27b() -> list[Product]:
+    """All products of a step of the synthetic 27B target, in order, its head last."""
+    config = TARGET_27B
+    shapes = target_shapes(config)
+    found = []
+    for index, full in enumerate(config.full_attention):
+        rank = sum(config.full_attention[:index])
+        for names in (*(FULL if full else DELTA), *FEED_FORWARD):
+            tensors = [f"blk.{index}.{name}.weight" for name in names]
+            matrices = tuple((tensor_type(t, config.block_count, index, rank), shapes[t][0]) for t in tensors)
+            found.append(Product(" ".join(names), matrices, shapes[tensors[0]][1]))
+    rows, columns = shapes["output.weight"]
+    return [*found, Product("output", ((tensor_type("output.weight", config.block_count, 0), rows),), columns, 1)]
+
+
+class Bench:
+    """Buffers that every launch uses, and memory full of random weights.
+
+    Raises OutOfMemoryError where the card has not `arena` bytes, and a gigabyte beside them, to spare.
+    """
+
+    def __init__(self, device: CudaDevice, arena: int, products: Sequence[Product]) -> None:
+        self.device = device
+        free, _ = device.runtime.memory()
+        if free < arena + (1 << 30):
+            raise OutOfMemoryError(
+                f"bench kernels needs {(arena >> 30) + 1} GiB of the card, {free / 2**30:.1f} are free; free some"
+            )
+        cuda = device.torch_device
+        with device.stream():
+            self.weights = torch.empty(arena, dtype=torch.uint8, device=cuda)
+            for at in range(0, arena, 1 << 30):
+                self.weights[at : at + (1 << 30)].random_(0, 256)
+            groups = max(groups_of(p.columns) for p in products)
+            self.acts = Acts(
+                torch.zeros(groups * Q8_BYTES, dtype=torch.uint8, device=cuda),
+                torch.zeros(groups * F16_BYTES, dtype=torch.uint8, device=cuda),
+            )
+            rows = max(sum(16 * blocks_of(r) for _, r in p.matrices) * (p.slices or MOST_SLICES) for p in products)
+            self.out = torch.empty(WIDTHS[-1] * rows, device=cuda)
+
+    def place(self, product: Product, at: int, *, half: bool = False) -> tuple[Projection, int]:
+        """The product with its weights from byte `at` of the arena on, and where they end."""
+        matrices = []
+        for kind, rows in product.matrices:
+            shape = (blocks_of(rows), groups_of(product.columns), tile_type(kind).bytes)
+            end = at + packed_bytes(kind, rows, product.columns)
+            matrices.append(Matrix(kind, rows, product.columns, self.weights[at:end].view(shape)))
+            at = end
+        return Projection(self.device, matrices, half=half, slices=product.slices), at
+
+    def copies(self, product: Product, *, half: bool = False) -> list[Projection]:
+        """The same product at as many places as there are, two at least where the arena holds them."""
+        count = max(1, min(MOST_COPIES, self.weights.nbytes // product.nbytes))
+        return [self.place(product, i * product.nbytes, half=half)[0] for i in range(count)]
+
+    def launches(self, projections: Iterable[Projection], width: int) -> list[Launch]:
+        return [launch for p in projections for launch in p.launches(self.acts, self.out, width)]
+
+    def record(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
+        return self.device.record("bench kernels", self.device.bind(launches, progress))
+
+    def seconds(self, run: Run, replays: int = REPLAYS) -> float:
+        """Median time of a replay."""
+        runtime = self.device.runtime
+        run()
+        times = []
+        for _ in range(replays):
+            before, after = runtime.event(), runtime.event()
+            before.record()
+            run()
+            after.record()
+            after.wait()
+            times.append(after.ms_since(before) / 1e3)
+        return statistics.median(times)
+
+    def bandwidth(self) -> float:
+        """Bytes per second that the card reads."""
+        grid = 8 * self.device.card.multiprocessors
+        with self.device.stream():
+            out = torch.empty(grid * 256, dtype=torch.int32, device=self.device.torch_device)
+        words = np.uint64(self.weights.nbytes // 16)
+        launch = Launch("stream.cu", "stream", {}, grid, 256, [self.weights, words, out])
+        return self.weights.nbytes / self.seconds(self.record([launch]))
+
+
+def ladder(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progress | None = None) -> Ladder:
+    """Every distinct product of the 27B target at every width."""
+    products = list(dict.fromkeys(Product(p.name, p.matrices, p.columns, p.slices) for p in products_27b()))
+    bench = Bench(device, ARENA, products)
+    everything = [launch for p in products for w in widths for launch in bench.launches([bench.place(p, 0)[0]], w)]
+    device.bind(everything, progress)
+    steps = []
+    for index, product in enumerate(products):
+        copies = bench.copies(product)
+        for width in widths:
+            each = bench.seconds(bench.record(bench.launches(copies, width))) / len(copies)
+            steps.append(Step(product, copies[0].slices, width, each * 1e6, product.nbytes / each))
+        if progress:
+            progress("measuring matrix products", (index + 1) / len(products))
+    return Ladder(device.runtime.card.name, bench.bandwidth(), tuple(steps))
+
+
+def chain(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progress | None = None) -> dict[int, float]:
+    """Seconds for all products of a step one behind the other, each with weights of its own, by width."""
+    products = products_27b()
+    bench = Bench(device, sum(p.nbytes for p in products), products)
+    projections, at = [], 0
+    for product in products:
+        projection, at = bench.place(product, at)
+        projections.append(projection)
+    return {w: bench.seconds(bench.record(bench.launches(projections, w), progress)) for w in widths}
+
+
+def table(found: Ladder) -> list[str]:
+    """Lines of a table: microseconds, terabytes per second and the share of what the card reads."""
+    widths = list(dict.fromkeys(step.width for step in found.steps))
+    lines = [f"{found.card}, reads {found.bandwidth / 1e12:.2f} TB/s; us per launch (TB/s, share of it)"]
+    lines.append(f"{'product':40} {'types':16} {'S':>2}" + "".join(f"{f'N={w}':>18}" for w in widths))
+    for at in range(0, len(found.steps), len(widths)):
+        row = found.steps[at : at + len(widths)]
+        line = f"{row[0].product.name:40} {row[0].product.types:16} {row[0].slices:2}"
+        for step in row:
+            rate = step.bytes_per_second
+            line += f"{step.microseconds:7.1f} ({rate / 1e12:.2f} {rate / found.bandwidth:4.0%})"
+        lines.append(line)
+    return lines
+
+
+def chain_table(found: dict[int, float]) -> list[str]:
+    """Lines of a table: milliseconds by width."""
+    products, first = products_27b(), next(iter(found.values()))
+    size = sum(p.nbytes for p in products)
+    lines = [f"{len(products)} products of a step, {size / 1e9:.1f} GB"]
+    for width, seconds in found.items():
+        rate, ratio = size / seconds / 1e12, seconds / first
+        lines.append(f"  N={width:<3} {seconds * 1e3:7.3f} ms {rate:5.2f} TB/s {ratio:5.2f} of N={min(found)}")
+    return lines
+
+
+def main() -> None:
+    """Print the table, and with --chain the products of a whole step behind each other."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--chain", action="store_true", help="also a whole step's products in a row; 17 GiB of the card"
+    )
+    options = parser.parse_args()
+    device = CudaDevice()
+    lines = table(ladder(device))
+    if options.chain:
+        lines += chain_table(chain(device))
+    print("\n".join(lines))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What rounding the activations costs: logits of a target whose matmul inputs are rounded, against exact ones.
+
+    python -m dflash_core.bench.numerics [TARGET ...] [--ids FILE.npz] [--documents 24]
+
+Weights are those of the file, arithmetic is float32 on the CPU, and only what goes into matrices of integer types is
+rounded: the difference is that of the activations' format alone. Figures over all positions of the text:
+
+    KL = sum_v p(v) * (log p(v) - log q(v))    p exact, q rounded; mean and 99th percentile, nats
+    top-1                                       share of positions where both have the same best token
+
+Formats: int8 with one scale per 256 as kernels/acts.cuh stores them; the same per 128, 64 and 32; llama.cpp's q8_1 (per
+32, the scale a half), which its CUDA kernels use, and Q8_K (per 256, the largest magnitude becomes 127 as here), which
+its CPU kernels use for types with blocks of 256, beside Q8_0 (per 32, the scale a half) for types with blocks of 32;
+halves with a power of two per 256.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dflash_core.config import target_config
+from dflash_core.formats.gguf import open_gguf
+from dflash_core.formats.quants import BY_NAME
+from dflash_core.formats.weights import WeightFile
+from dflash_core.loading import Target, load_target
+from dflash_core.models.matrix import Matrix, Weights
+from dflash_core.models.qwen35 import Qwen35
+
+FLOATS = ("F32", "F16", "BF16")
+Rounding = Callable[[Tensor, int], Tensor]
+Float32 = npt.NDArray[np.float32]
+
+
+def _in_groups(x: Tensor, size: int) -> Tensor:
+    """(n, k) to (n, groups, size), padded with zeros."""
+    padded = torch.nn.functional.pad(x, (0, -x.shape[1] % size))
+    return padded.view(len(x), -1, size)
+
+
+def int8(size: int, half_scale: bool = False) -> Rounding:
+    """The largest magnitude of each `size` becomes 127. `half_scale`: the scale is kept as a half."""
+
+    def rounded(x: Tensor, _: int) -> Tensor:
+        groups = _in_groups(x, size)
+        scale = groups.abs().amax(-1, keepdim=True) / 127
+        codes = torch.where(scale > 0, groups / scale, 0).round()
+        return (codes * (scale.half().float() if half_scale else scale)).flatten(1)[:, : x.shape[1]]
+
+    return rounded
+
+
+def of_weights(per_32: Rounding, per_256: Rounding) -> Rounding:
+    """By the block length of the weights that the activations meet."""
+    return lambda x, block: (per_32 if block == 32 else per_256)(x, block)
+
+
+def halves(x: Tensor, _: int) -> Tensor:
+    """Eleven bits, the largest magnitude of each 256 in [512, 1024)."""
+    groups = _in_groups(x, 256)
+    exponent = torch.frexp(groups.abs().amax(-1, keepdim=True)).exponent
+    scale = torch.ldexp(torch.ones_like(exponent, dtype=x.dtype), exponent - 10)
+    return ((groups / scale).half().float() * scale).flatten(1)[:, : x.shape[1]]
+
+
+def exact(x: Tensor, _: int) -> Tensor:
+    """As they are."""
+    return x
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How inputs are rounded: those of matrices named in `finer` to halves, all others by `rounding`."""
+
+    rounding: Rounding
+    finer: tuple[str, ...] = ()
+
+
+FORMATS: dict[str, Scheme] = {
+    "int8 per 256 (ours)": Scheme(int8(256)),
+    "int8 per 128": Scheme(int8(128)),
+    "int8 per 64": Scheme(int8(64)),
+    "int8 per 32": Scheme(int8(32)),
+    "q8_1, per 32 (llama.cpp CUDA)": Scheme(int8(32, half_scale=True)),
+    "Q8_K or Q8_0 by type (llama.cpp CPU)": Scheme(of_weights(int8(32, half_scale=True), int8(256))),
+    "int8 per 256, f16 into ssm_out": Scheme(int8(256), ("ssm_out",)),
+    "int8 per 256, f16 into ssm_out, ffn_down": Scheme(int8(256), ("ssm_out", "ffn_down")),
+    "f16 (ours)": Scheme(halves),
+}
+
+
+class RoundedMatrix:
+    """A matrix whose input is rounded first."""
+
+    def __init__(self, matrix: Matrix, rounding: Rounding, block: int) -> None:
+        self.matrix, self.rounding, self.block, self.shape = matrix, rounding, block, matrix.shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.matrix(self.rounding(x, self.block))
+
+    def rows(self, ids: Sequence[int]) -> Tensor:
+        return self.matrix.rows(ids)
+
+
+class RoundedWeights(Weights):
+    """Matrices of integer types round their inputs."""
+
+    def __init__(self, file: WeightFile, scheme: Scheme) -> None:
+        super().__init__(file)
+        self.scheme = scheme
+
+    def matrix(self, name: str) -> Matrix:
+        kind = self.file.tensors[name].type
+        plain = super().matrix(name)
+        if kind in FLOATS:
+            return plain
+        rounding = halves if name.split(".")[-2] in self.scheme.finer else self.scheme.rounding
+        return RoundedMatrix(plain, rounding, BY_NAME[kind].block)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of rounded logits from exact ones, over `positions`. KL in nats, `top1` a share."""
+
+    positions: int
+    mean_kl: float
+    high_kl: float
+    top1: float
+
+
+def difference(exact_logits: Float32, rounded_logits: Float32) -> Difference:
+    """Both (positions, vocab)."""
+    p = torch.log_softmax(torch.from_numpy(exact_logits).double(), -1)
+    q = torch.log_softmax(torch.from_numpy(rounded_logits).double(), -1)
+    kl = (p.exp() * (p - q)).sum(-1).numpy()
+    same = exact_logits.argmax(-1) == rounded_logits.argmax(-1)
+    return Difference(len(kl), float(kl.mean()), float(np.quantile(kl, 0.99)), float(same.mean()))
+
+
+def measure(
+    path: Path, texts: Sequence[Sequence[int]], formats: Mapping[str, Scheme] = FORMATS
+) -> dict[str, Difference]:
+    """Every format against exact activations, on token sequences of their own each."""
+    target = load_target(path, packed=False)
+    file = open_gguf(path)
+
+    def logits(scheme: Scheme) -> Float32:
+        target.model = Qwen35(RoundedWeights(file, scheme), target_config(file))
+        return np.concatenate([target.logits(ids) for ids in texts])
+
+    reference = logits(Scheme(exact))
+    return {name: difference(reference, logits(scheme)) for name, scheme in formats.items()}
+
+
+def held_out(target: Target, documents: int) -> list[list[int]]:
+    """Questions that the demo target was not trained on, with their answers, as its template writes them."""
+    from dflash_core.demo.bench_prompts import held_questions
+
+    found = []
+    for question in held_questions()[: documents * 7 : 7]:
+        assert question.expected is not None
+        text = f"<|im_start|>user\n{question.text}<|im_end|>\n<|im_start|>assistant\n{question.expected.answer}"
+        found.append(list(target.tokenizer.encode(text)))
+    return found
+
+
+def main() -> None:
+    """Print a table per target."""
+    from dflash_core.demo import demo_target_path
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("target", nargs="*", type=Path, default=[demo_target_path()], help="GGUF files; the demo's")
+    parser.add_argument("--ids", type=Path, help="an npz whose `ids` are the text")
+    parser.add_argument("--documents", type=int, default=24, help="held-out documents of the demo's corpus")
+    options = parser.parse_args()
+    for path in options.target:
+        if options.ids:
+            texts = [[int(i) for i in np.load(options.ids)["ids"]]]
+        else:
+            texts = held_out(load_target(path, packed=True), options.documents)
+        print(f"{path.name}, {sum(map(len, texts))} positions")  # noqa: T201
+        print(f"  {'activations':42} {'mean KL':>9} {'99 %':>9} {'top-1':>7}")  # noqa: T201
+        for name, found in measure(path, texts).items():
+            print(f"  {name:42} {found.mean_kl:9.2e} {found.high_kl:9.2e} {found.top1:7.2%}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

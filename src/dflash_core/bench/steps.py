@@ -1,0 +1,268 @@
+"""What a step costs on a card: every kind of step of one loaded pair in one run, taking turns, and what surrounds them.
+
+Shapes and types decide, not values, so a synthetic pair stands in for a real one; its drafts are never accepted, which
+is why acceptance can be forced (`Trace`): the walk is told which nodes to take, and all that follows from it happens.
+Times of parts are the device's own stamps; `wall` is the host's clock from the first to the last token in the ring.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target import CudaTarget
+from dflash_core.bench.interleave import interleave
+from dflash_core.engine import Engine
+from dflash_core.errors import UnsupportedError
+from dflash_core.events import STAGES, StepEvent
+from dflash_core.knobs import Knobs
+
+DEPTH = 200  # committed positions that most steps run behind
+DEEP = 32_768
+PREFILL = 2048
+WARM_STEPS = 4
+STEPS = 40
+ROUNDS = 5
+PLAIN_STEPS = 20
+READ_BYTES = 4 << 30
+ROWS = (16, 24, 40, 64)
+MOST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions behind it."""
+
+    name: str
+    knobs: Knobs
+    depth: int = DEPTH
+    trace: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and most of the rounds."""
+
+    median: float
+    least: float
+    most: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        return Spread(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a case took, in milliseconds per step; `idle` is the share of the wall time between steps."""
+
+    name: str
+    mode: str
+    nodes: int
+    depth: int
+    forced: bool
+    acceptance_length: float
+    wall: Spread
+    stages: dict[str, float]
+    idle: float
+
+
+@dataclass(slots=True)
+class _Rounds:
+    walls: list[float] = field(default_factory=list)
+    events: list[StepEvent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """All of a run. Times in ms, rates in tokens or bytes per second."""
+
+    cases: tuple[Timed, ...]
+    plain_loop_ms: Spread
+    prefill_tokens: int
+    prefill_ms: Spread
+    read_bandwidth: float
+    step_bytes: int
+    memory: tuple[tuple[str, int, int | None], ...]
+
+    def case(self, name: str) -> Timed:
+        """By name. Raises KeyError."""
+        return {case.name: case for case in self.cases}[name]
+
+    def verify_ratio(self, rows: int) -> float:
+        """A verify pass of so many rows, in plain steps."""
+        return self.case(f"tree {rows - 1}").stages["verify"] / self.case("ar").wall.median
+
+    @property
+    def bandwidth_share(self) -> float:
+        """Of the measured read bandwidth, what a plain step reaches with the bytes it has to move."""
+        return self.step_bytes / (self.case("ar").wall.median / 1e3) / self.read_bandwidth
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, and the ratios that are read off it."""
+        ratios = {str(rows): self.verify_ratio(rows) for rows in ROWS}
+        return {**asdict(self), "verify_in_ar_steps": ratios, "bandwidth_share": self.bandwidth_share}
+
+
+def default_cases(block: int, acceptance: Sequence[int] = ()) -> list[Case]:
+    """The steps that are always timed, and where lengths are given, the same with that acceptance forced."""
+    base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
+    tree = [Case(f"tree {rows - 1}", base.replace(mode="tree", budget=rows - 1)) for rows in ROWS]
+    chain = Case(f"chain {block - 1}", base.replace(mode="chain", budget=block - 1))
+    cases = [
+        Case("ar", base.replace(mode="ar")),
+        chain,
+        *tree,
+        # No chain is put in first, and every candidate of a synthetic drafter is about as likely: as wide as trees get.
+        Case("bushy tree 23", base.replace(mode="tree", budget=23, chain_seed=False)),
+        Case("sampled tree 23", base.replace(mode="tree", budget=23, temperature=0.8, top_k=40)),
+        Case(f"ar at {DEEP:,}", base.replace(mode="ar"), DEEP),
+    ]
+    if acceptance:
+        trace = tuple(spine(length) for length in acceptance)
+        cases.append(Case("forced chain", chain.knobs, trace=trace))
+        cases.append(Case("forced tree 23", tree[1].knobs, trace=trace))
+    return cases
+
+
+def spine(length: int) -> tuple[int, ...]:
+    """The walk that commits `length` tokens: the first length - 1 nodes of the seeded chain."""
+    return tuple(range(1, length))
+
+
+def acceptance_pattern(mean: float, steps: int = 64) -> tuple[int, ...]:
+    """Lengths whose mean is `mean` to within 1 / steps: the two whole numbers around it, evenly mixed."""
+    low, done = int(mean), 0.0
+    lengths = []
+    for step in range(1, steps + 1):
+        wanted = round(mean * step) - done
+        lengths.append(max(1, int(min(wanted, low + 1))))
+        done += lengths[-1]
+    return tuple(lengths)
+
+
+class StepBench:
+    """Runs cases on one engine. Raises UnsupportedError for an engine that is not on a card."""
+
+    def __init__(self, engine: Engine) -> None:
+        if not isinstance(engine.target, CudaTarget) or not isinstance(engine.session, CudaSession):
+            raise UnsupportedError("step times are taken on a GPU, this pair is on the CPU; give --device cuda")
+        self.engine, self.session = engine, engine.session
+        self.device: CudaDevice = engine.target.device
+        self._vocab = engine.vocab_size
+
+    def run(self, cases: Sequence[Case], rounds: int = ROUNDS, steps: int = STEPS) -> Iterator[tuple[int, int, str]]:
+        """Yields (done, total, what comes next); `report` is there afterwards."""
+        found: dict[int, _Rounds] = {}
+        order = list(interleave(len(cases), 1, rounds))
+        for done, slot in enumerate(order):
+            case = cases[slot.setting]
+            yield done, len(order), case.name
+            rounds_of = found.setdefault(slot.setting, _Rounds())
+            wall, events = self._time(case, steps)
+            rounds_of.walls.append(wall)
+            rounds_of.events += events
+        yield len(order), len(order), "prefill and bandwidth"
+        timed = tuple(_timed(case, found[index]) for index, case in enumerate(cases))
+        self.report = StepReport(
+            timed,
+            Spread.of([self._plain_loop() for _ in range(rounds)]),
+            PREFILL,
+            Spread.of([self._prefill() for _ in range(rounds + 1)][1:]),
+            self._read_bandwidth(),
+            self._step_bytes(),
+            tuple((owner.name, owner.bytes, owner.measured) for owner in self.engine.memory().owners),
+        )
+
+    def _stand_behind(self, depth: int) -> None:
+        """A sequence of `depth` positions: read as a prompt; past DEPTH planted, since only their number counts."""
+        self.session.restore(None)
+        read = min(depth, DEPTH)
+        self.session.prefill([token % self._vocab for token in range(100, 100 + read)])
+        if depth > read:
+            with self.device.stream():
+                kv = self.session.buffers.kv
+                for tensor in (kv.k, kv.v):
+                    tensor[:, :, read:depth].normal_()
+                self.session.settle()
+                self.session.state.host["length"] = self.session.state.host["absorbed"] = depth
+
+    def _time(self, case: Case, steps: int) -> tuple[float, list[StepEvent]]:
+        self._stand_behind(case.depth)
+        self.session.steps.force(case.trace)
+        decoder = self.session.decoder(case.knobs, frozenset(), self.engine.context_length)
+        decoder.answer.append(100)
+        try:
+            for _ in range(WARM_STEPS):
+                decoder.step()
+            began = time.perf_counter()
+            events = [decoder.step() for _ in range(steps)]
+            wall = (time.perf_counter() - began) * 1e3 / steps
+        finally:
+            decoder.finish()
+            self.session.steps.force(None)
+        return wall, events
+
+    def _plain_loop(self) -> float:
+        """A plain one-row loop: a pass, its logits to the host, the best token, commit. Milliseconds per token."""
+        self._stand_behind(DEPTH)
+        token = 100
+        for turn in range(WARM_STEPS + PLAIN_STEPS):
+            if turn == WARM_STEPS:
+                began = time.perf_counter()
+            token = int(self.session.verify([token], [-1])[0].argmax())
+            self.session.commit([0])
+        return (time.perf_counter() - began) * 1e3 / PLAIN_STEPS
+
+    def _prefill(self) -> float:
+        self.session.restore(None)
+        self.device.synchronize()
+        began = time.perf_counter()
+        self.session.prefill([token % self._vocab for token in range(PREFILL)])
+        self.device.synchronize()
+        return (time.perf_counter() - began) * 1e3
+
+    def _read_bandwidth(self) -> float:
+        """Bytes per second of reading memory once, by a sum over as much as is free of READ_BYTES."""
+        free = self.device.runtime.memory()[0]
+        values = torch.zeros(min(READ_BYTES, free // 2) // 4, device=self.device.torch_device)
+        seconds = []
+        with self.device.stream():
+            for _ in range(6):
+                start, end = self.device.runtime.event(), self.device.runtime.event()
+                start.record()
+                values.sum()
+                end.record()
+                end.wait()
+                seconds.append(end.ms_since(start) / 1e3)
+        return float(values.nbytes / statistics.median(seconds[1:]))
+
+    def _step_bytes(self) -> int:
+        """What a plain step has to move: every weight but the embedding once, recurrent states there and back."""
+        target = self.engine.target
+        states = self.session.nbytes["states"]
+        return int(target.weight_bytes - target.model.token_embd.nbytes + 2 * states)
+
+
+def _timed(case: Case, rounds: _Rounds) -> Timed:
+    events = rounds.events
+    stages = {name: statistics.median(getattr(event.stages, name) for event in events) for name in STAGES}
+    wall = Spread.of(rounds.walls)
+    return Timed(
+        case.name,
+        events[0].mode,
+        round(statistics.mean(len(event.tree.tokens) for event in events)),
+        case.depth,
+        case.trace is not None,
+        statistics.mean(len(event.tokens) for event in events),
+        wall,
+        stages,
+        stages["host"] / wall.median,
+    )

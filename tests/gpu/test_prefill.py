@@ -1,0 +1,114 @@
+"""Long prompts on the CUDA backend: against the CPU reference, however they are split, and what is left behind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dflash_core.backends.base import PrefillCancelled, Session
+from dflash_core.backends.cuda import buffers
+from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.session import CudaSession
+from support.device_pairs import close, pair
+from support.steps import random_parents
+
+# Of logits behind random prompts; passes of few rows are off by up to 1.5e-2 there.
+TOLERANCE = 5e-2
+LONGEST = 150  # the pair's context is 192
+
+
+@pytest.fixture(autouse=True)
+def every_prompt_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
+
+
+def random_prompt(rng: np.random.Generator, length: int) -> list[int]:
+    ids: list[int] = rng.integers(0, 700, length).tolist()
+    return ids
+
+
+def compare_what_follows(ours: CudaSession, reference: Session, rng: np.random.Generator) -> None:
+    """A draft and a tree behind the same committed tokens."""
+    assert ours.length == reference.length
+    close(ours.draft(7, 0), reference.draft(7, 0), TOLERANCE)
+    parents, tokens = random_parents(9, rng), random_prompt(rng, 9)
+    close(ours.verify(tokens, parents), reference.verify(tokens, parents), TOLERANCE)
+    close(ours.features(), reference.features(), TOLERANCE)
+
+
+@pytest.mark.parametrize("file", ["tiny-F16.gguf", "tiny-Q4_K_M.gguf"])
+def test_prompts_of_any_length(device_name: str, file: str, rng: np.random.Generator) -> None:
+    ours, reference = pair(device_name, file).sessions()
+    for length in (1, 3, 64, 65, *rng.integers(2, LONGEST, 2)):
+        ids = random_prompt(rng, int(length))
+        for session in (ours, reference):
+            session.restore(None)
+        close(ours.prefill(ids), reference.prefill(ids), TOLERANCE)
+        compare_what_follows(ours, reference, rng)
+
+
+def test_a_prompt_in_pieces_with_steps_between(device_name: str, rng: np.random.Generator) -> None:
+    ours, reference = pair(device_name, "tiny-F16.gguf").sessions()
+    for length in rng.integers(1, 55, 3):
+        ids = random_prompt(rng, int(length))
+        close(ours.prefill(ids), reference.prefill(ids), TOLERANCE)
+        parents, tokens = random_parents(5, rng), random_prompt(rng, 5)
+        close(ours.verify(tokens, parents), reference.verify(tokens, parents), TOLERANCE)
+        node = int(rng.integers(5))
+        path = [node]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        for session in (ours, reference):
+            session.commit(path)  # which is pending when the next piece comes
+    compare_what_follows(ours, reference, rng)
+
+
+def test_matrices_that_do_not_fit_come_in_parts(
+    device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffers, "WEIGHT_BYTES", 160 << 10)
+    ours, reference = pair(device_name, "tiny-Q4_K_M.gguf").sessions()
+    assert ours.chunk_pass is not None
+    assert all(len(layer.ffn) > 1 for layer in ours.chunk_pass.layers)
+    ours.chunk_pass.warm_up()
+    ids = random_prompt(rng, 30)
+    close(ours.prefill(ids), reference.prefill(ids), TOLERANCE)
+    compare_what_follows(ours, reference, rng)
+
+
+def test_chunks_and_passes_leave_the_same_behind(
+    device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = random_prompt(rng, 100)
+    chunked, passed = (pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
+    chunked.prefill(ids)
+    monkeypatch.setattr(cuda_session, "LEAST_ROWS", len(ids) + 1)
+    passed.prefill(ids)
+    mine, other = chunked.checkpoint(), passed.checkpoint()
+    assert mine.length == other.length == len(ids)
+    pairs = [(mine.s, other.s), (mine.conv, other.conv)]
+    assert chunked.draft_buffers is not None
+    assert passed.draft_buffers is not None
+    for ours, theirs in ((chunked.buffers, passed.buffers), (chunked.draft_buffers, passed.draft_buffers)):
+        for a, b in ((ours.kv.k, theirs.kv.k), (ours.kv.v, theirs.kv.v)):
+            pairs.append((a[:, :, : len(ids)].cpu().float(), b[:, :, : len(ids)].cpu().float()))
+    for a, b in pairs:
+        assert (a - b).abs().max() < 2e-2 * b.abs().max()
+    for name in ("pending", "length", "absorbed"):
+        assert chunked.state.host[name] == passed.state.host[name]
+
+
+def test_a_prompt_given_up_leaves_no_trace(device_name: str, rng: np.random.Generator) -> None:
+    ours, fresh = (pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
+    start, lost, kept = (random_prompt(rng, length) for length in (20, 40, 30))
+    for session in (ours, fresh):
+        session.prefill(start)
+        session.verify([3, 4], [-1, 0])
+        session.commit([0, 1])
+    for layers in (1, 3):
+        asked = iter([*[False] * layers, True])
+        with pytest.raises(PrefillCancelled):
+            ours.prefill(lost, asked.__next__)
+        assert ours.length == 22
+    assert np.array_equal(ours.prefill(kept, lambda: False), fresh.prefill(kept))
+    assert np.array_equal(ours.draft(9, 0), fresh.draft(9, 0))

@@ -1,0 +1,67 @@
+"""The self-test of `doctor`: it passes where kernels are right, and names the part that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_core.backends.cuda import selftest
+from support import engines
+from support.emulated_device import EmulatedDevice
+from support.golden import golden
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Any:
+    if reason := engines.missing("emulated"):
+        pytest.skip(reason)
+    return EmulatedDevice()
+
+
+def test_all_parts_agree(device: Any) -> None:
+    outcomes = list(selftest.run(device, *golden_pair()))
+    assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
+    assert len(outcomes) == 8
+
+
+class Broken(EmulatedDevice):
+    """A device on which one kernel does nothing."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def bind(self, launches: Any, progress: Any = None) -> Any:
+        return super().bind([launch for launch in launches if launch.name != self.kernel], progress)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "part"),
+    [
+        ("tree_build", "tree"),
+        ("accept", "accept"),
+        ("kv_commit", "accept"),
+        ("sample", "sampling"),
+        ("gdn_out", "target, a prompt"),
+        ("attn_combine", "target, a prompt"),
+        ("swiglu", "target, a prompt"),
+        ("keep_features", "drafter"),
+        ("draft_combine", "drafter"),
+    ],
+)
+def test_a_kernel_that_does_nothing_is_found(kernel: str, part: str) -> None:
+    if reason := engines.missing("emulated"):
+        pytest.skip(reason)
+    problems = {}
+    for outcome in selftest.run(Broken(kernel), *golden_pair()):
+        problems[outcome.name] = outcome.problem
+        if outcome.name == part:
+            break
+    assert [name for name, problem in problems.items() if problem] == [part]
+    assert "\n" not in problems[part]
+
+
+def golden_pair() -> tuple[Path, Path]:
+    return golden("tiny-Q4_K_M.gguf"), golden("tiny-dflash")

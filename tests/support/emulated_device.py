@@ -1,0 +1,81 @@
+"""The CUDA backend on the emulator: whole passes and steps without a card, on shapes small enough to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dflash_core import resources
+from dflash_core.backends.cuda.launch import Argument, Launch, Progress, Run, Size
+from dflash_core.backends.cuda.plan import Card
+from support import emulated
+from support.engines import _triple
+
+
+@dataclass
+class HostMemory:
+    """What stands in for pinned memory."""
+
+    array: npt.NDArray[Any]
+    address: int
+
+
+class EmulatedDevice:
+    """Implements `launch.Device`. Two processors keep grids small, yet more than one block shares a matrix."""
+
+    torch_device = torch.device("cpu")
+
+    def __init__(self, processors: int = 3) -> None:
+        self.card = Card(processors, 227 << 10)
+
+    def stream(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
+        bound = []
+        for launch in launches:
+            defines = tuple((key, str(value)) for key, value in launch.defines.items())
+            kernel = emulated.kernel(resources.kernels_dir() / launch.file, launch.name, defines)
+            values = [packed(argument) for argument in launch.args]
+            assert tuple(map(len, values)) == tuple(kernel.sizes), (launch.name, kernel.sizes, list(map(len, values)))
+            bound.append((kernel, _triple(launch.grid), _triple(launch.block), values, launch))
+
+        def run() -> None:
+            for kernel, grid, block, values, launch in bound:
+                kernel(grid, block, values, launch.shared)
+
+        return run
+
+    def record(self, name: str, work: Run) -> Run:
+        return work
+
+    def pinned(self, shape: Size, dtype: npt.DTypeLike) -> HostMemory:
+        array = np.zeros(shape, dtype)
+        return HostMemory(array, array.ctypes.data)
+
+    def synchronize(self) -> None:
+        pass
+
+    def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
+        product = scale * (x.float() @ weights.float().T)
+        out.copy_(out + product if add else product)
+
+    def mark(self) -> Run:
+        return lambda: None
+
+
+def packed(argument: Argument) -> bytes:
+    """An argument as a kernel takes it."""
+    if isinstance(argument, bytes):
+        return argument
+    if isinstance(argument, np.generic):
+        return argument.tobytes()
+    address = argument.data_ptr() if isinstance(argument, Tensor) else argument.address
+    return int(address).to_bytes(8, "little")

@@ -1,0 +1,112 @@
+"""`bench`: made-up files, forced acceptance, modes side by side, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dflash_core.bench import synthetic
+from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
+from dflash_core.config import target_config, target_shapes
+from dflash_core.formats.drafter import draft_shapes, open_drafter
+from dflash_core.formats.gguf import open_gguf
+from dflash_core.formats.quants import BY_NAME
+from dflash_tui.cli import main
+
+
+def sizes(config: object, shapes: dict[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Parameters and bytes of a file."""
+    types = synthetic._types(config, shapes)  # type: ignore[arg-type]
+    params = sum(math.prod(shape) for shape in shapes.values())
+    return params, sum(math.prod(shapes[n]) // BY_NAME[k].block * BY_NAME[k].size for n, k in types.items())
+
+
+def test_the_27b_has_the_size_of_the_real_files() -> None:
+    params, total = sizes(synthetic.TARGET_27B, target_shapes(synthetic.TARGET_27B))
+    assert params == pytest.approx(26.90e9, rel=1e-3)
+    assert total / 2**30 == pytest.approx(15.58, abs=0.02)
+    _, total = sizes(synthetic.DRAFT_27B, draft_shapes(synthetic.DRAFT_27B))
+    assert total == pytest.approx(1.84e9, rel=5e-3)
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q8_0"])
+def test_made_up_blocks_are_weights_of_unit_gain(kind: str) -> None:
+    from dflash_core.formats.quants import to_float32
+
+    columns = 1024
+    blocks = synthetic._Random().tensor("blk.0.ffn_up.weight", (64, columns), kind)
+    values = to_float32(blocks, kind)
+    assert values.shape == (64, columns)
+    assert values.std() * math.sqrt(columns) == pytest.approx(1, rel=0.02)
+    assert abs(values.mean()) * math.sqrt(columns) < 0.04
+
+
+def test_a_made_up_pair_opens(tmp_path: Path) -> None:
+    small = dataclasses.replace(
+        synthetic.TARGET_27B, block_count=4, embedding_length=256, feed_forward_length=256, head_count=2,
+        head_count_kv=1, group_count=1, time_step_rank=2, inner_size=256, full_attention=(False, False, False, True),
+    )  # fmt: skip
+    draft = dataclasses.replace(
+        synthetic.DRAFT_27B, block_count=2, embedding_length=256, feed_forward_length=256, head_count=2,
+        head_count_kv=1, target_layers=(1, 3), sliding=(True, False), causal=(False, False),
+    )  # fmt: skip
+    for name, config, shapes in (("t", small, target_shapes(small)), ("d", draft, draft_shapes(draft))):
+        synthetic._write(tmp_path / name, config, shapes, lambda phase, done: None)
+    found = target_config(open_gguf(tmp_path / "t"))
+    assert dataclasses.replace(found, name=small.name) == small
+    config, _ = open_drafter(tmp_path / "d")
+    assert (config.block_size, config.target_layers, config.mask_token_id) == (16, (1, 3), synthetic.MASK)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "t"]  # nothing half-written is left
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main(["bench", "--synthetic", "27b", "--folder", str(blocked)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("mean", [1.0, 2.5, 8.3, 15.99])
+def test_a_forced_pattern_has_the_mean_that_was_asked_for(mean: float) -> None:
+    pattern = acceptance_pattern(mean)
+    assert np.mean(pattern) == pytest.approx(mean, abs=1 / len(pattern))
+    assert set(pattern) <= {int(mean), int(mean) + 1}
+    assert [len(spine(length)) + 1 for length in pattern] == list(pattern)
+
+
+def test_the_cases_are_those_of_the_bars() -> None:
+    names = [case.name for case in default_cases(16, (8,))]
+    assert names[:6] == ["ar", "chain 15", "tree 15", "tree 23", "tree 39", "tree 63"]
+    assert {case.name for case in default_cases(16, (8,)) if case.trace} == {"forced chain", "forced tree 23"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--synthetic", "13b"], "--synthetic 13b: expected 27b"),
+        (["--accept-trace", "many"], "--accept-trace many: expected a mean acceptance length"),
+        (["--accept-trace", "99"], "--accept-trace 99: expected"),
+        (["--steps"], "step times need a target and its drafter"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts, out = tmp_path / "p.txt", tmp_path / "out.json"
+    prompts.write_text("Hello! What can you do?\n")
+    words = ["bench", "--prompts", str(prompts), "--repeats", "1", "--set", "max_tokens=16", "--out", str(out)]
+    assert main(words) == 0
+    table = capsys.readouterr().out
+    for word in ("ar", "chain", "tree", "verify", "TTFT", "a plain one-row loop"):
+        assert word in table
+    found = json.loads(out.read_text())
+    assert found["plain_loop_ms"] > 0
+    assert [row["setting"] for row in found["rows"]] == [0, 1, 2] or len(found["rows"]) == 3

@@ -1,0 +1,54 @@
+"""How split attention is laid over cards: everything fits, every row has a place, widths share one order."""
+
+from __future__ import annotations
+
+import pytest
+
+from dflash_core.backends.cuda.attention import MAX_SPLITS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.errors import UnsupportedError
+
+# Bytes of shared memory that a block may have, and SMs: H200, A100, RTX 4090, RTX 2080.
+CARDS = [(232_448, 132), (166_912, 108), (101_376, 128), (65_536, 46)]
+TARGETS = [HeadShape(256, 24, 4, 64), HeadShape(256, 16, 4, 64), HeadShape(256, 8, 2, 64), HeadShape(256, 2, 1, 64)]
+DRAFTERS = [HeadShape(128, 32, 8, 128), HeadShape(128, 4, 2, 128), HeadShape(64, 8, 8, 64)]
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("heads", TARGETS + DRAFTERS)
+def test_launches_fit_and_hold_every_row(heads: HeadShape, card: tuple[int, int]) -> None:
+    shared_limit, processors = card
+    order = SplitOrder.of(heads, 32_768, processors, shared_limit)
+    for rows in WIDTHS:
+        launch = SplitLaunch.of(heads, order, rows, shared_limit)
+        blocks, kv_heads, splits = launch.grid
+        assert launch.shared <= shared_limit
+        assert blocks * launch.block_rows >= heads.packed_rows(rows)
+        assert (blocks - 1) * launch.block_rows < heads.packed_rows(rows), "a block without rows"
+        assert (kv_heads, splits) == (heads.kv_heads, order.splits)
+        assert launch.block <= 1024
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_a_long_context_reaches_every_processor(card: tuple[int, int]) -> None:
+    shared_limit, processors = card
+    for heads in TARGETS:
+        order = SplitOrder.of(heads, 262_144, processors, shared_limit)
+        assert order.splits * heads.kv_heads >= processors or order.splits == MAX_SPLITS
+        assert order.splits <= MAX_SPLITS
+
+
+def test_a_short_cache_makes_no_more_splits_than_tiles() -> None:
+    order = SplitOrder.of(TARGETS[0], 512, 132, 232_448)
+    assert order.splits * order.chunk * order.tile == 512
+
+
+@pytest.mark.parametrize(("head_dim", "rotary"), [(80, 64), (512, 64), (256, 32), (128, 192)])
+def test_heads_without_a_kernel_are_refused(head_dim: int, rotary: int) -> None:
+    with pytest.raises(UnsupportedError, match="--device cpu"):
+        HeadShape(head_dim, 4, 2, rotary)
+
+
+def test_too_little_shared_memory_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="16,384 bytes"):
+        SplitOrder.of(TARGETS[0], 4096, 20, 16_384)

@@ -1,0 +1,186 @@
+"""What is said where a card cannot hold a pair, is full in mid-turn, or has failed: on cards made up for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("cuda.bindings")
+from dflash_core import loading
+from dflash_core.backends.cuda import driver as cuda_driver
+from dflash_core.backends.cuda import machine, target
+from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.driver import Driver
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.runtime import Module
+from dflash_core.backends.cuda.target import CudaTarget
+from dflash_core.engine import load_pair
+from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
+from dflash_core.loading import CardOptions, load_target, open_target
+from support.fake_cuda import FakeDriver, R
+from support.golden import golden
+
+TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
+
+
+class MadeUpCard:
+    """As much of a CudaDevice as headers and ledgers ask for, with `free` bytes on it."""
+
+    card = Card(132, 227 << 10)
+    torch_device = torch.device("meta")
+
+    def __init__(self, free: int) -> None:
+        named = SimpleNamespace(name="A card")
+        self.runtime = SimpleNamespace(card=named, memory=lambda: (free, 80 << 30))
+
+
+@pytest.fixture
+def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes the first card one with so many free bytes; nothing can be loaded onto it."""
+    monkeypatch.setattr(machine, "other_processes", lambda: 0)
+    monkeypatch.setattr(target, "other_processes", lambda: 3 << 30)
+
+    def put(free: int) -> None:
+        monkeypatch.setattr(target, "first_device", lambda: MadeUpCard(free))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was allocated")
+
+    monkeypatch.setattr(target, "DeviceUpload", refuse)
+    return put
+
+
+def needs(context: int) -> dict[str, int]:
+    """Bytes by owner of the tiny pair."""
+    opened = CudaTarget(TARGET, MadeUpCard(1 << 40))  # type: ignore[arg-type]
+    draft = loading.open_draft(DRAFT, opened)
+    opened.footprint.add_draft(draft.file, draft.config)
+    held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
+    return held | {owner.name: owner.bytes for owner in opened.machine.owners(opened.config, True, context)}
+
+
+def refusal(draft: Any = DRAFT, context: int | None = None, **options: Any) -> str:
+    with pytest.raises(OutOfMemoryError) as caught:
+        load_pair(TARGET, draft, "cuda", context_length=context, card=CardOptions(**options))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("needs ")
+    assert "on A card (" in message
+    return message
+
+
+def test_keys_and_values_that_do_not_fit_are_refused_before_anything_is_read(card_with: Any) -> None:
+    small, large = needs(512), needs(8192)
+    card_with((sum(small.values()) + sum(large.values())) // 2)
+    message = refusal(context=8192)
+    said = int(message.split("a context of ")[1].split(" ")[0].replace(",", ""))
+    assert 512 <= said < 8192
+    assert (
+        sum(needs(said).values()) <= (sum(small.values()) + sum(large.values())) // 2 < sum(needs(said + 512).values())
+    )
+    assert "other programs on the card hold 3.0 GiB: close them, or use --device cpu" in message
+
+
+def test_a_drafter_that_does_not_fit_is_refused_before_the_target_is_read(card_with: Any) -> None:
+    small = needs(512)
+    card_with(sum(small.values()) - 1)
+    assert "drafter" in refusal()
+    assert "try --draft-type q8_0, or no drafter, or a smaller model" in refusal()
+
+
+def test_weights_that_do_not_fit_say_what_would(card_with: Any) -> None:
+    card_with(1 << 20)
+    message = refusal(None)
+    assert "but 1.0 MiB is free; take a model of at most" in message
+    with pytest.raises(OutOfMemoryError, match=r"^needs .* on A card \(target .*\) but 1\.0 MiB is free; take a model"):
+        load_target(TARGET, device="cuda")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
+    """A device whose streams are nothing, on a driver that was told its newest kernel."""
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    made = CudaDevice.__new__(CudaDevice)
+    driver = Driver(FakeDriver())
+    driver.launched = "gdn_tree"
+    facts = {"card": SimpleNamespace(name="A card"), "memory": lambda: (1 << 20, 80 << 30)}
+    made.runtime = SimpleNamespace(driver=driver, torch_stream=None, **facts)  # type: ignore[assignment]
+    return made
+
+
+def test_torch_out_of_memory_is_one_line_and_loses_nothing(device: CudaDevice) -> None:
+    said = r"^A card is full: 1\.0 MiB of 80\.0 GiB free; shorten the context"
+    with pytest.raises(OutOfMemoryError, match=said), device.stream():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
+    assert device.runtime.driver.lost is None
+
+
+def test_an_error_that_torch_hears_of_names_the_kernel_and_asks_for_a_reload(device: CudaDevice) -> None:
+    said = r"^the GPU gave up in gdn_tree \(an illegal memory access"
+    with pytest.raises(KernelError, match=said) as caught, device.stream():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be")
+    assert caught.value.reload
+    with pytest.raises(KernelError, match=r"gave up in gdn_tree .*reload the engine"):
+        device.runtime.driver.call("anything", lambda: (R.CUDA_SUCCESS, None))
+    with pytest.raises(RuntimeError, match=r"^shapes"), device.stream():
+        raise RuntimeError("shapes do not match")
+
+
+def test_nothing_is_given_back_to_a_driver_that_is_gone() -> None:
+    api = FakeDriver()
+    driver = Driver(api)
+    runtime: Any = SimpleNamespace(driver=driver)
+    Module(runtime, "one", "a.cu")
+    assert api.called("cuModuleUnload") == [["one"]]
+    driver._ending = lambda: True
+    Module(runtime, "two", "a.cu")
+    driver._ending = lambda: False
+    driver.lose("scale", "launch failed")
+    Module(runtime, "three", "a.cu")
+    assert api.called("cuModuleUnload") == [["one"]]
+
+
+def test_auto_takes_the_card_where_it_can_be_used(card_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "find_driver", lambda: None)
+    card_with(1 << 40)
+    opened = open_target(TARGET, "auto")
+    assert isinstance(opened, CudaTarget)
+    assert not opened.notes
+    assert opened.machine.name == "A card"
+
+
+@pytest.mark.parametrize("error", [DeviceError("the NVIDIA driver is for CUDA 12.4"), UnsupportedError("A card: 7.0")])
+def test_auto_says_why_a_card_is_not_used(error: DFlashError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cuda_driver, "find_driver", lambda: None)
+    monkeypatch.setattr(target, "first_device", fail)
+    opened = open_target(TARGET, "auto")
+    assert not isinstance(opened, CudaTarget)
+    assert opened.notes == (f"the GPU is not used: {error}",)
+    with pytest.raises(type(error), match=str(error)):
+        open_target(TARGET, "cuda")
+
+
+def test_auto_is_silent_where_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "LIBRARY", "libthat-is-not-there.so.1")
+    opened = open_target(TARGET, "auto")
+    assert not isinstance(opened, CudaTarget)
+    assert not opened.notes
+
+
+def test_a_card_in_exclusive_use() -> None:
+    from dflash_core.backends.cuda.driver import open_card
+    from support.fake_cuda import fake_torch
+
+    api = FakeDriver()
+    api.fails["cuDevicePrimaryCtxRetain"] = R.CUDA_ERROR_DEVICE_UNAVAILABLE
+    with pytest.raises(DeviceError, match=r"^A card belongs to another program \(compute mode exclusive\); end it"):
+        open_card(api, fake_torch(), {})

@@ -1,0 +1,111 @@
+"""Every kernel variant for every supported architecture: it compiles, nothing spills, registers stay as recorded.
+
+No GPU is needed. Reports are kept in .pytest_cache by content, so only what changed is compiled. After a change that
+is meant to move the numbers: `PYTHONPATH=tests python tests/unit/test_kernels_compile.py` records them anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.bindings")
+pytest.importorskip("torch")
+from dflash_core import kernel_source, nvrtc, resources
+from dflash_core.backends.cuda.programs import Variant
+from dflash_core.nvrtc import KernelUse
+from support.kernel_variants import variants
+
+ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
+REPORTS = Path(__file__).parents[2] / ".pytest_cache" / "kernel-reports"
+RECORD = Path(__file__).with_name("kernel_registers.json")
+# What may spill, and why; anything else must not. A pattern of "<architecture> <file> <kernel>".
+SPILLS: dict[str, str] = {
+    r".* matmul\.cu matmul": "128 registers at 16 warps; the widths that spill are the compute-bound ones",
+    r".* head\.cu head_argmax": "the same code",
+}
+# How many registers more than recorded are let pass: another patch release of the compiler is not a regression.
+SLACK = 4
+Uses = dict[str, KernelUse]
+
+
+def report(arch: str, variant: Variant) -> Uses:
+    """What the variant's kernels use, from a file of an earlier run where its source is the same."""
+    folder = resources.kernels_dir()
+    texts = kernel_source.closure(folder / variant.file, (folder,))
+    kept = REPORTS / f"{kernel_source.content_hash(texts, nvrtc.version(), arch, variant)[:32]}.json"
+    if kept.is_file():
+        return {name: KernelUse(**use) for name, use in json.loads(kept.read_text()).items()}
+    source = texts[folder / variant.file]
+    uses = nvrtc.report(source, variant.file, arch, defines=dict(variant.defines), include=[folder])
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    fresh = kept.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps({name: dataclasses.asdict(use) for name, use in uses.items()}))
+    os.replace(fresh, kept)
+    return uses
+
+
+def reports(arch: str, *, quick: bool = False) -> Iterator[tuple[Variant, Uses]]:
+    wanted = variants(arch, quick=quick)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from zip(wanted, pool.map(lambda variant: report(arch, variant), wanted))
+
+
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.full)], ids=["quick", "all"])
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_variant_compiles_without_spills(arch: str, quick: bool) -> None:
+    recorded = json.loads(RECORD.read_text())
+    kernels = 0
+    for variant, uses in reports(arch, quick=quick):
+        assert uses, f"{variant} holds no kernel"
+        for name, use in uses.items():
+            kernels += 1
+            place = f"{arch} {variant.file} {name}"
+            if not any(re.fullmatch(pattern, place) for pattern in SPILLS):
+                assert use.spilled == 0, f"{place}: {use} in {variant}"
+            most = recorded.get(place)
+            assert most is not None, f"{place} has no recorded registers; record them"
+            assert use.registers <= most + SLACK, f"{place}: {use.registers} registers, recorded {most}, in {variant}"
+    assert kernels >= len(variants(arch, quick=quick))
+
+
+def test_every_kernel_file_has_a_variant() -> None:
+    files = {path.name for path in resources.kernels_dir().glob("*.cu")}
+    assert {variant.file for variant in variants("sm_80", quick=True)} == files
+
+
+def test_every_kernel_lets_the_next_begin_and_waits_for_the_last() -> None:
+    """griddepcontrol in every kernel but the probe, which runs alone: launches overlap unless a kernel waits."""
+    folder = resources.kernels_dir()
+    for variant in variants("sm_90a", quick=True):
+        if variant.file == "probe.cu":
+            continue
+        source = (folder / variant.file).read_text()
+        text = nvrtc.compile_ptx(source, variant.file, "compute_90", defines=dict(variant.defines), include=[folder])
+        entries = re.findall(r"\.entry (\w+)\(.*?\n\{(.*?)\n\}", text, re.DOTALL)
+        assert entries
+        for name, body in entries:
+            assert "griddepcontrol.launch_dependents" in body, f"{variant}: {name}"
+            assert "griddepcontrol.wait" in body, f"{variant}: {name}"
+
+
+def record() -> None:
+    """Write the most registers that each kernel takes over all of its variants."""
+    most: dict[str, int] = {}
+    for arch in ARCHITECTURES:
+        for variant, uses in reports(arch):
+            for name, use in uses.items():
+                place = f"{arch} {variant.file} {name}"
+                most[place] = max(most.get(place, 0), use.registers)
+    RECORD.write_text(json.dumps(dict(sorted(most.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    record()
