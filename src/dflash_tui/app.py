@@ -38,6 +38,7 @@ from dflash_tui.themes import load_themes
 from dflash_tui.widgets.prompt import Prompt
 
 JOIN_S = 2.0  # how long quitting waits for a step that is under way
+TOLD = 2  # problems that a toast names; the log has them all
 
 
 class DFlashApp(App[int]):
@@ -64,7 +65,6 @@ class DFlashApp(App[int]):
         data_dir: Path | None = None,
         theme_dirs: Iterable[Path] | None = None,
         chat: type[ChatScreen] = ChatScreen,
-        resume: str = "",
     ) -> None:
         super().__init__()
         self.config = config or Config()
@@ -81,7 +81,7 @@ class DFlashApp(App[int]):
         self._loaders = loaders or (lambda request: loader)
         self._first_run = first_run
         history = History(data_dir or data_folder())
-        self.chat = chat(loader, knobs or request.knobs, history, _name(request), resume)
+        self.chat = chat(loader, knobs or request.knobs, history, _name(request), request.resume)
         self.chat.tuning.context = request.context
 
     async def on_mount(self) -> None:
@@ -94,9 +94,13 @@ class DFlashApp(App[int]):
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
         for title, lines in (("Themes left out", problems), ("Settings left out", self._problems)):
+            for line in lines:
+                LOG.warning("%s", line)
             if lines:
                 # One toast for all of them, on the screen that stays.
-                self.notify("\n".join(lines), title=title, severity="warning", timeout=10, markup=False)
+                more = [f"and {len(lines) - TOLD} more in the log: /log"] if len(lines) > TOLD else []
+                text = "\n".join([*lines[:TOLD], *more])
+                self.notify(text, title=title, severity="warning", timeout=10, markup=False)
 
     def _tell_watchers(self) -> None:
         """Say once why what watches the turns, a trace for one, has given up."""
@@ -143,7 +147,7 @@ class DFlashApp(App[int]):
         """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
         request = dataclasses.replace(self._request, context=context)
         self.again = arguments_again(sys.argv[1:], request, conversation)
-        self._leave()
+        self.call_after_refresh(self._leave)  # by then the prompt has let go of the command
 
     def remember_model(self, target: Path | None, draft: Path | None) -> str:
         """Open with this pair from the next start on. Says what stands against that, else ""."""
@@ -267,8 +271,8 @@ def share_the_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def run_app(request: LoadRequest, config: Config | None = None, resume: str = "") -> int:
-    """Open the app, with the conversation `resume` if given; returns the exit code."""
+def run_app(request: LoadRequest, config: Config | None = None) -> int:
+    """Open the app; returns the exit code."""
     from dflash_tui.engine_session import load_session
 
     share_the_interpreter()
@@ -277,9 +281,7 @@ def run_app(request: LoadRequest, config: Config | None = None, resume: str = ""
         return partial(load_session, request)
 
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
-    return open_app(
-        DFlashApp(request, loader(request), loaders=loader, first_run=first_run, config=config, resume=resume)
-    )
+    return open_app(DFlashApp(request, loader(request), loaders=loader, first_run=first_run, config=config))
 
 
 def open_app(app: DFlashApp) -> int:

@@ -13,12 +13,13 @@ from typing import Any, TextIO
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_core.trace import tracing
-from dflash_tui import __version__, log
+from dflash_tui import __version__, log, marks
 from dflash_tui.commands.table import COMMANDS, TRACE_HELP, Invocation, file_path
 from dflash_tui.config import Config, load_config
 from dflash_tui.session import LoadRequest
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
+ESCAPE_MS = "25"
 
 DESCRIPTION = """\
 Chat in the terminal with a Qwen3.5-architecture GGUF model, decoded in this process with a DFlash drafter and
@@ -35,6 +36,8 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     _mend_streams()
+    # How long Textual waits after Esc for the rest of a key: its own 100 ms turn a held Alt+K, 30 a second, into text.
+    os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     parser = build_parser()
     args = parser.parse_args(argv)
     config = _config(parser, args)
@@ -47,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         context=args.context,
         half_activations=args.activations == "f16",
         draft_type=args.draft_type,
+        resume=args.resume,
     )
     problem = log.begin(settings.log_level, verbose=args.verbose)
     config = dataclasses.replace(config, problems=(*config.problems, *([problem] if problem else ())))
@@ -179,7 +183,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
     from dflash_tui.app import run_app
 
-    return run_app(request, config, args.resume)
+    return run_app(request, config)
 
 
 def _on_a_terminal() -> bool:
@@ -203,12 +207,13 @@ def _fail(message: str) -> int:
 
 def _mend_streams() -> None:
     """Closed streams become empty ones; bytes or characters that a locale lacks become a mark, not the end."""
+    marks.register()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=marks.ERRORS if mode == "w" else "replace")
 
 
 def _discard(stream: TextIO) -> None:

@@ -1,16 +1,23 @@
-"""The parts of README.md that are made from the code. `make readme` runs this file and writes them anew."""
+"""The parts of README.md that are made from the code, and those of docs/RESULTS.md that are made from measurements.
+
+`make readme` runs this file and writes them anew.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dflash_core.bench.results import bars_table, memory_table, steps_table
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.keys import ACTIONS, Action
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README, RESULTS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md"
+STEPS = ROOT / "docs" / "bench" / "h200-steps.json"
 
 
 def knobs_table(specs: Sequence[Spec]) -> str:
@@ -37,11 +44,18 @@ def parts() -> dict[str, str]:
     return {"knobs": knobs_table(SPECS), "keys": keys_table(ACTIONS), "types": SUPPORTED_NAMES + "\n"}
 
 
+def result_parts() -> dict[str, str]:
+    """The same of docs/RESULTS.md, from what `dflash-tui bench --synthetic 27b --out` wrote on a card."""
+    found = json.loads(STEPS.read_text(encoding="utf-8"))
+    return {"bars": bars_table(found), "steps": steps_table(found), "memory": memory_table(found)}
+
+
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    for name, made in parts().items():
-        text = part_pattern(name).sub(lambda match, made=made: match[1] + made + match[3], text)
-    README.write_text(text, encoding="utf-8")
+    for path, made_parts in ((README, parts()), (RESULTS, result_parts())):
+        text = path.read_text(encoding="utf-8")
+        for name, made in made_parts.items():
+            text = part_pattern(name).sub(lambda match, made=made: match[1] + made + match[3], text)
+        path.write_text(text, encoding="utf-8")
 
 
 def part_pattern(name: str) -> re.Pattern[str]:

@@ -50,7 +50,8 @@ def make_app(tmp_path: Path) -> Callable[..., DFlashApp]:
     def make(session: FakeSession | None = None, knobs: Knobs | None = None, **options: object) -> DFlashApp:
         load = options.pop("load", None) or loader(session or FakeSession())
         options.setdefault("data_dir", tmp_path / "data")
-        return DFlashApp(LoadRequest(), load, knobs, **options)  # type: ignore[arg-type]
+        request = LoadRequest(resume=str(options.pop("resume", "")))
+        return DFlashApp(request, load, knobs, **options)  # type: ignore[arg-type]
 
     return make
 

@@ -234,7 +234,7 @@ def test_a_paste_of_4000_lines_arrives_whole_and_survives(open_app: Callable[...
 
 @pytest.mark.parametrize(
     "environment",
-    [{"NO_COLOR": "1"}, {"LC_ALL": "C", "LANG": "C"}, {"TERM": "vt100"}, {"SSH_TTY": "/dev/pts/0"}],
+    [{"NO_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"TERM": "vt100"}, {"SSH_TTY": "/dev/pts/0"}],
     ids=["no colour", "no unicode", "vt100", "ssh"],
 )
 def test_poor_terminals(open_app: Callable[..., Terminal], environment: dict[str, str]) -> None:
@@ -246,6 +246,11 @@ def test_poor_terminals(open_app: Callable[..., Terminal], environment: dict[str
     screen = terminal.wait(lambda screen: " tok " in screen and "accept" in screen, "figures under the answer")
     assert "hi there" in screen
     assert "Traceback" not in screen
+    if "PYTHONUTF8" in environment:
+        terminal.keys("F4")
+        tree = terminal.wait(lambda screen: "own path" in screen and " x " in screen, "the tree")
+        assert tree.isascii()
+        assert "> hi there" in tree
     if "NO_COLOR" in environment:
         coloured = terminal.tmux("capture-pane", "-p", "-e")
         colours = re.findall(r"[34]8;2;(\d+);(\d+);(\d+)", coloured)
@@ -268,3 +273,42 @@ def test_the_first_start_asks_for_a_model_once(open_app: Callable[..., Terminal]
     assert "Welcome" not in screen
     again.keys("C-q")
     assert again.exit_code() == 0
+
+
+FAULTY = """
+import sys
+if "dflash_tui" in sys.orig_argv and "--resume" not in sys.orig_argv:
+    from dflash_core.errors import KernelError
+    from dflash_core.runner import Runner
+    sound = Runner.generate
+
+    def generate(self, *args, **options):
+        yield next(sound(self, *args, **options))
+        raise KernelError("the GPU gave up in gdn_tree (illegal address); reload the engine", reload=True)
+
+    Runner.generate = generate
+"""
+
+
+def test_a_lost_device_is_left_by_a_restart_in_the_same_terminal(
+    open_app: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    faulty = tmp_path / "faulty"
+    faulty.mkdir()
+    (faulty / "sitecustomize.py").write_text(FAULTY)
+    app = open_app("--demo", "--set", "max_tokens=30", environment={"PYTHONPATH": str(faulty)})
+    app.wait(lambda screen: "Ask anything" in screen, "the prompt")
+    app.type("Hello! What can you do?")
+    app.keys("Enter")
+    app.wait(lambda screen: "/reload starts the program anew" in screen, "the fault, in one line")
+    before = app.program()
+    app.type("/reload")
+    app.keys("Enter")
+    app.wait(lambda screen: "resumed: Hello!" in screen and "❯ Hello! What can you do?" in screen, "the conversation")
+    assert app.program() == before, "the process goes on as another program"
+    screen = app.wait(lambda screen: " mem " in screen, "the loaded pair")
+    assert "❯ /reload" not in screen
+    app.keys("C-r")
+    app.wait(lambda screen: "‹2/2›" in screen and "cut at max" in screen, "an answer")
+    app.keys("C-q")
+    assert app.exit_code() == 0

@@ -165,3 +165,10 @@ def test_the_readme_shows_what_exists() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+@pytest.mark.parametrize("name", sorted(readme.result_parts()))
+def test_the_results_say_what_was_measured(name: str) -> None:
+    found = readme.part_pattern(name).search(readme.RESULTS.read_text(encoding="utf-8"))
+    assert found is not None, f"docs/RESULTS.md has no part named {name}"
+    assert found[2] == readme.result_parts()[name], "run: make readme"

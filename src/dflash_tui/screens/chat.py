@@ -325,8 +325,9 @@ class ChatScreen(Screen[None]):
 
     def action_nudge(self, name: str, steps: int) -> None:
         """Move one parameter by steps, as its slider does, without leaving the prompt."""
-        self.inspector.params_panel.row(name).action_step(steps)
-        self.say(f"{name} {SPEC[name].show(getattr(self.knobs, name))} {self.tuning.when(name)}")
+        row = self.inspector.params_panel.row(name)
+        row.action_step(steps)
+        self.say(f"{name} {SPEC[name].show(row.value)} {self.tuning.when(name)}")
 
     def action_reset(self) -> None:
         self.knobs = Knobs()

@@ -29,6 +29,7 @@ class Keeping:
         self.keeper = keeper
         self.branching = Branching(screen, self)
         self.filing = Filing(screen, keeper)
+        self._compared: dict[str, tuple[str, ...]] = {}  # what was said under an answer of its setting
         self._told = False
 
     async def begin(self) -> None:
@@ -131,6 +132,7 @@ class Keeping:
             block.node = answer.parent or ""
             if block.answers:
                 block.answers[-1].node = answer.id
+                self._compared[answer.id] = block.answers[-1].compared
             self._place(block)
         self.tell_problems()
 
@@ -243,6 +245,7 @@ class Keeping:
             answer = await block.add_answer(node.report.knobs if node.report is not None else self._screen.knobs)
             answer.node = id
             await answer.restore(node.content, node.thinking, node.report, node.outcome)
+            answer.compare(self._compared.get(id, ()))
             chosen = answer if id in ids else chosen
         if chosen is not None:
             block.choose(chosen)

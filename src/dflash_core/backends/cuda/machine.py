@@ -31,6 +31,7 @@ class CudaMachine:
     def __init__(self, device: CudaDevice, footprint: Footprint) -> None:
         self.device, self.footprint = device, footprint
         self.name = device.runtime.card.name
+        self.held: dict[str, int] = {}  # what the allocator gave to weights, by owner
 
     def context_that_fits(self, target: Target, draft: Draft | None) -> int:
         free = self.device.runtime.memory()[0] - SPARE
@@ -69,12 +70,9 @@ class CudaMachine:
         others = other_processes()
         used = total - free
         if session is not None:
-            # What the allocator counts beyond the owners that can be told apart is scratch.
-            held = dict(session.nbytes)
-            known = sum(held.values())
-            weights = self.footprint.target_bytes + (self.footprint.draft_bytes if "drafter KV" in held else 0)
-            allocated = torch.cuda.memory_allocated()
-            held["scratch"] = allocated - known - weights
+            # What the allocator has taken beyond the owners that can be told apart is scratch, its own slack included.
+            held = {**self.held, **session.nbytes}
+            held["scratch"] = torch.cuda.memory_reserved() - sum(held.values())
             owners = tuple(Owner(o.name, o.bytes, o.detail, held.get(o.name)) for o in owners)
             context = max(used - others - torch.cuda.memory_reserved(), 0)
             owners += (Owner("CUDA context", context, "driver, kernels, libraries"), Owner("other processes", others))

@@ -13,7 +13,7 @@ from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Progress, Run
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
-from dflash_core.backends.cuda.upload import held_type
+from dflash_core.backends.cuda.upload import aligned, held_type
 from dflash_core.formats.weights import WeightFile
 
 
@@ -70,5 +70,5 @@ class MetaUpload:
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         tensor = torch.empty(shape, dtype=dtype, device="meta")
-        self.nbytes += tensor.nbytes
+        self.nbytes += aligned(tensor.nbytes)
         return tensor

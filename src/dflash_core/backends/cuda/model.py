@@ -151,10 +151,21 @@ def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
     first, rows = flat[0], sum(matrix.rows for matrix in flat)
     if any(matrix.type != first.type or matrix.rows % ROWS for matrix in flat):
         return pairs, None
-    whole = Matrix(first.type, rows, first.columns, torch.cat([matrix.tiles for matrix in flat]))
+    whole = Matrix(first.type, rows, first.columns, _joined([matrix.tiles for matrix in flat]))
     parts = torch.split(whole.tiles, [len(matrix.tiles) for matrix in flat])
     moved = iter([replace(matrix, tiles=part) for matrix, part in zip(flat, parts, strict=True)])
     return [(next(moved), next(moved)) for _ in pairs], whole
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Parts one after the other: as they lie, where they were loaded one after the other."""
+    first = parts[0]
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    for part in parts:
+        if not storage or part.untyped_storage().data_ptr() != storage or part.data_ptr() != end:
+            return torch.cat(parts)
+        end += part.nbytes
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
 def _contexts(device: Device, pairs: Pairs, whole: Matrix | None, half: bool) -> list[Context]:

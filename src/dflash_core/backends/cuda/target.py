@@ -74,7 +74,7 @@ class CudaTarget(Target):
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
         """Bring the weights to the card. Raises OutOfMemoryError before anything is allocated."""
         self._check("target", self.footprint.target_bytes)
-        with self._upload(self.file) as upload:
+        with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(
                 self.device, upload, self.config, self.half, lambda n, of: progress("loading the target", n / of)
             )
@@ -83,7 +83,7 @@ class CudaTarget(Target):
         """The drafter's weights on the card, and their bytes. Raises OutOfMemoryError."""
         self.footprint.add_draft(file, config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
-        with self._upload(file, self.draft_type) as upload:
+        with self._upload("drafter", file, self.draft_type) as upload:
             draft = DeviceDraft(self.device, upload, config, self.half)
         return draft, self.footprint.draft_bytes
 
@@ -92,12 +92,16 @@ class CudaTarget(Target):
         return CudaSession(self.model, model, mask, taps, context=context)
 
     @contextmanager
-    def _upload(self, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
-        upload = DeviceUpload(self.device, file, requantise)
+    def _upload(self, owner: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
+        before = torch.cuda.memory_allocated()
+        room = self.footprint.target_bytes if owner == "target" else self.footprint.draft_bytes
+        upload = DeviceUpload(self.device, file, requantise, room)
         try:
             with self.device.stream():
                 yield upload
                 self.device.synchronize()
+            torch.cuda.empty_cache()  # what repacking worked in
+            self.machine.held[owner] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()
 

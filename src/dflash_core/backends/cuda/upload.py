@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,7 @@ from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.formats.weights import WeightFile
 
 STAGE_BYTES = 32 << 20
+ALIGNMENT = 256
 FLOATS = ("F32", "F16", "BF16")
 
 
@@ -30,14 +32,24 @@ def held_type(kind: str, requantise: str = "") -> str:
     return "Q8_0" if requantise and kind in FLOATS else kind
 
 
-class DeviceUpload:
-    """Implements `model.Upload` for one file. `requantise`: see held_type."""
+def aligned(nbytes: int) -> int:
+    """What a tensor takes in the room of all weights."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
-    def __init__(self, device: Device, file: WeightFile, requantise: str = "") -> None:
+
+class DeviceUpload:
+    """Implements `model.Upload` for one file. `requantise`: see held_type.
+
+    `room`: bytes of all its tensors, as meta.MetaUpload counts them. They then lie in one piece, in the order in which
+    they are asked for, so that no hole is left where repacking has worked.
+    """
+
+    def __init__(self, device: Device, file: WeightFile, requantise: str = "", room: int = 0) -> None:
         self.device, self.file, self.requantise = device, file, requantise
         pinned = device.torch_device.type == "cuda"
         self._stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-        self.nbytes = 0  # on the device so far
+        self._room = torch.empty(room, dtype=torch.uint8, device=device.torch_device)
+        self._used = 0
         self._reader = ThreadPoolExecutor(1, "reader")
 
     def close(self) -> None:
@@ -46,14 +58,13 @@ class DeviceUpload:
         self._stages.clear()
 
     def vector(self, name: str) -> Tensor:
-        values = np.ascontiguousarray(self.file.float32(name))
-        self.nbytes += values.nbytes
-        return torch.from_numpy(values).to(self.device.torch_device)
+        values = torch.from_numpy(np.ascontiguousarray(self.file.float32(name)))
+        out = self._new(values.nbytes).view(torch.float32).view(values.shape)
+        return out.copy_(values)
 
     def raw(self, name: str) -> tuple[str, Tensor]:
         data = self.file.raw(name)
-        out = torch.empty(data.shape, dtype=torch.uint8, device=self.device.torch_device)
-        self.nbytes += out.nbytes
+        out = self._new(data.nbytes).view(data.shape)
         for begin, part in self._parts(data, 1):
             out[begin : begin + len(part)] = part
         return self.file.tensors[name].type, out
@@ -64,13 +75,20 @@ class DeviceUpload:
         kind = held_type(info.type, self.requantise)
         held = tile_type(kind)
         shape = (blocks_of(rows), groups_of(columns), held.bytes)
-        tiles = torch.empty(shape, dtype=torch.uint8, device=self.device.torch_device)
-        self.nbytes += tiles.nbytes
+        tiles = self._new(math.prod(shape)).view(shape)
         for begin, part in self._parts(data, ROWS):
             block = begin // ROWS
             blocks = part if kind == info.type else quantise_q8_0(_floats(part, info.type))
             repack(blocks, kind, columns, out=tiles[block : block + blocks_of(len(part))])
         return Matrix(kind, rows, columns, tiles)
+
+    def _new(self, nbytes: int) -> Tensor:
+        """(nbytes,) uint8, in the room where there is some."""
+        begin, end = self._used, self._used + aligned(nbytes)
+        if end > len(self._room):
+            return torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch_device)
+        self._used = end
+        return self._room[begin : begin + nbytes]
 
     def _parts(self, data: Bytes, multiple: int) -> Iterator[tuple[int, Tensor]]:
         """Rows of `data` on the device, in runs of a multiple of `multiple` rows that fit the staging memory."""
