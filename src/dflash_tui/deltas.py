@@ -73,7 +73,7 @@ def against_earlier(mine: Measured, earlier: Sequence[Measured]) -> str:
     for other in reversed(earlier):
         named = differing(other.knobs, mine.knobs)
         if named:
-            return _compared(other, mine, f"than with {_values(named, other.knobs)}")
+            return _compared(other, mine, f"against {_values(named, other.knobs)}")
     return ""
 
 

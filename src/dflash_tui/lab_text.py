@@ -112,7 +112,7 @@ def curve(result: SweepResult) -> tuple[list[Mark], str]:
     return marks, f"tok/s by {SPEC[result.axes[0]].label}   ★ best"
 
 
-def notes(result: SweepResult) -> list[str]:
+def notes(result: SweepResult, *, running: bool = False) -> list[str]:
     """What the table alone would not say: how much was measured, what was left out, whether texts agree."""
     left_out, its = result.excluded, rows(result)
     prompts = len(result.prompts) - len(left_out)
@@ -121,7 +121,8 @@ def notes(result: SweepResult) -> list[str]:
         f"{_plural(result.repeats, 'repeat')}, settings taking turns; warm-up not counted"
     ]
     if not result.complete:
-        lines.append("cut short: only runs that every setting has are compared")
+        so_far = "so far" if running else "cut short"
+        lines.append(f"{so_far}: only runs that every setting has are compared")
     if left_out:
         first = "; ".join(f"{one.name}: {one.reason}" for one in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
@@ -184,13 +185,13 @@ def finding(it: Versus, labels: Sequence[str]) -> str:
 
 def versus_table(it: Versus) -> list[str]:
     """Median and quartiles of both sides, and the paired difference, a line per figure."""
-    lines = [f"{'':<20}{'A':>22}{'B':>22}   B against A"]
+    lines = [f"{'':<20}{'A':>21}{'B':>21}   B against A"]
     for one in it.figures:
         digits = 2 if one.unit == "tok/step" else 1
         a, b = (f"{side.median:.{digits}f} ({side.low:.{digits}f}–{side.high:.{digits}f})" for side in (one.a, one.b))
         c = one.comparison
         noise = "" if c.matters else "  noise" if c.verdict == "noise" else "  ?"
-        lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>22}{b:>22}   {percent(c.difference)}{noise}")
+        lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>21}{b:>21}   {percent(c.difference)}{noise}")
     return lines
 
 

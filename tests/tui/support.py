@@ -44,11 +44,13 @@ async def idle(pilot: Pilot[int]) -> None:
 
 
 async def ask(pilot: Pilot[int], text: str) -> None:
-    """Type a message and send it, as a user does."""
+    """Type a message and send it, as a user does; all but its last character at once, for Pilot waits at each key."""
     app = chat(pilot)
-    app.chat.prompt.focus()
+    prompt = app.chat.prompt
+    prompt.focus()
     await pilot.pause()
-    await pilot.press(*[_key(character) for character in text], "enter")
+    prompt.insert(text[:-1])
+    await pilot.press(_key(text[-1]), "enter")
     await pilot.pause()
 
 

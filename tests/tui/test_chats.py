@@ -435,6 +435,15 @@ async def test_a_conversation_that_was_cut_off_is_offered(make_app: MakeApp, sto
         assert contents(session) == ["first question", "answer", "second question", ANSWER]
 
 
+async def test_a_long_question_is_asked_whole(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await app.push_screen(ConfirmScreen("word " * 30 + "end?", "delete", "keep it"))
+        await shows(pilot, "end?", "Enter delete   Esc keep it")
+        assert screen_text(app).count("word") == 30
+
+
 async def test_the_offer_can_be_declined(make_app: MakeApp, store: Store, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "data" / "journal")
     journal.begin(Place("c", "q", "a", "a question"))

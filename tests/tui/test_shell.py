@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -437,7 +438,9 @@ async def test_snapshots_of_the_dialogs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "near").mkdir()
-    (tmp_path / "near" / "Qwen3.6-27B-Q4_K_M.gguf").write_bytes(b"GGUF" * 100_000)
+    model = tmp_path / "near" / "Qwen3.6-27B-Q4_K_M.gguf"
+    model.write_bytes(b"GGUF")
+    os.truncate(model, 16_547_400_000)  # of that size, and nearly all of it a hole
     monkeypatch.chdir(tmp_path / "near")
     monkeypatch.setattr("dflash_tui.screens.models.machine", lambda: "This machine has 12.0 GiB of 64.0 GiB free.")
     app = models_app(make_app, [], first_run=True)

@@ -15,6 +15,7 @@ from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import load_session
+from dflash_tui.meter import Meter
 from dflash_tui.plain_speeds import PlainSpeeds, when
 from dflash_tui.session import LoadRequest
 from dflash_tui.speeds import course
@@ -69,6 +70,12 @@ def test_two_columns_hold_the_same() -> None:
         assert (word in narrow) == (word in wide)
     assert all(len(line) <= 120 for line in wide.splitlines())
     assert all(len(line) <= 60 for line in narrow.splitlines())
+
+
+def test_a_turn_that_left_no_report_is_over_all_the_same() -> None:
+    meter = Meter.of(turn_of([step_of(LONG)]))
+    titles = [stats.of_meter(meter, None, None, running=running).title for running in (True, False)]
+    assert titles == ["This turn", "Last turn"]
 
 
 def test_plain_decoding_is_compared_with_nothing() -> None:

@@ -78,12 +78,12 @@ def test_a_bad_file_is_named_with_its_fault(tmp_path: Path, text: str, problem: 
 
 
 async def test_bad_files_make_one_toast_and_the_app_starts(make_app: MakeApp, tmp_path: Path) -> None:
-    for name in ("a", "b"):
+    for name in ("a", "b", "c", "d"):
         (tmp_path / f"{name}.toml").write_text("primary = 1")
     app = make_app(theme_dirs=[themes_dir(), tmp_path])
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
-        await shows(pilot, "Themes left out", "a.toml", "b.toml")
+        await shows(pilot, "Themes left out", "a.toml", "b.toml", "and 2 more in the log: /log")
         assert len(app._notifications) == 1
         assert app.theme == "dflash-night"
 

@@ -109,7 +109,7 @@ async def test_the_budget_moves_from_the_prompt(make_app: MakeApp) -> None:
         await loaded(pilot)
         await pilot.press("alt+k", "alt+k", "alt+j")
         await wait_until(pilot, lambda: app.chat.knobs.budget == 23)
-        assert flash(app).startswith("budget 2")
+        assert flash(app) == "budget 23 from the next turn"
         assert app.focused is app.chat.prompt
 
 
@@ -228,13 +228,18 @@ async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp)
         first, second, third = (turn.answers[0] for turn in app.chat.transcript.turns)
         reports = [answer.report for answer in (first, second, third)]
         assert all(reports)
-        assert first._compared == ()
+        assert first.compared == ()
         faster = reports[1].stats.tokens_per_second - reports[0].stats.tokens_per_second  # type: ignore[union-attr]
-        [line] = second._compared
+        [line] = second.compared
         assert line.startswith(f"+{faster:.0f} tok/s, accept +")
-        assert line.endswith("than with mode ar")
+        assert line.endswith("against mode ar")
         await shows(pilot, line)
-        assert third._compared == second._compared, "a seed is no other setting, so it is beside the first turn too"
+        assert third.compared == second.compared, "a seed is no other setting, so it is beside the first turn too"
+        await pilot.press("ctrl+n", "ctrl+o")
+        await shows(pilot, "1 conversation")
+        await pilot.press("enter")
+        await shows(pilot, line)
+        assert [turn.answers[0].compared for turn in app.chat.transcript.turns] == [(), (line,), (line,)]
 
 
 async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
@@ -247,8 +252,8 @@ async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
         await send(pilot, "/apply")
         gate.release(1000)
         await idle(pilot)
-        await wait_until(pilot, lambda: bool(app.chat.transcript.turns[0].answers[0]._compared))
-        [line] = app.chat.transcript.turns[0].answers[0]._compared
+        await wait_until(pilot, lambda: bool(app.chat.transcript.turns[0].answers[0].compared))
+        [line] = app.chat.transcript.turns[0].answers[0].compared
         assert "with budget 40" in line
         assert "since step " in line
         await pilot.press("f3")

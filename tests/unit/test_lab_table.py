@@ -17,7 +17,7 @@ from dflash_core.lab import export
 from dflash_core.lab.sweep import Excluded, SweepResult
 from dflash_core.lab.table import best, rows
 from dflash_core.lab.versus import versus
-from dflash_tui import lab_text
+from dflash_tui import lab_text, marks
 from dflash_tui.commands.output import Notes
 from dflash_tui.commands.sweep import _report
 from support.measured import report_of, sweep_of
@@ -74,6 +74,7 @@ def test_cut_short_it_compares_like_with_like() -> None:
     assert [row.runs for row in rows(first)] == [1, 1]
     assert all(row.versus_best is None for row in rows(first))
     assert any("cut short" in line for line in lab_text.notes(part))
+    assert not any("cut short" in line for line in lab_text.notes(part, running=True))
     assert rows(cut_short(whole, 0)) == ()
 
 
@@ -146,7 +147,8 @@ def test_the_words_of_the_table() -> None:
 
 
 def test_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
-    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    marks.register()
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=marks.ERRORS)
     monkeypatch.setattr(sys, "stdout", stdout)
     _report(sweep_of(), (), Notes(io.StringIO()), as_json=False)
     text = stdout.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
@@ -167,6 +169,9 @@ def test_a_and_b() -> None:
     assert step.comparison.difference == pytest.approx(0.96 - 1)
     assert it.same_tokens
     assert lab_text.finding(it, ("mode=chain", "mode=tree")).startswith("mode=tree is faster: B +25 %")
+    same = versus(sweep_of("mode=chain,tree", speeds=(812, 812), lengths=(15, 15)))
+    assert same is not None
+    assert max(map(len, lab_text.versus_table(same))) < 80, "no line wraps in the narrowest terminal that is usual"
     few = versus(cut_short(result, 5))
     assert few is not None
     assert few.pairs == 2

@@ -19,10 +19,9 @@ from dflash_tui.commands.interrupt import stop_on_interrupt
 from dflash_tui.commands.output import Notes, write_json
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.bars import clip
-from dflash_tui.widgets.plot import ASCII, plot
+from dflash_tui.widgets.plot import plot
 
 CURVE_ROWS = 14
-PLAIN = ASCII | str.maketrans({"–": "-", "−": "-", "±": "+-"})
 ANY_PAIR = Limits(draft_block=2**30, context_length=2**30)
 
 
@@ -94,7 +93,5 @@ def _report(result: SweepResult, files: Sequence[Path], notes: Notes, *, as_json
 
 
 def _print(*parts: Sequence[str]) -> None:
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    text = "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-    sys.stdout.write(text if unicode else text.translate(PLAIN))
+    sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     sys.stdout.flush()

@@ -106,7 +106,7 @@ class Gauges:
             return None
         if flow.record is not None and flow.report is not None:
             return of_turn(flow.record, flow.report, known)
-        return of_meter(flow.meter, flow.report, known)
+        return of_meter(flow.meter, flow.report, known, running=flow.busy)
 
     def tree(self) -> None:
         inspector, meter, session = self._screen.inspector, self._screen.flow.meter, self._screen.session

@@ -65,7 +65,8 @@ class SweepScreen(MeasuringScreen):
         self.query_one("#sweep-curve", CurveView).show(marks, title)
         self.query_one("#sweep-field").display = bool(field)
         self.query_one("#sweep-field", Static).update("\n".join(field))
-        self.query_one("#sweep-notes", Static).update("\n".join(f" {line}" for line in lab_text.notes(result)))
+        notes = lab_text.notes(result, running=self.running)
+        self.query_one("#sweep-notes", Static).update("\n".join(f" {line}" for line in notes))
 
     # Actions
 

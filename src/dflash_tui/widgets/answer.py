@@ -42,7 +42,7 @@ class Answer(Foldable):
         self.inside = Vertical(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
-        self._compared: tuple[str, ...] = ()
+        self.compared: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield self.line
@@ -135,13 +135,13 @@ class Answer(Foldable):
 
     def compare(self, lines: Sequence[str]) -> None:
         """Say under the answer what its parameters brought, beside others."""
-        self._compared = tuple(lines)
+        self.compared = tuple(lines)
         self._show_footer()
 
     def _show_footer(self) -> None:
         if self._summary:
             parts = [self._summary, self._sibling]
-            lines = [" · ".join(part for part in parts if part), *self._compared]
+            lines = [" · ".join(part for part in parts if part), *self.compared]
             self.footer.update(Content.styled("\n".join(lines), "$foreground 70%"))
 
 

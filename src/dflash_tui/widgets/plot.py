@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LINE = "·"
-ASCII = str.maketrans({"·": ".", "●": "o", "○": "c", "★": "*", "◆": "#", "│": "|", "┤": "+", "└": "+", "─": "-"})
-"""What stands for the signs of a plot where a terminal has no Unicode."""
 
 
 @dataclass(frozen=True, slots=True)

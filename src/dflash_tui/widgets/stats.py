@@ -46,14 +46,14 @@ def of_turn(record: TurnRecord, report: TurnReport, plain: PlainSpeed | None) ->
     return Figures("Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain)
 
 
-def of_meter(meter: Meter, report: TurnReport | None, plain: PlainSpeed | None) -> Figures:
+def of_meter(meter: Meter, report: TurnReport | None, plain: PlainSpeed | None, *, running: bool) -> Figures:
     """The figures of a turn so far, or of one that left no record."""
     event = meter.last or meter.prefill
     stats = report.stats if report is not None else None
     if stats is None and meter.prefill is not None:
         stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")
-    title = "This turn" if report is None else "Last turn"
+    title = "This turn" if running else "Last turn"
     return Figures(title, stats, mode, reason, list(meter.rates), list(meter.lengths), plain=plain)
 
 
