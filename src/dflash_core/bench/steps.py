@@ -171,15 +171,11 @@ class StepBench:
             rounds_of.events += events
         yield len(order), len(order), "prefill and bandwidth"
         timed = tuple(_timed(case, found[index]) for index, case in enumerate(cases))
-        self.report = StepReport(
-            timed,
-            Spread.of([self._plain_loop() for _ in range(rounds)]),
-            PREFILL,
-            Spread.of([self._prefill() for _ in range(rounds + 1)][1:]),
-            self._read_bandwidth(),
-            self._step_bytes(),
-            tuple((owner.name, owner.bytes, owner.measured) for owner in self.engine.memory().owners),
-        )
+        plain = Spread.of([self._plain_loop() for _ in range(rounds)])
+        prefill = Spread.of([self._prefill() for _ in range(rounds + 1)][1:])
+        # Before the bandwidth is measured: the allocator keeps what that works on.
+        memory = tuple((owner.name, owner.bytes, owner.measured) for owner in self.engine.memory().owners)
+        self.report = StepReport(timed, plain, PREFILL, prefill, self._read_bandwidth(), self._step_bytes(), memory)
 
     def _stand_behind(self, depth: int) -> None:
         """A sequence of `depth` positions: read as a prompt; past DEPTH planted, since only their number counts."""
