@@ -5,6 +5,9 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -178,6 +181,9 @@ def test_two_programs_write_at_once(tmp_path: Path) -> None:
     """Both begin with an empty folder, and each sees what the other wrote."""
     script = """
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from dflash_tui.branches import Node
 from dflash_tui.store import Card, Store
@@ -197,6 +203,44 @@ assert store.close() and not store.problem()
     store = Store(tmp_path)
     assert len(store.list("text")) == 40
     assert store.problem() == ""
+
+
+@contextmanager
+def locked(folder: Path, seconds: float) -> Iterator[None]:
+    """The file of another program that is just making its first table, and takes its time."""
+    other = sqlite3.connect(folder / "conversations.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(seconds, other.execute, ["ROLLBACK"])
+    release.start()
+    yield
+    release.join()
+    other.close()
+
+
+def test_a_new_file_that_another_program_holds_is_waited_for(tmp_path: Path) -> None:
+    with locked(tmp_path, 0.2):
+        store = Store(tmp_path)
+        assert store.problem() == ""
+    assert store.close()
+
+
+def test_a_file_held_for_too_long_gets_what_was_written_once_it_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_tui.store.database.PATIENCE_S", 0.05)
+    with locked(tmp_path, 0.5):
+        store = Store(tmp_path)
+        assert "locked" in store.problem()
+        first = Card("first")
+        store.begin(first)
+        store.add(first.id, Node("user", "text"))
+    store.begin(Card("second"))
+    assert "nothing is missing" in store.problem()
+    assert store.close()
+    again = Store(tmp_path)
+    assert sorted(titles(again)) == ["first", "second"]
+    assert titles(again, "text") == ["first"]
+    again.close()
 
 
 # Branches

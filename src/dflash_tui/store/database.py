@@ -167,7 +167,7 @@ class Database:
 
     def _catch_up(self) -> None:
         """Bring to the disk what is in memory only, if the disk will have it now."""
-        if self._memory is None or self._disk is None:
+        if self._memory is None:
             return
 
         def everything(connection: sqlite3.Connection) -> None:
@@ -175,9 +175,10 @@ class Database:
                 change(connection)
 
         try:
+            self._disk = self._disk or _connect(self.path)
             migrate(self._disk)
             _transact(self._disk, everything)
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, WrongFileError):
             return
         self._memory.close()
         self._memory = None
@@ -188,10 +189,23 @@ class Database:
 def _connect(path: Path | str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
     connection.execute("PRAGMA synchronous = NORMAL")  # survives a killed program; a power cut costs the last moments
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Turn to WAL. Two programs that do so with one new file are not made to wait by SQLite, whatever its timeout."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(0.005)
 
 
 def _transact(connection: sqlite3.Connection, change: Change) -> None:

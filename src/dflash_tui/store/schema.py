@@ -75,10 +75,14 @@ class WrongFileError(Exception):
 
 def migrate(connection: sqlite3.Connection, until: int = VERSION) -> None:
     """Bring the tables up to date. Raises WrongFileError or sqlite3.Error; the file is then as it was."""
-    version = _version(connection)
+    connection.execute("BEGIN")  # one moment for both: another app may be making the tables just now
+    try:
+        version = _version(connection)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    finally:
+        connection.execute("ROLLBACK")
     if version > VERSION:
         raise WrongFileError("newer", _writer(connection, version))
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if (version == 0 and tables) or (version > 0 and not tables >= OURS):
         raise WrongFileError("foreign", "its tables are those of another program")
     for number, statements in enumerate(MIGRATIONS[:until], 1):
