@@ -12,6 +12,8 @@ ARGS ?= --demo
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch>=2.11,<=2.13.0
+# A worker per core; each loads torch, so no more than four.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: help chat test test-full lint format readme wheel wheel-check clean
 
@@ -30,10 +32,10 @@ chat: $(VENV)/.app
 	@$(BIN)/dflash-tui $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-full: lint
-	$(BIN)/python -m pytest -m "full or not full"
+	$(PYTEST) -m "full or not full"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

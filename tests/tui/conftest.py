@@ -32,6 +32,7 @@ def size(request: pytest.FixtureRequest) -> tuple[int, int]:
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The app looks the same whatever terminal the tests run in, and whoever runs them."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # "~" on the screen, however long the path
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")

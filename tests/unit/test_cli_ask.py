@@ -305,11 +305,14 @@ class FakeTurn:
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step(capsys: pytest.CaptureFixture[str]) -> None:
     turn = FakeTurn()
-    before = signal.getsignal(signal.SIGINT)
-    assert ask._answer(turn, Notes(), quiet=False) is True  # type: ignore[arg-type]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # see hear_ctrl_c
+    try:
+        assert ask._answer(turn, Notes(), quiet=False) is True  # type: ignore[arg-type]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert turn.closed
     assert capsys.readouterr().out == "kept whole\n"
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_figures_in_one_line() -> None:

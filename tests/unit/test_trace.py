@@ -124,13 +124,16 @@ def test_lines_in_the_wrong_place(path: Path) -> None:
         (b"", "not a trace: it begins with b'', expected gzip"),
         (b"# Notes\n", "not a trace: it begins with b'# ', expected gzip"),
         (b"GGUF\x03\x00", "not a trace: it begins with b'GG', expected gzip"),
-        (gzip.compress(b"hello\n"), "not a trace: it begins with b'hello'"),
-        (gzip.compress(b'{"a":1}\n'), "not a trace"),
-        (gzip.compress(b'{"trace":"other","version":1}\n'), "a trace of 'other'"),
-        (gzip.compress(b'{"trace":"dflash-tui","version":9}\n'), "a trace of version 9, expected 1; replay it with"),
-        (gzip.compress(b'{"trace":"dflash-tui","version":1}\n'), "no turn in this trace"),
-        (gzip.compress(b'{"trace":"dflash-tui","version":1}\nnot json\n'), "no turn in this trace: line 2: "),
-        (gzip.compress(b"")[:6], "no turn in this trace: it is empty"),
+        (gzip.compress(b"hello\n", mtime=0), "not a trace: it begins with b'hello'"),
+        (gzip.compress(b'{"a":1}\n', mtime=0), "not a trace"),
+        (gzip.compress(b'{"trace":"other","version":1}\n', mtime=0), "a trace of 'other'"),
+        (
+            gzip.compress(b'{"trace":"dflash-tui","version":9}\n', mtime=0),
+            "a trace of version 9, expected 1; replay it with",
+        ),
+        (gzip.compress(b'{"trace":"dflash-tui","version":1}\n', mtime=0), "no turn in this trace"),
+        (gzip.compress(b'{"trace":"dflash-tui","version":1}\nnot json\n', mtime=0), "no turn in this trace: line 2: "),
+        (gzip.compress(b"", mtime=0)[:6], "no turn in this trace: it is empty"),
     ],
 )
 def test_a_file_that_is_no_trace_is_one_line(path: Path, data: bytes, says: str) -> None:
