@@ -22,7 +22,7 @@ struct StepState {
     // The sequence.
     int length;                  // committed positions: keys and values of [0, length) are final
     int root;                    // the newest token of the answer: drawn, not yet run
-    int parity;                  // step & 1: which half of a double buffer this step writes
+    int parity;                  // which half of a double buffer this step writes; a step that counts turns it over
     int pending;                 // accepted nodes of the last pass that recurrent and conv states have not seen yet
     int absorbed;                // positions whose features the drafter has seen; [absorbed, length) wait
     int stop;                    // enum Stop; once set, every later replay is a no-op

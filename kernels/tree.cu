@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(32) merge_candidates(StepState* st,
         warp_best(value, id);
         if (from >= 0 && own == id) ++taken[from / WARP][lane];
         if (lane == 0) {
-            st->candidate[row][rank] = id;
+            st->candidate[row][rank] = value > -INFINITE ? id : 0;  // a row of NaN has none
             st->candidate_log_prob[row][rank] = value * scale - log_norm;
         }
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,28 @@ def plan(knobs: Knobs, draft_block: int) -> Plan:
     if knobs.mode == "auto":
         return Plan("tree", "auto: a drafter is loaded")
     return Plan(knobs.mode, "asked for")
+
+
+def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
+    """Why an answer ends with `token`, the `answered`-th of it, if it does.
+
+    `room`: positions of the context behind the prompt. A token sits in its own once it runs, and the one after it must
+    still fit.
+    """
+    if token in stop_ids:
+        return "stop token"
+    if answered >= knobs.max_tokens:
+        return "max tokens"
+    return "context full" if answered >= room else None
+
+
+def not_finite(model: str, position: int) -> NumericsError:
+    """What is said of a model whose logits are no numbers."""
+    files = "its file" if model == "target" else "its file, or the target's, whose head it borrows,"
+    return NumericsError(
+        f"the {model} produced numbers that are not finite at position {position}, expected logits; "
+        f"{files} is damaged: get it again, or compare it with another conversion"
+    )
 
 
 class StepDecoder(Protocol):
@@ -119,7 +141,7 @@ class Decoder:
             mode=self.plan.mode,
             reason=self.plan.reason,
             stop=stop,
-            drafts=_candidates(drafts),
+            drafts=step_drafts(drafts),
             wanted=walk.next_token,
             knobs=self.knobs,
         )
@@ -161,25 +183,17 @@ class Decoder:
     def _check_finite(self, logits: Logits, model: str) -> None:
         """Rows of logits (n, vocab) may rule tokens out with -inf, but their best must be a number."""
         if not np.isfinite(logits.max(axis=-1)).all():
-            files = "its file" if model == "target" else "its file, or the target's, whose head it borrows,"
-            raise NumericsError(
-                f"the {model} produced numbers that are not finite at position {self.backend.length}, expected logits; "
-                f"{files} is damaged: get it again, or compare it with another conversion"
-            )
+            raise not_finite(model, self.backend.length)
 
     def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
         """Cut tokens that follow the answer's end: a stop token, the token limit, the end of the context."""
         kept: list[int] = []
+        room = self.context_length - self.prompt_length
         for token in tokens:
             kept.append(token)
-            count = len(self.answer) + len(kept)
-            if token in self.stop_ids:
-                return kept, "stop token"
-            if count >= self.knobs.max_tokens:
-                return kept, "max tokens"
-            # The newest token will sit at this position once it runs; the one after it must still fit.
-            if self.prompt_length + count >= self.context_length:
-                return kept, "context full"
+            stop = stop_at(token, len(self.answer) + len(kept), self.knobs, self.stop_ids, room)
+            if stop is not None:
+                return kept, stop
         return kept, None
 
 
@@ -189,7 +203,8 @@ def _describe(tree: Tree, walk: Walk) -> StepTree:
     return StepTree(tree.tokens, tree.parents, tree.depths, probs, path_probs, walk.path)
 
 
-def _candidates(drafts: Candidates) -> StepDrafts:
+def step_drafts(drafts: Candidates) -> StepDrafts:
+    """Candidates as a step records them."""
     # A token that the drafter rules out has a log-probability of -inf, which a record in JSON could not hold.
     log_probs = np.maximum(drafts.log_probs, np.finfo(np.float64).min)
     return StepDrafts(tuple(map(tuple, drafts.tokens.tolist())), tuple(map(tuple, log_probs.tolist())))

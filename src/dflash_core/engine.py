@@ -11,7 +11,7 @@ import torch
 from dflash_core import memory
 from dflash_core.decoder import StepDecoder, plan
 from dflash_core.errors import ContextError, MismatchError
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.loading import DEFAULT_CARD, CardOptions, Draft, Progress, Target, open_draft, open_target, silent
 from dflash_core.memory import Ledger, Owner
 from dflash_core.models.qwen35 import Qwen35, Rows
@@ -45,7 +45,12 @@ class Engine(Runner):
         memory.check(self.machine.ledger(self.machine.sequence(target, draft, context)), remedies)
         self.session = target.session(draft, context=context)
         super().__init__(
-            self.session, target.tokenizer.stop_ids, context, config.vocab_size, self.machine.prefill_chunk
+            self.session,
+            target.tokenizer.stop_ids,
+            context,
+            config.vocab_size,
+            self.machine.prefill_chunk,
+            self.machine.tree_width,
         )
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
@@ -54,7 +59,9 @@ class Engine(Runner):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about this pair, a line each."""
-        notes = [*self.target.notes, *([self.target.template.notice] if self.target.template.notice else [])]
+        notes = [*self.target.notes, *self.machine.notes]
+        if self.target.template.notice:
+            notes.append(self.target.template.notice)
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         if self.context_length < self.target.config.context_length:
@@ -68,7 +75,7 @@ class Engine(Runner):
         owners = [Owner("target", target.weight_bytes, f"{target.config.block_count} layers")]
         if draft:
             owners.append(Owner("drafter", draft.weight_bytes, f"{draft.config.block_count} layers"))
-        owners += self.machine.sequence(target, draft, self.context_length)
+        owners += self.machine.sequence(target, draft, self.context_length, self.session)
         return self.machine.ledger(tuple(owners), self.session)
 
     def predicted_step_seconds(self, knobs: Knobs) -> float | None:
@@ -90,12 +97,16 @@ def load_pair(
     *,
     context_length: int | None = None,
     card: CardOptions = DEFAULT_CARD,
+    knobs: Knobs | None = None,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
-    TemplateError; what the headers can refuse is refused before any weight is read."""
+    TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
+    could not follow (KnobError)."""
     say = progress or silent
     _leave_a_core()
     opened = open_target(target, device, progress=say, card=card)
+    if knobs is not None:
+        check_tree_width(knobs, opened.machine.tree_width)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
     opened_draft = open_draft(draft, opened) if draft is not None else None
     opened.check_room(opened_draft, context_length)

@@ -15,6 +15,8 @@ Value = int | float | bool | str
 Group = Literal["speculation", "sampling", "answer", "loading"]
 Applies = Literal["next step", "next turn", "reload"]
 
+MOST_WIDTH = 64  # candidates per draft position, on any device
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -125,7 +127,8 @@ class Knobs:
         "speculation", bounds=(0.05, 5), step=0.05, slider=(0.05, 2),
     )  # fmt: skip
     tree_width: int = _knob(
-        8, "tree width", "candidates per draft position", "speculation", bounds=(1, 64), slider=(1, 16)
+        8, "tree width", "candidates per draft position; a card keeps 8 at most",
+        "speculation", bounds=(1, MOST_WIDTH), slider=(1, 16),
     )  # fmt: skip
     chain_seed: bool = _knob(
         True, "chain seed", "put the drafter's best chain into the tree before anything else", "speculation"
@@ -202,21 +205,33 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the loaded pair can do: the drafter's block length, 0 without one, and positions of context."""
+    """What the loaded pair can do: the drafter's block length, 0 without one, positions of context, and candidates per
+    draft position, which a card keeps few of."""
 
     draft_block: int
     context_length: int
+    tree_width: int = MOST_WIDTH
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair could never follow. Raises KnobError with what is allowed."""
         if "mode" in changed and knobs.mode in ("chain", "tree") and not self.draft_block:
             raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
+        if "tree_width" in changed:
+            check_tree_width(knobs, self.tree_width)
         if "max_tokens" in changed and knobs.max_tokens >= self.context_length:
             most = f"{self.context_length - 1:,}"
             raise KnobError(
                 f"max_tokens={knobs.max_tokens:,}: the context holds {self.context_length:,} with the prompt; "
                 f"expected 1 to {most}"
             )
+
+
+def check_tree_width(knobs: Knobs, most: int) -> None:
+    """Raise KnobError where a device that keeps `most` candidates per draft position cannot follow `knobs`."""
+    if knobs.tree_width > most:
+        raise KnobError(
+            f"tree_width={knobs.tree_width}: the card keeps {most} candidates per draft position; expected 1 to {most}"
+        )
 
 
 def unknown_knob(name: str) -> str:

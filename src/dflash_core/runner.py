@@ -12,7 +12,7 @@ from dflash_core.backends.base import Backend, Checkpoint, Logits, PrefillCancel
 from dflash_core.decoder import Decoder, StepDecoder
 from dflash_core.errors import ContextError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import MOST_WIDTH, Knobs, Limits
 
 PREFILL_CHUNK = 256
 MAX_CHECKPOINTS = 4
@@ -39,13 +39,19 @@ class Runner:
         context_length: int,
         vocab_size: int,
         prefill_chunk: int = PREFILL_CHUNK,
+        tree_width: int = MOST_WIDTH,
     ) -> None:
         self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
-        self.context_length, self.vocab_size = context_length, vocab_size
+        self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
         self._committed: list[int] = []
         self._checkpoints: list[Checkpoint] = []  # shortest first
         self._cancelled = threading.Event()
         self._changed: Knobs | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What answers can be asked for."""
+        return Limits(self.backend.draft_block, self.context_length, self._tree_width)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; what is committed stays."""
@@ -96,9 +102,9 @@ class Runner:
 
     def reset(self) -> None:
         """Forget every token."""
-        self.backend.restore(None)
         self._committed.clear()
         self._checkpoints.clear()
+        self.backend.restore(None)
 
     def generate(
         self,
@@ -153,7 +159,11 @@ class Runner:
                 yield event
             yield from self._rest(decoder)
         except GeneratorExit:
-            list(self._rest(decoder))
+            try:
+                self._rest(decoder)
+            except BaseException:
+                self.reset()
+                raise
             raise
         except BaseException:  # Ctrl+C in mid-pass too
             # A pass that failed half-way leaves a state nobody can vouch for.
@@ -164,17 +174,20 @@ class Runner:
         """What decodes the next answer. Raises KnobError for knobs that it cannot follow."""
         return Decoder(self.backend, knobs, self.stop_ids, self.context_length)
 
-    def _rest(self, decoder: StepDecoder) -> Iterator[StepEvent]:
+    def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""
         root = decoder.answer[-1] if decoder.answer else None
-        for event in decoder.finish():
+        events = decoder.finish()
+        for event in events:  # all of them before any is handed on: whoever takes them may stop at the first
             assert root is not None, "a step without a root"
             self._committed += [root, *event.tokens[:-1]]
             root = event.tokens[-1]
-            yield event
+        return events
 
     def _rewind(self, ids: Sequence[int]) -> int:
         """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits."""
+        if self.backend.length != len(self._committed):
+            self.reset()  # an earlier one failed half-way
         shared = 0
         for mine, theirs in zip(self._committed, ids):
             if mine != theirs:

@@ -57,12 +57,17 @@ class Sampler:
         self.knobs = knobs
         self.penalises = (knobs.repetition_penalty, knobs.frequency_penalty, knobs.presence_penalty) != (1.0, 0.0, 0.0)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether a draw is the best logit and nothing else."""
+        return self.knobs.temperature == 0 and not self.penalises
+
     def draw(self, logits: npt.NDArray[np.float32], position: int, history: Sequence[int]) -> int:
         """The token at absolute `position`, from the target's `logits` (vocab,) for it.
 
         `history`: the generated tokens before it, the accepted path of this step included, the prompt left out.
         """
-        if self.knobs.temperature == 0 and not self.penalises:
+        if self.greedy:
             return int(logits.argmax())
         ids, scores = self.scores(logits, position, history)
         return int(ids[scores.argmax()])

@@ -119,7 +119,8 @@ def read_trace(path: Path) -> Trace:
     if not records:
         raise TraceError(f"{path}: no turn in this trace{': ' + problem if problem else ''}")
     if problem:
-        cut = "" if records[-1].ended else f", turn {len(records)} after {len(records[-1].steps)} steps"
+        steps = len(records[-1].steps)
+        cut = "" if records[-1].ended else f", turn {len(records)} after {steps} step{'s' if steps != 1 else ''}"
         problem = f"{path.name} is incomplete: {problem}; shown is what stands before{cut}"
     return Trace(records, loaded[0] if loaded else None, problem)
 

@@ -54,4 +54,6 @@ class Background:
             self.error = error
             self.trace = traceback.format_exc()
         finally:
+            if self.error is not None:
+                self.error.__traceback__ = None  # its frames hold what was half loaded, and this object
             self._over.set()

@@ -16,6 +16,12 @@ def calm() -> None:
     gc.set_threshold(YOUNG, 10, 1_000_000)
 
 
+def let_go() -> None:
+    """Collect what was loaded, too, and nobody holds any more. Call it before something else is loaded in its place."""
+    gc.unfreeze()
+    gc.collect()
+
+
 def tidy() -> None:
     """Collect what the last turn has left. Call it where nothing waits."""
     gc.collect()

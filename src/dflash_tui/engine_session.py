@@ -56,7 +56,7 @@ class EngineSession:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self._engine.backend.draft_block, self._engine.context_length)
+        return self._engine.limits
 
     def ledger(self) -> Ledger:
         return self._engine.memory()
@@ -109,16 +109,27 @@ def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> N
         watcher(Loaded(title_of(request), engine.context_length, engine.memory()))
 
 
-def load_engine(request: LoadRequest, progress: Progress, stop_key: str) -> tuple[Engine, tuple[str, ...]]:
+def load_engine(
+    request: LoadRequest, progress: Progress, stop_key: str, *, refuse: bool = True
+) -> tuple[Engine, tuple[str, ...]]:
     """Load what the command line asked for, and what the user should know of it before the first answer.
 
-    Without a target that is the demo pair. `stop_key` ends a slow answer. Raises DFlashError.
+    Without a target that is the demo pair. `stop_key` ends a slow answer; `refuse` parameters that the device could
+    not follow, before anything is loaded. Raises DFlashError.
     """
     target, draft = request.target, request.draft
     if target is None:
         target, draft = demo_target_path(), demo_draft_path()
     card = CardOptions(request.half_activations, request.draft_type)
-    engine = load_pair(target, draft, request.device, progress, context_length=request.context or None, card=card)
+    engine = load_pair(
+        target,
+        draft,
+        request.device,
+        progress,
+        context_length=request.context or None,
+        card=card,
+        knobs=request.knobs if refuse else None,
+    )
     notes = list(engine.notes)
     if draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one")
@@ -130,7 +141,11 @@ def load_engine(request: LoadRequest, progress: Progress, stop_key: str) -> tupl
 
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     """The loaded pair as the app's session. Raises DFlashError."""
-    engine, notes = load_engine(request, progress, "Esc")
+    engine, notes = load_engine(request, progress, "Esc", refuse=False)
+    most = engine.limits.tree_width
+    if request.knobs.tree_width > most:
+        wanted = request.knobs.tree_width
+        notes += (f"tree_width is {most} here, not {wanted}: what the card keeps per draft position",)
     session = EngineSession(engine, title_of(request), request.knobs, notes)
     begin(session.conversation, request, engine)
     return session

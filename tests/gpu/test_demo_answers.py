@@ -11,8 +11,8 @@ import torch
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cuda.prefill import LEAST_ROWS
 from dflash_core.backends.cuda.projection import Projection
-from dflash_core.backends.cuda.session import WIDTHS, CudaSession
-from dflash_core.backends.cuda.target_pass import norm_launch
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_pass import WIDTHS, norm_launch
 from dflash_core.bench.numerics import FORMATS, difference, held_out, measure
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.events import StepEvent

@@ -6,7 +6,6 @@ The tiny golden pair; f16 activations, so that what differs is rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from dflash_core.errors import OutOfMemoryError
 from dflash_core.events import Event, StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
-from support.device_pairs import CONTEXT, close, pair, prompt
+from support.device_pairs import CONTEXT, CudaRunner, close, pair, prompt
 from support.steps import random_parents
 
 
@@ -85,13 +84,6 @@ def test_checkpoints_return_to_where_they_were_taken(device_name: str) -> None:
     assert ours.length == 0
     fresh, _ = pair(device_name, "tiny-F16.gguf").sessions()
     assert np.array_equal(ours.prefill(ids[:5]), fresh.prefill(ids[:5]))
-
-
-class CudaRunner(Runner):
-    """A runner whose steps are the device's own."""
-
-    def decoder(self, knobs: Knobs) -> Any:
-        return self.backend.decoder(knobs, self.stop_ids, self.context_length)  # type: ignore[attr-defined]
 
 
 def runners(device_name: str, context: int = CONTEXT, stops: frozenset[int] = frozenset()) -> tuple[Runner, Runner]:

@@ -16,7 +16,10 @@ from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.decoder import StepDecoder
+from dflash_core.knobs import Knobs
 from dflash_core.loading import Draft, Target
+from dflash_core.runner import Runner
 from support.emulated_device import EmulatedDevice
 from support.golden import golden
 
@@ -42,14 +45,18 @@ class Pair:
     device_target: DeviceTarget
     device_draft: DeviceDraft
 
-    def sessions(self) -> tuple[CudaSession, Session]:
-        session = CudaSession(self.device_target, self.device_draft, self.draft.mask_token, context=CONTEXT)
+    def sessions(self, context: int = CONTEXT) -> tuple[CudaSession, Session]:
+        session = CudaSession(self.device_target, self.device_draft, self.draft.mask_token, context=context)
         return session, self.target.session(self.draft)
 
 
 @functools.cache
 def pair(device_name: str, file: str) -> Pair:
-    device = device_named(device_name)
+    return pair_on(device_named(device_name), file)
+
+
+def pair_on(device: Device, file: str) -> Pair:
+    """A pair of its own."""
     target = load_target(golden(file))
     draft = load_draft(golden("tiny-dflash"), target)
     with device.stream():
@@ -59,6 +66,13 @@ def pair(device_name: str, file: str) -> Pair:
         for upload in uploads:
             upload.close()
     return Pair(target, draft, device_target, device_draft)
+
+
+class CudaRunner(Runner):
+    """A runner whose steps are the device's own."""
+
+    def decoder(self, knobs: Knobs) -> StepDecoder:
+        return self.backend.decoder(knobs, self.stop_ids, self.context_length)  # type: ignore[attr-defined,no-any-return]
 
 
 @functools.cache

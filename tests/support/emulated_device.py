@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,16 @@ class EmulatedDevice:
 
     def mark(self) -> Run:
         return lambda: None
+
+
+class EmulatedCard(EmulatedDevice):
+    """The same with the facts of a card, as much as loading a pair onto it asks for. `free`: bytes on it."""
+
+    def __init__(self, free: int = 64 << 30) -> None:
+        super().__init__()
+        named = SimpleNamespace(name="A card", bus="")
+        self.runtime = SimpleNamespace(card=named, memory=lambda: (free, 80 << 30))
+        self.programs = SimpleNamespace(cache=SimpleNamespace(note=None))
 
 
 def packed(argument: Argument) -> bytes:

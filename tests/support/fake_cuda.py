@@ -72,6 +72,9 @@ class FakeDriver:
     def _cuDeviceGetName(self, size: int, device: int) -> tuple[bytes]:  # noqa: N802
         return (b"A card\0\0\0",)
 
+    def _cuDeviceGetPCIBusId(self, size: int, device: int) -> tuple[bytes]:  # noqa: N802
+        return (b"0000:1a:00.0\0\0",)
+
     def _cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int]:  # noqa: N802
         return (1,)
 

@@ -17,8 +17,9 @@ from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
-from dflash_core.backends.cuda.session import CHUNK_WIDTHS, WIDTHS, CudaSession
+from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
 from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.target_pass import WIDTHS
 from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, tensor_type
 from dflash_core.config import DraftConfig, TargetConfig, target_config, target_shapes
 from dflash_core.demo import demo_draft_path, demo_target_path

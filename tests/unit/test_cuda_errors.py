@@ -13,9 +13,10 @@ import torch
 pytest.importorskip("cuda.bindings")
 from dflash_core import loading
 from dflash_core.backends.cuda import driver as cuda_driver
-from dflash_core.backends.cuda import machine, target
+from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.driver import Driver
+from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
@@ -33,6 +34,7 @@ class MadeUpCard:
 
     card = Card(132, 227 << 10)
     torch_device = torch.device("meta")
+    stream = staticmethod(contextlib.nullcontext)
 
     def __init__(self, free: int) -> None:
         named = SimpleNamespace(name="A card")
@@ -42,8 +44,7 @@ class MadeUpCard:
 @pytest.fixture
 def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes the first card one with so many free bytes; nothing can be loaded onto it."""
-    monkeypatch.setattr(machine, "other_processes", lambda: 0)
-    monkeypatch.setattr(target, "other_processes", lambda: 3 << 30)
+    monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 3 << 30)
 
     def put(free: int) -> None:
         monkeypatch.setattr(target, "first_device", lambda: MadeUpCard(free))
@@ -99,6 +100,19 @@ def test_weights_that_do_not_fit_say_what_would(card_with: Any) -> None:
     assert "but 1.0 MiB is free; take a model of at most" in message
     with pytest.raises(OutOfMemoryError, match=r"^needs .* on A card \(target .*\) but 1\.0 MiB is free; take a model"):
         load_target(TARGET, device="cuda")
+
+
+def test_what_torch_only_keeps_is_free(card_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is gone has left its memory with the allocator: the driver does not know yet."""
+    free = [1 << 20]
+    made = MadeUpCard(0)
+    made.runtime.memory = lambda: (free[-1], 80 << 30)
+    opened = CudaTarget(TARGET, made)  # type: ignore[arg-type]
+    with pytest.raises(OutOfMemoryError):
+        opened.check_room(None, 512)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(1 << 40))
+    opened.check_room(None, 512)
+    assert opened.machine.context_that_fits(opened, None) == 4096
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.base import PrefillCancelled
-from dflash_core.errors import ContextError
-from dflash_core.events import PrefillEvent, StepEvent
+from dflash_core.decoder import Decoder, Plan, StepDecoder
+from dflash_core.errors import ContextError, NumericsError
+from dflash_core.events import PrefillEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK, Runner
 
@@ -272,6 +273,92 @@ def test_a_pass_that_breaks_leaves_nothing_behind() -> None:
     assert backend.length == 0
     backend.fail_at = -1
     assert answer(list(run.generate([1, 2], Knobs(max_tokens=2)))) == [3, 4]
+
+
+class AheadRunner(Runner):
+    """Steps run before anyone asks for them, as a card's do. `fails`: what is under way cannot be ended."""
+
+    fails = False
+
+    def decoder(self, knobs: Knobs) -> StepDecoder:
+        return Ahead(Decoder(self.backend, knobs, self.stop_ids, self.context_length), fails=self.fails)
+
+
+class Ahead:
+    def __init__(self, inner: Decoder, *, fails: bool) -> None:
+        self.inner, self.fails = inner, fails
+        self.answer: list[int] = []
+        self.queue: list[StepEvent] = []
+
+    @property
+    def plan(self) -> Plan:
+        return self.inner.plan
+
+    @property
+    def ahead(self) -> bool:
+        return bool(self.queue)
+
+    def first(self, logits: np.ndarray) -> tuple[int, Stop | None]:
+        token, stop = self.inner.first(logits)
+        self.answer.append(token)
+        return token, stop
+
+    def take(self, knobs: Knobs) -> None:
+        self.inner.take(knobs)
+
+    def step(self) -> StepEvent:
+        while len(self.queue) < 3:
+            self.queue.append(self.inner.step())
+        return self._handed_on()
+
+    def finish(self) -> Sequence[StepEvent]:
+        if self.fails:
+            raise NumericsError("the target produced numbers that are not finite")
+        return [self._handed_on() for _ in tuple(self.queue)]
+
+    def _handed_on(self) -> StepEvent:
+        event = self.queue.pop(0)
+        self.answer += event.tokens
+        return event
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_steps_under_way_belong_to_the_answer_however_many_of_them_are_taken(taken: int) -> None:
+    backend = CountingBackend()
+    run = AheadRunner(backend, frozenset({STOP}), 1000, VOCAB)
+    events = run.generate([1, 2], Knobs(max_tokens=100))
+    next(events)
+    next(events)
+    run.cancel()
+    for _ in range(taken):
+        next(events)
+    events.close()  # type: ignore[attr-defined]
+    assert backend.tokens == run._committed == list(range(1, 3 + 3 * 4))
+
+
+def test_steps_that_cannot_be_ended_leave_nothing_behind() -> None:
+    """Also where the answer is given up: its tokens are on the device, and nobody knows which."""
+    backend = CountingBackend()
+    run = AheadRunner(backend, frozenset({STOP}), 1000, VOCAB)
+    run.fails = True
+    events = run.generate([1, 2], Knobs(max_tokens=100))
+    next(events)
+    next(events)
+    with pytest.raises(NumericsError):
+        events.close()  # type: ignore[attr-defined]
+    assert backend.tokens == run._committed == []
+
+
+def test_a_reset_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = CountingBackend()
+    run = runner(backend)
+    list(run.generate([1, 2], Knobs(max_tokens=4)))
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "restore", lambda checkpoint: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.reset()
+    assert answer(list(run.generate([1, 2, 3], Knobs(max_tokens=3)))) == [4, 5, 6]
+    assert backend.tokens == run._committed == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

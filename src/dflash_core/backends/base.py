@@ -103,11 +103,21 @@ class Machine(Protocol):
     def prefill_chunk(self) -> int:
         """Prompt tokens that one pass reads."""
 
+    @property
+    def tree_width(self) -> int:
+        """Candidates per draft position that a step can keep, at most."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of it, a line each."""
+
     def context_that_fits(self, target: Target, draft: Draft | None) -> int:
         """The context length taken where nobody asks for one."""
 
-    def sequence(self, target: Target, draft: Draft | None, context: int) -> tuple[Owner, ...]:
-        """What a sequence of full length takes besides the weights."""
+    def sequence(
+        self, target: Target, draft: Draft | None, context: int, session: Session | None = None
+    ) -> tuple[Owner, ...]:
+        """What a sequence of full length takes besides the weights: a new one, or `session`, which may have grown."""
 
     def ledger(self, owners: tuple[Owner, ...], session: Session | None = None) -> Ledger:
         """The owners beside what the machine has now; with a session, what it holds and what runs beside it too."""

@@ -17,20 +17,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from dflash_core.backends.cuda.buffers import acts_for
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
-from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
+from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.backends.cuda.target_pass import WIDTHS
 from dflash_core.bench.synthetic import TARGET_27B, tensor_type
 from dflash_core.config import target_shapes
 from dflash_core.errors import OutOfMemoryError
 
-WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
 ARENA = 3 << 30
 MOST_COPIES = 24
 REPLAYS = 9
 MOST_SLICES = 16
-Q8_BYTES, F16_BYTES = 8 * 2208, 8 * 4384  # of 64 rows and 256 columns: kernels/acts.cuh
 
 FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
 DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
@@ -110,11 +110,7 @@ class Bench:
             self.weights = torch.empty(arena, dtype=torch.uint8, device=cuda)
             for at in range(0, arena, 1 << 30):
                 self.weights[at : at + (1 << 30)].random_(0, 256)
-            groups = max(groups_of(p.columns) for p in products)
-            self.acts = Acts(
-                torch.zeros(groups * Q8_BYTES, dtype=torch.uint8, device=cuda),
-                torch.zeros(groups * F16_BYTES, dtype=torch.uint8, device=cuda),
-            )
+            self.acts = acts_for(max(p.columns for p in products), cuda)
             rows = max(sum(16 * blocks_of(r) for _, r in p.matrices) * (p.slices or MOST_SLICES) for p in products)
             self.out = torch.empty(WIDTHS[-1] * rows, device=cuda)
 

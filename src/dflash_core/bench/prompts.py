@@ -18,6 +18,13 @@ from typing import Any
 from dflash_core.errors import FormatError
 
 SAMPLES, SEED = 10, 42
+# What is asked where nobody names a file.
+PROMPTS = (
+    "Hello! What can you do?",
+    "Tell me a story about a fox.",
+    "Write a Python function that returns the largest of three numbers.",
+    "Give me a shopping list for a picnic.",
+)
 
 
 @dataclass(frozen=True, slots=True)

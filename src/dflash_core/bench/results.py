@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from dflash_core.events import STAGES
 from dflash_core.memory import gib
 
 Found = Mapping[str, Any]
@@ -62,11 +63,10 @@ def bars_table(found: Found) -> str:
 
 def steps_table(found: Found) -> str:
     """Milliseconds of every kind of step by its parts."""
-    stages: Sequence[str] = ("draft", "tree", "verify", "accept", "commit", "host")
-    lines = [f"| step | rows | behind | wall | {' | '.join(stages)} | tok/step |", "|---|" + "---|" * (4 + len(stages))]
+    lines = [f"| step | rows | behind | wall | {' | '.join(STAGES)} | tok/step |", "|---|" + "---|" * (4 + len(STAGES))]
     for one in found["cases"]:
         name = one["name"] + (" (forced)" if one["forced"] else "")
-        times = " | ".join(f"{one['stages'][stage]:.3f}" for stage in stages)
+        times = " | ".join(f"{one['stages'][stage]:.3f}" for stage in STAGES)
         wall = one["wall"]
         spread = f"{wall['median']:.3f} ({wall['least']:.3f} to {wall['most']:.3f})"
         lines.append(

@@ -19,6 +19,8 @@ from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.interleave import interleave
+from dflash_core.bench.plain_loop import plain_loop_ms
+from dflash_core.bench.statistics import Summary, summary
 from dflash_core.engine import Engine
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import STAGES, StepEvent
@@ -26,11 +28,11 @@ from dflash_core.knobs import Knobs
 
 DEPTH = 200  # committed positions that most steps run behind
 DEEP = 32_768
+CONTEXT = DEEP + 512  # room for the deepest case and its steps
 PREFILL = 2048
 WARM_STEPS = 4
 STEPS = 40
 ROUNDS = 5
-PLAIN_STEPS = 20
 READ_BYTES = 4 << 30
 ROWS = (16, 24, 40, 64)
 MOST = 1 << 20
@@ -47,19 +49,6 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Median, least and most of the rounds."""
-
-    median: float
-    least: float
-    most: float
-
-    @staticmethod
-    def of(values: Sequence[float]) -> Spread:
-        return Spread(statistics.median(values), min(values), max(values))
-
-
-@dataclass(frozen=True, slots=True)
 class Timed:
     """What a case took, in milliseconds per step; `idle` is the share of the wall time between steps."""
 
@@ -69,7 +58,7 @@ class Timed:
     depth: int
     forced: bool
     acceptance_length: float
-    wall: Spread
+    wall: Summary
     stages: dict[str, float]
     idle: float
 
@@ -85,9 +74,9 @@ class StepReport:
     """All of a run. Times in ms, rates in tokens or bytes per second."""
 
     cases: tuple[Timed, ...]
-    plain_loop_ms: Spread
+    plain_loop_ms: Summary
     prefill_tokens: int
-    prefill_ms: Spread
+    prefill_ms: Summary
     read_bandwidth: float
     step_bytes: int
     memory: tuple[tuple[str, int, int | None], ...]
@@ -149,11 +138,16 @@ def acceptance_pattern(mean: float, steps: int = 64) -> tuple[int, ...]:
 
 
 class StepBench:
-    """Runs cases on one engine. Raises UnsupportedError for an engine that is not on a card."""
+    """Runs cases on one engine. Raises UnsupportedError for one that is on no card, or whose context is too short."""
 
     def __init__(self, engine: Engine) -> None:
         if not isinstance(engine.target, CudaTarget) or not isinstance(engine.session, CudaSession):
             raise UnsupportedError("step times are taken on a GPU, this pair is on the CPU; give --device cuda")
+        if engine.context_length < CONTEXT:
+            raise UnsupportedError(
+                f"step times are taken behind up to {DEEP:,} positions, this pair has a context of "
+                f"{engine.context_length:,}, expected {CONTEXT:,}; take another target, or --synthetic 27b"
+            )
         self.engine, self.session = engine, engine.session
         self.device: CudaDevice = engine.target.device
         self._vocab = engine.vocab_size
@@ -171,8 +165,8 @@ class StepBench:
             rounds_of.events += events
         yield len(order), len(order), "prefill and bandwidth"
         timed = tuple(_timed(case, found[index]) for index, case in enumerate(cases))
-        plain = Spread.of([self._plain_loop() for _ in range(rounds)])
-        prefill = Spread.of([self._prefill() for _ in range(rounds + 1)][1:])
+        plain = summary([self._plain_loop() for _ in range(rounds)])
+        prefill = summary([self._prefill() for _ in range(rounds + 1)][1:])
         # Before the bandwidth is measured: the allocator keeps what that works on.
         memory = tuple((owner.name, owner.bytes, owner.measured) for owner in self.engine.memory().owners)
         self.report = StepReport(timed, plain, PREFILL, prefill, self._read_bandwidth(), self._step_bytes(), memory)
@@ -207,15 +201,8 @@ class StepBench:
         return wall, events
 
     def _plain_loop(self) -> float:
-        """A plain one-row loop: a pass, its logits to the host, the best token, commit. Milliseconds per token."""
         self._stand_behind(DEPTH)
-        token = 100
-        for turn in range(WARM_STEPS + PLAIN_STEPS):
-            if turn == WARM_STEPS:
-                began = time.perf_counter()
-            token = int(self.session.verify([token], [-1])[0].argmax())
-            self.session.commit([0])
-        return (time.perf_counter() - began) * 1e3 / PLAIN_STEPS
+        return plain_loop_ms(self.session, 100)
 
     def _prefill(self) -> float:
         self.session.restore(None)
@@ -250,7 +237,7 @@ class StepBench:
 def _timed(case: Case, rounds: _Rounds) -> Timed:
     events = rounds.events
     stages = {name: statistics.median(getattr(event.stages, name) for event in events) for name in STAGES}
-    wall = Spread.of(rounds.walls)
+    wall = summary(rounds.walls)
     return Timed(
         case.name,
         events[0].mode,

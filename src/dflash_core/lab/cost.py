@@ -3,6 +3,9 @@
     between two measured counts     the straight line between their medians    "interpolated"
     outside of them                 the least-squares line through all medians  "extrapolated"
 
+The line is followed only as many times beyond the measured counts as they lie apart, and only where it rises: two
+counts side by side differ by noise, which would be drawn out to any figure.
+
 Real costs have steps of their own, where a kernel's tile or a cache is full; what is not measured cannot show them.
 """
 
@@ -61,6 +64,8 @@ class StepCosts:
         if below is not None and above is not None:
             share = (nodes - below) / (above - below)
             return Cost(measured[below] + share * (measured[above] - measured[below]), "interpolated")
+        least, most = min(measured), max(measured)
+        near = nodes * most >= least * least and nodes * least <= most * most
         slope, start = statistics.linear_regression(list(measured), list(measured.values()))
         ms = start + slope * nodes
-        return Cost(ms, "extrapolated") if ms > 0 and math.isfinite(ms) else None
+        return Cost(ms, "extrapolated") if near and slope > 0 and ms > 0 and math.isfinite(ms) else None

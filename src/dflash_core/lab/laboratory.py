@@ -43,7 +43,7 @@ class Laboratory:
     @property
     def limits(self) -> Limits:
         """What the engine can do."""
-        return Limits(self._engine.backend.draft_block, self._engine.context_length)
+        return self._engine.limits
 
     def sweep(
         self, settings: Sequence[Setting], cases: Sequence[Case], repeats: int, axes: Sequence[str] = ()

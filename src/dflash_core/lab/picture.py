@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE = "#1b6ca8", "#d1570a"
+LIGHT = 0.6  # of the color map: from here on white does not show
 
 
 def draw(result: SweepResult, format: str) -> bytes:
@@ -68,11 +70,15 @@ def _field(figure: Figure, result: SweepResult, table: Sequence[Row]) -> None:
     axes: Axes = figure.subplots()
     image = axes.imshow(field, aspect="auto", cmap="viridis")
     figure.colorbar(image, label="tok/s, median")
-    top = best(table)
+    top, speeds = best(table), [row.tok_s.median for row in table]
+    light = min(speeds) + LIGHT * (max(speeds) - min(speeds))
     for y, line in enumerate(field):
         for x, value in enumerate(line):
+            if math.isnan(value):
+                continue
             star = "★ " if top is not None and by_place.get((ys[y], xs[x])) is top else ""
-            axes.text(x, y, f"{star}{value:.0f}", ha="center", va="center", color="white", fontsize=8)
+            color = "black" if value > light else "white"
+            axes.text(x, y, f"{star}{value:.0f}", ha="center", va="center", color=color, fontsize=8)
     axes.set_xticks(range(len(xs)), [show(SPEC[across], value) for value in xs])
     axes.set_yticks(range(len(ys)), [show(SPEC[down], value) for value in ys])
     axes.set_xlabel(SPEC[across].label)

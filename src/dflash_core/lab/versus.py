@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from dflash_core.bench.statistics import Comparison, Summary, compare, summary
 from dflash_core.errors import KnobError
 from dflash_core.events import TurnReport
-from dflash_core.knobs import Knobs, Limits, parse_settings
-from dflash_core.lab.grid import Setting, check
+from dflash_core.knobs import SPEC, Knobs, Limits, parse_settings
+from dflash_core.lab.grid import Setting, check, show
 from dflash_core.lab.sweep import SweepResult, Trial
 
 TREE_OR_CHAIN = "mode=chain | mode=tree"
@@ -50,6 +50,9 @@ def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Setting, Setting
     if not bar:
         left, right = "", left
     a, b = (_setting(side.split(), base, limits) for side in (left, right))
+    if not bar:
+        names = [word.partition("=")[0] for word in right.split()]
+        a = Setting(" ".join(f"{name}={show(SPEC[name], getattr(base, name))}" for name in names) + " (now)", base)
     if a.knobs == b.knobs:
         raise KnobError(f"both settings are the same ({a.label}); give two that differ, for example {TREE_OR_CHAIN}")
     return a, b
@@ -75,7 +78,7 @@ def _setting(words: list[str], base: Knobs, limits: Limits) -> Setting:
         if not equals:
             raise KnobError(f"{word}: expected NAME=VALUE, for example {TREE_OR_CHAIN}")
         changes[name] = value
-    setting = Setting(" ".join(words) or "as it is now", base.replace(**parse_settings(changes)))
+    setting = Setting(" ".join(words) or "now", base.replace(**parse_settings(changes)))
     check(setting, frozenset(changes), limits)
     return setting
 

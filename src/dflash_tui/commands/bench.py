@@ -5,18 +5,20 @@ from __future__ import annotations
 import platform
 import statistics
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
-from dflash_core.errors import DFlashError
+from dflash_core.bench.plain_loop import plain_loop_ms
+from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
+from dflash_core.errors import DeviceError, DFlashError
+from dflash_core.events import STAGES
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Axis, settings
 from dflash_core.lab.sweep import Case, SweepResult, default_repeats
 from dflash_core.memory import gib
+from dflash_core.nvml import Management
 from dflash_tui import __version__, lab_text
 from dflash_tui.commands.interrupt import stop_on_interrupt
 from dflash_tui.commands.output import Notes, write_json
@@ -25,15 +27,6 @@ from dflash_tui.session import LoadRequest
 if TYPE_CHECKING:
     from dflash_core.bench.steps import StepReport
     from dflash_core.engine import Engine
-
-DEFAULT_PROMPTS = (
-    "Hello! What can you do?",
-    "Tell me a story about a fox.",
-    "Write a Python function that returns the largest of three numbers.",
-    "Give me a shopping list for a picnic.",
-)
-STAGES = ("draft", "tree", "verify", "accept", "commit", "host")
-STEP_CONTEXT = 33_280  # room for the deepest case and its steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +71,7 @@ def kernels(request: LoadRequest, *, as_json: bool = False) -> int:
 def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dflash_tui.engine_session import laboratory, load_engine, title_of  # brings torch
 
-    tasks = [Task(text, text) for text in DEFAULT_PROMPTS]
+    tasks = [Task(text, text) for text in PROMPTS]
     if job.prompts is not None:
         tasks = list(sample(read_prompts(job.prompts), job.samples))
     notes = Notes()
@@ -94,31 +87,24 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
         for progress in sweep:
             notes.progress(lab_text.progress(progress))
     notes.end_line()
-    loop_ms = plain_loop_ms(engine)
-    _write(job.out, {**to_json(sweep.result), "plain_loop_ms": loop_ms}, notes)
+    loop_ms = _plain_loop_ms(engine)
+    found = {**to_json(sweep.result), "plain_loop_ms": loop_ms}
+    _write(job.out, found, notes)
     if as_json:
-        write_json({**to_json(sweep.result), "plain_loop_ms": loop_ms})
+        write_json(found)
     elif sweep.result.trials:
         parts = (lab_text.table(sweep.result), stage_lines(sweep.result, loop_ms), lab_text.notes(sweep.result))
         sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 130 if interrupted else 0
 
 
-def plain_loop_ms(engine: Engine, tokens: int = 24) -> float:
-    """Milliseconds per token of a plain loop: one row, the best of its logits, commit. Plain decoding must match it."""
-    import time
-
-    session, token, times = engine.session, 1, []
+def _plain_loop_ms(engine: Engine) -> float:
     with engine.aside():
         engine.reset()
-        session.prefill([1] * 8)
-        for _ in range(tokens):
-            began = time.perf_counter()
-            token = int(session.verify([token], [-1])[0].argmax())
-            session.commit([0])
-            times.append((time.perf_counter() - began) * 1e3)
+        engine.session.prefill([1] * 8)
+        found = plain_loop_ms(engine.session, 1)
         engine.reset()
-    return statistics.median(times[4:])
+    return found
 
 
 def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
@@ -141,7 +127,7 @@ def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
 def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dataclasses import replace
 
-    from dflash_core.bench.steps import StepBench, acceptance_pattern, default_cases
+    from dflash_core.bench.steps import CONTEXT, StepBench, acceptance_pattern, default_cases
     from dflash_core.loading import load_draft, load_target
 
     notes = Notes()
@@ -154,7 +140,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     if request.target is None or request.draft is None:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
     target = load_target(request.target, "cuda", progress=notes.progress)
-    engine = Engine(target, load_draft(request.draft, target), context_length=STEP_CONTEXT)
+    engine = Engine(target, load_draft(request.draft, target), context_length=CONTEXT)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     bench = StepBench(engine)
     for done, total, name in bench.run(default_cases(engine.session.draft_block, pattern), job.repeats or 5):
@@ -247,11 +233,9 @@ def _facts(title: str, engine: Engine) -> dict[str, str]:
 
 def _driver() -> str:
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # the library is optional for a fact
+        with Management() as management:
+            return management.driver
+    except DeviceError:
         return "unknown"
 
 
@@ -262,6 +246,3 @@ def _write(path: Path | None, found: dict[str, Any], notes: Notes) -> None:
 
     path.write_text(json.dumps(found, indent=1) + "\n")
     notes.line(f"written: {path}")
-
-
-__all__: Sequence[str] = ("Job", "kernels", "run")

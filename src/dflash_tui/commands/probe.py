@@ -13,10 +13,12 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from dflash_core import nvrtc, resources
 from dflash_core.errors import DFlashError
+from dflash_core.nvml import Management
 
 Facts = dict[str, Any]
 KERNEL = "probe.cu"
@@ -51,22 +53,10 @@ def demo() -> Facts:
 
 
 def management() -> Facts:
-    """What NVIDIA's management library says: it answers without touching a card's memory or any vGPU limit."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return {"error": str(error)}
-    cards = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        name = pynvml.nvmlDeviceGetName(handle)
-        cards.append({"name": name, "total": int(memory.total), "free": int(memory.free)})
-    supports = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-    version = pynvml.nvmlSystemGetDriverVersion()
-    return {"driver": version, "cuda": [supports // 1000, supports % 1000 // 10], "cards": cards}
+    """What NVIDIA's management library says, which touches no card."""
+    with Management() as library:
+        cards = [asdict(card) for card in library.cards()]
+        return {"driver": library.driver, "cuda": library.cuda, "cards": cards}
 
 
 def driver() -> Facts:

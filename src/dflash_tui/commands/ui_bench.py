@@ -16,6 +16,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.commands.ui_feed import DOCUMENTS, RATE, FedTurn
@@ -28,12 +29,6 @@ from dflash_tui.widgets.transcript import TurnBlock
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
 
-PROMPTS = (
-    "Hello! What can you do?",
-    "Tell me a story about a fox.",
-    "Write a Python function that returns the largest of three numbers.",
-    "Give me a shopping list for a picnic.",
-)
 ROUNDS = 7
 LOOK_S = 0.05  # how often the end of a turn is looked for, in both arms alike
 BEAT_S = 0.01  # how often the app's loop is asked for a sign of life

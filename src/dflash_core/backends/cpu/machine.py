@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core import memory
 from dflash_core.config import DraftConfig, TargetConfig
+from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Ledger, Owner
 from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK
 
@@ -24,6 +25,8 @@ class CpuMachine:
 
     name = "this machine"
     prefill_chunk = PREFILL_CHUNK
+    tree_width = MOST_WIDTH
+    notes: tuple[str, ...] = ()
 
     def __init__(self, program_bytes: int = 0) -> None:
         self.program_bytes = program_bytes  # of the process before any model was loaded
@@ -36,7 +39,9 @@ class CpuMachine:
             context //= 2
         return context
 
-    def sequence(self, target: Target, draft: Draft | None, context: int) -> tuple[Owner, ...]:
+    def sequence(
+        self, target: Target, draft: Draft | None, context: int, session: Session | None = None
+    ) -> tuple[Owner, ...]:
         detail = f"{context:,} positions at most"
         owners = [
             Owner("target KV", context * _kv_bytes(target.config), detail),

@@ -78,15 +78,25 @@ class KeyValues:
 
 
 class DeltaMemory:
-    """States of all linear layers, and the rows of a pass that their commit needs, layer by layer."""
+    """States of all linear layers, and the rows of a pass that their commit needs, layer by layer.
 
-    def __init__(self, shape: DeltaShape, layers: int, capacity: int, device: torch.device) -> None:
+    `states`: those of a memory that this one follows.
+    """
+
+    def __init__(
+        self,
+        shape: DeltaShape,
+        layers: int,
+        capacity: int,
+        device: torch.device,
+        states: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         def zeros(sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros((layers, *sizes), dtype=dtype, device=device)
 
         sizes = shape.layer_shapes(capacity)
         self.capacity = capacity
-        self.s, self.conv = zeros(sizes["s"]), zeros(sizes["conv"])
+        self.s, self.conv = states or (zeros(sizes["s"]), zeros(sizes["conv"]))
         shapes = [(layers, *sizes[name]) for name in ("inputs", "k", "u")]
         self._rows = torch.zeros(sum(math.prod(shape) for shape in shapes), device=device)
         parts = torch.split(self._rows, [math.prod(shape) for shape in shapes])
@@ -168,9 +178,8 @@ class TargetBuffers:
         """Room for larger trees; committed states stay, rows of the last pass do not."""
         old, device = self.delta, target.device.torch_device
         # All of it before anything changes: where the card is full, trees of the size there was still go.
-        delta = DeltaMemory(target.delta, target.config.n_linear, capacity, device)
+        delta = DeltaMemory(target.delta, target.config.n_linear, capacity, device, (old.s, old.conv))
         features = torch.zeros(capacity, max(self.tap_width, 1), device=device)
-        delta.s, delta.conv = old.s, old.conv
         self.delta, self.features, self.capacity = delta, features, capacity
 
     @property

@@ -18,6 +18,7 @@ from dflash_core import nvrtc
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+BUS_BYTES = 32  # of a PCI address, with room to spare
 ON_CPU = "or use --device cpu"
 
 # After one of these every later call in the process fails too, whoever makes it.
@@ -57,6 +58,7 @@ class Card:
     shared_bytes: int  # most dynamic shared memory of a block
     total: int
     free: int
+    bus: str = ""  # PCI address, such as 0000:1a:00.0; empty where the driver does not tell
 
     @property
     def overlaps(self) -> bool:
@@ -196,6 +198,8 @@ def _describe(driver: Driver, device: Any) -> Card:
         )
     driver.context = driver.call(f"opening {name}", lambda: (status, context))
     free, total = driver.call("the card's memory", api.cuMemGetInfo)
+    status, *found = api.cuDeviceGetPCIBusId(BUS_BYTES, device)
+    bus = found[0].split(b"\0")[0].decode(errors="replace") if int(status) == 0 else ""
     if not total:
         raise DeviceError(
             f"{name} shows no memory at all: a vGPU limit of 0; give CUDA_DEVICE_MEMORY_LIMIT the card's size, {ON_CPU}"
@@ -208,6 +212,7 @@ def _describe(driver: Driver, device: Any) -> Card:
         attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         int(total),
         int(free),
+        bus,
     )
 
 

@@ -80,7 +80,7 @@ class DeltaLaunch:
                 return launch
         raise UnsupportedError(
             f"passes of {nodes} rows need {launches[-1].tree_shared:,} bytes of shared memory, found "
-            f"{shared_limit:,}; use a smaller budget"
+            f"{shared_limit:,}; use --device cpu"
         )
 
     @property

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
 
-from dflash_core.backends.cuda.buffers import PREFILL_ROWS
+from dflash_core.backends.cuda.buffers import PASS_ROWS, PREFILL_ROWS
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import MAX_WIDTH
 from dflash_core.config import TargetConfig
+from dflash_core.errors import DeviceError
 from dflash_core.memory import Ledger, Owner
+from dflash_core.nvml import Management
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
@@ -27,30 +31,40 @@ class CudaMachine:
     """Implements `backends.base.Machine` for a card and the target that was loaded on it."""
 
     prefill_chunk = PREFILL_ROWS
+    tree_width = MAX_WIDTH
 
     def __init__(self, device: CudaDevice, footprint: Footprint) -> None:
         self.device, self.footprint = device, footprint
         self.name = device.runtime.card.name
         self.held: dict[str, int] = {}  # what the allocator gave to weights, by owner
+        self._management: Management | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        note = self.device.programs.cache.note
+        return (note,) if note else ()
 
     def context_that_fits(self, target: Target, draft: Draft | None) -> int:
-        free = self.device.runtime.memory()[0] - SPARE
+        free = self._memory()[0] - SPARE
         context = min(CEILING, target.config.context_length)
         while context > SMALLEST_CONTEXT and sum(o.bytes for o in self.sequence(target, draft, context)) > free:
             context //= 2
         return context
 
-    def sequence(self, target: Target, draft: Draft | None, context: int) -> tuple[Owner, ...]:
-        return self.owners(target.config, draft is not None, context)
+    def sequence(
+        self, target: Target, draft: Draft | None, context: int, session: Session | None = None
+    ) -> tuple[Owner, ...]:
+        nodes = session.buffers.capacity if isinstance(session, CudaSession) else PASS_ROWS
+        return self.owners(target.config, draft is not None, context, nodes)
 
-    def owners(self, config: TargetConfig, drafted: bool, context: int) -> tuple[Owner, ...]:
-        """What a sequence of `context` positions takes, with a drafter's or without."""
-        need = self.footprint.sequence(context)
+    def owners(self, config: TargetConfig, drafted: bool, context: int, nodes: int = PASS_ROWS) -> tuple[Owner, ...]:
+        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
+        need = self.footprint.sequence(context, drafted=drafted, capacity=nodes)
         positions = f"{context:,} positions"
         owners = [
             Owner("target KV", need.kv, positions),
             Owner("states", need.states, f"{config.n_linear} gated delta net layers"),
-            Owner("scratch", need.scratch, "a tree of 64 nodes, logits, activations"),
+            Owner("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations"),
         ]
         if drafted:
             owners.append(Owner("drafter KV", need.draft_kv, positions))
@@ -65,9 +79,25 @@ class CudaMachine:
             fits, steps = (middle, steps) if need <= room else (fits, middle - 1)
         return fits * SMALLEST_CONTEXT
 
+    def _memory(self) -> tuple[int, int]:
+        """Free and total bytes, once torch has given back what it only keeps: of an engine that is gone, say."""
+        with self.device.stream():
+            torch.cuda.empty_cache()
+        return self.device.runtime.memory()
+
+    def other_processes(self) -> int:
+        """Bytes that other processes hold on the card, 0 where the driver does not tell."""
+        try:
+            if self._management is None:
+                self._management = Management()
+                weakref.finalize(self, self._management.close)
+            return self._management.held_by_others(self.device.runtime.card.bus)
+        except DeviceError:  # no library, no permission, or a container that hides processes
+            return 0
+
     def ledger(self, owners: tuple[Owner, ...], session: Session | None = None) -> Ledger:
-        free, total = self.device.runtime.memory()
-        others = other_processes()
+        free, total = self._memory() if session is None else self.device.runtime.memory()
+        others = self.other_processes()
         used = total - free
         if session is not None:
             # What the allocator has taken beyond the owners that can be told apart is scratch, its own slack included.
@@ -77,15 +107,3 @@ class CudaMachine:
             context = max(used - others - torch.cuda.memory_reserved(), 0)
             owners += (Owner("CUDA context", context, "driver, kernels, libraries"), Owner("other processes", others))
         return Ledger(self.name, owners, total, free, used - others)
-
-
-def other_processes() -> int:
-    """Bytes that other processes hold on the first card, as far as the driver tells."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
-        return sum(int(process.usedGpuMemory or 0) for process in running if process.pid != os.getpid())
-    except Exception:  # no library, no permission, or a container that hides processes
-        return 0

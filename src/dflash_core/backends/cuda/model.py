@@ -15,7 +15,9 @@ from dflash_core.backends.cuda.gdn import DeltaShape
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS
+from dflash_core.backends.cuda.state import MAX_DEPTH
 from dflash_core.config import DraftConfig, TargetConfig
+from dflash_core.errors import UnsupportedError
 from dflash_core.models.layers import Rotary
 
 
@@ -122,9 +124,14 @@ class Context:
 
 
 class DeviceDraft:
-    """The drafter's weights."""
+    """The drafter's weights. Raises UnsupportedError for a block that is longer than one pass."""
 
     def __init__(self, device: Device, upload: Upload, config: DraftConfig, half: bool = False) -> None:
+        if config.block_size > MAX_DEPTH:
+            raise UnsupportedError(
+                f"a drafter whose block has {config.block_size} positions, expected {MAX_DEPTH} at most on a card; "
+                "use --device cpu"
+            )
         self.device, self.config = device, config
         self.heads = HeadShape(config.key_length, config.head_count, config.head_count_kv, config.key_length)
         prefixes = [f"blk.{index}." for index in range(config.block_count)]

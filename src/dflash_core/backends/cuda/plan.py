@@ -6,11 +6,13 @@ every bit of a column, is the same at all widths. Mirrors kernels/matmul_launch.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, tile_type
 from dflash_core.errors import UnsupportedError
 
@@ -18,8 +20,6 @@ WARPS = 16
 MAX_SEGMENTS, MAX_SLICES, MAX_GRID = 6, 32, 256
 MAX_COLUMNS = 64
 MOST_WIDE_SLICES = 8  # that a pass of all columns at once is worth
-
-Q8_BLOCK, F16_BLOCK = 2208, 4384  # staged bytes of 8 columns and 256 k: kernels/acts.cuh
 
 # What a choice of slices is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of staged
 # activations per microsecond, and the second piece of a thread block, which starts its stream anew.
@@ -112,6 +112,12 @@ def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = Fals
 
     `slices` fixes the number of k slices (1 for a head). Raises UnsupportedError where nothing fits.
     """
+    return _plan(tuple(shapes), columns, card, half, slices)
+
+
+# A model has few shapes in many layers, and is laid out twice: to foretell what it takes, and to load it.
+@functools.cache
+def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, slices: int | None) -> Plan:
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     tiles_k = groups_of(columns)
@@ -158,7 +164,7 @@ def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = Fals
     offsets = [0]
     for blocks, _ in costs:
         offsets.append(offsets[-1] + ROWS * blocks)
-    return Plan(tuple(shapes), tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room)
+    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room)
 
 
 def _shared_bytes(tiles: int, f16: bool, columns: int) -> int:

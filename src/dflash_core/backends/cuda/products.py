@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,18 @@ class Op:
         self.bind()()
 
 
+class Ops:
+    """All that were added, for compiling and binding them at once."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.added: list[Op] = []
+
+    def add(self, launch: Launch) -> Op:
+        self.added.append(Op(self._device, launch))
+        return self.added[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Rows `begin`.. of a product: what writes their weights, and where they then lie, f16 (rows, columns)."""
@@ -49,8 +61,8 @@ class Part:
 class Products:
     """Multiplies rows by matrices held as super-tiles, through one workspace of WEIGHT_BYTES."""
 
-    def __init__(self, device: Device, workspace: Tensor, op: Callable[[Launch], Op]) -> None:
-        self._device, self._workspace, self._op = device, workspace, op
+    def __init__(self, device: Device, workspace: Tensor, ops: Ops) -> None:
+        self._device, self._workspace, self._ops = device, workspace, ops
 
     def parts(self, matrix: Matrix, columns: range | None = None) -> tuple[Part, ...]:
         """All rows of a matrix, in as few parts as the workspace allows, as even as rows of tiles are."""
@@ -71,7 +83,7 @@ class Products:
         width = tiles * GROUP
         whole = self._workspace[: len(matrices) * len(rows) * width].view(-1, width)
         ops = [
-            self._op(self._dequant(matrix, rows, first, tiles, At(whole, i * len(rows) * width)))
+            self._ops.add(self._dequant(matrix, rows, first, tiles, At(whole, i * len(rows) * width)))
             for i, matrix in enumerate(matrices)
         ]
         skipped = columns.start - first * GROUP

@@ -26,14 +26,12 @@ from dflash_core.backends.cuda.head import Head
 from dflash_core.backends.cuda.launch import At, Launch, Progress, Run
 from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
-from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.backends.cuda.state import MAX_NODES, Stop
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
-from dflash_core.backends.cuda.target_pass import TargetPass, ceil_div, norm_launch
+from dflash_core.backends.cuda.target_pass import TargetPass, ceil_div, norm_launch, width_for
 from dflash_core.decoder import plan
 from dflash_core.knobs import Knobs, Mode
 
-# Rows of the passes that are compiled: a tree takes the smallest that holds it.
-WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
 COPY_THREADS = 256
 MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with unless asked otherwise
 # Passes that only host-driven calls make need no more than a few widths.
@@ -51,11 +49,6 @@ class CudaCheckpoint:
     @property
     def nbytes(self) -> int:
         return self.s.nbytes + self.conv.nbytes
-
-
-def width_for(rows: int, widths: Sequence[int] = WIDTHS) -> int:
-    """The smallest of `widths` that holds `rows`."""
-    return next(width for width in widths if width >= rows)
 
 
 class CudaSession:
@@ -138,18 +131,19 @@ class CudaSession:
             state, kv = self.state.host, self.draft_buffers.kv
             length = self.length
             begin = length if at is None else at
-            state["root"], state["draft_window"], state["length"] = root, window, begin
-            state["absorbed"] = begin
-            state["draft_depth"] = self.draft_block - 1
-            state["stop"] = 0
-            self.state.push()
             # The block's own rows go behind the context; with `at`, where later positions stand.
             held = [t[:, :, begin : begin + self.draft_block].clone() for t in (kv.k, kv.v)] if begin < length else []
-            self._launch(("draft",), self.draft_launches)
-            logits = self.head.draft_logits(self.draft_block).to("cpu", copy=True).numpy()
-            for tensor, rows in zip((kv.k, kv.v), held):
-                tensor[:, :, begin : begin + self.draft_block] = rows
-            state["length"] = state["absorbed"] = length
+            state["root"], state["draft_window"], state["draft_depth"] = root, window, self.draft_block - 1
+            state["stop"] = Stop.RUNNING
+            state["length"] = state["absorbed"] = begin
+            try:
+                self.state.push()
+                self._launch(("draft",), self.draft_launches)
+                logits = self.head.draft_logits(self.draft_block).to("cpu", copy=True).numpy()
+            finally:
+                state["length"] = state["absorbed"] = length
+                for tensor, rows in zip((kv.k, kv.v), held):
+                    tensor[:, :, begin : begin + self.draft_block] = rows
         return logits
 
     def draft_launches(self) -> list[Launch]:
@@ -167,15 +161,17 @@ class CudaSession:
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         with self.device.stream():
-            self._absorb()
             state, delta = self.state.host, self.buffers.delta
-            state["pending"] = 0
             if checkpoint is None:
-                state["length"] = state["absorbed"] = 0
+                # Also where a turn broke off: the host's copy is then older than what the card holds, so nothing of it
+                # may be followed.
+                state["length"] = state["absorbed"] = state["pending"] = 0
                 delta.s.zero_()
                 delta.conv.zero_()
                 return
             assert isinstance(checkpoint, CudaCheckpoint), "a checkpoint of another backend"
+            self._absorb()
+            state["pending"] = 0
             state["length"] = state["absorbed"] = checkpoint.length
             delta.s.copy_(checkpoint.s)
             delta.conv.copy_(checkpoint.conv)
@@ -291,8 +287,10 @@ class CudaSession:
         self.buffers.grow(self.target, MAX_NODES)
         self._bound.clear()
         self.steps.clear()
+        torch.cuda.empty_cache()  # what was there before: nobody asks for memory of that size again
 
     def _plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        assert self.length + len(tokens) <= self.buffers.slots, "positions behind the end of the sequence's memory"
         self.state.plant(tokens, parents)
         self.state.push()
         self._rows = len(tokens)

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.events import EffectiveMode, StageTimes, StepDrafts, StepEvent, StepTree
+from dflash_core.decoder import not_finite, step_drafts
+from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree
 from dflash_core.events import Stop as StopReason
 from dflash_core.knobs import Knobs
+from dflash_core.tree import Candidates
 
 MAX_NODES = 256
 MAX_DEPTH = 64
@@ -168,7 +170,10 @@ def begin_turn(
     context_length: int,
     stop_ids: Sequence[int],
 ) -> None:
-    """Set what a turn fixes behind a prompt of `prompt_length` committed tokens; `root` is its first drawn token."""
+    """Set what a turn fixes behind a prompt of `prompt_length` committed tokens; `root` is its first drawn token.
+
+    `stop_ids`: MAX_STOP_IDS at most.
+    """
     ids = np.full(MAX_STOP_IDS, -1, np.int32)
     ids[: len(stop_ids)] = sorted(stop_ids)
     state["seed"] = knobs.seed
@@ -212,15 +217,20 @@ def step_event(
     reason: str,
     knobs: Knobs,
 ) -> StepEvent:
-    """The event that a finished RING_SLOT of shape () describes."""
-    n, depth, width = int(slot["n"]), int(slot["draft_depth"]), int(slot["width"])
+    """The event that a finished RING_SLOT of shape () describes; `knobs` are what its step ran with.
+
+    Raises NumericsError for a drafter whose probabilities are no numbers.
+    """
+    n, depth, width = int(slot["n"]), int(slot["draft_depth"]), knobs.tree_width  # all there was, also for a chain
 
     def live(name: str, count: int = n) -> list[int]:
         values: list[int] = slot[name][:count].tolist()
         return values
 
-    lowest = float(np.finfo(np.float64).min)  # a record in JSON cannot hold -inf
-    log_probs = np.maximum(slot["candidate_log_prob"][:depth, :width].astype(np.float64), lowest)
+    tokens, log_probs = (slot[name][:depth, :width] for name in ("candidate", "candidate_log_prob"))
+    if np.isnan(log_probs).any():
+        raise not_finite("drafter", int(slot["length"]) - int(slot["tokens"]))
+    drafts = Candidates(tokens.astype(np.int64), log_probs.astype(np.float64))
     return StepEvent(
         tokens=tuple(live("token", int(slot["tokens"]))),
         tree=StepTree(
@@ -238,9 +248,7 @@ def step_event(
         mode=mode,
         reason=reason,
         stop=Stop(int(slot["stop"])).reason,
-        drafts=StepDrafts(
-            tuple(map(tuple, slot["candidate"][:depth, :width].tolist())), tuple(map(tuple, log_probs.tolist()))
-        ),
+        drafts=step_drafts(drafts),
         wanted=int(slot["wanted"]),
         knobs=knobs,
     )

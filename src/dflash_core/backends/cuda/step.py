@@ -5,6 +5,7 @@ The host replays graphs ahead and reads finished steps from a ring in pinned mem
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from dflash_core.backends.cuda.launch import NULL, Argument, Launch, Progress, R
 from dflash_core.backends.cuda.state import (
     MAX_DEPTH,
     MAX_NODES,
+    MAX_STOP_IDS,
     MAX_WIDTH,
     RING_SLOT,
     Stop,
@@ -28,17 +30,18 @@ from dflash_core.backends.cuda.state import (
     step_event,
     write_knobs,
 )
-from dflash_core.decoder import Plan, plan
-from dflash_core.errors import KnobError, NumericsError
+from dflash_core.backends.cuda.target_pass import WARP, width_for
+from dflash_core.decoder import Plan, not_finite, plan, stop_at
+from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.events import Stop as StopReason
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.sampling import Sampler
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.session import CudaSession
 
-WARP = 32
+MOST_DRAFTS = MAX_NODES - 1  # of one tree: ancestor masks have a bit for the root too
 SLOTS = 8
 AHEAD = 2  # steps under way or queued while the host looks at the one before them
 
@@ -55,13 +58,10 @@ class StepKind:
     @staticmethod
     def of(knobs: Knobs, mode: str, draft_block: int, forced: bool = False) -> StepKind:
         """The smallest graph that holds the trees of these knobs."""
-        from dflash_core.backends.cuda.session import width_for
-
-        penalised = (knobs.repetition_penalty, knobs.frequency_penalty, knobs.presence_penalty) != (1.0, 0.0, 0.0)
-        drafted = {"ar": 0, "chain": min(knobs.budget, draft_block - 1), "tree": min(knobs.budget, MAX_NODES - 1)}[mode]
+        drafted = {"ar": 0, "chain": min(knobs.budget, draft_block - 1), "tree": min(knobs.budget, MOST_DRAFTS)}[mode]
         nodes = 1 + drafted
         widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
-        return StepKind(widths, mode != "ar", knobs.temperature > 0 or penalised, forced)
+        return StepKind(widths, mode != "ar", not Sampler(knobs).greedy, forced)
 
     @property
     def nodes(self) -> int:
@@ -72,12 +72,20 @@ class Steps:
     """Graphs of a session's steps, and the pinned memory they report to."""
 
     def __init__(self, session: CudaSession) -> None:
-        self.session, self.device = session, session.device
+        # Weak: the session holds this, and all memory of the card is to go as soon as nobody holds the session.
+        self._session, self.device = weakref.ref(session), session.device
         self.ring = self.device.pinned(SLOTS, RING_SLOT)
         self.cancel = self.device.pinned(1, np.int32)
         self.trace: Tensor | None = None
         self._graphs: dict[StepKind, Run] = {}
         self._drain: Run | None = None
+
+    @property
+    def session(self) -> CudaSession:
+        """Whose steps these are."""
+        session = self._session()
+        assert session is not None, "steps of a session that is gone"
+        return session
 
     def force(self, paths: Sequence[Sequence[int]] | None) -> None:
         """Have every walk take these nodes below the root, step by step and over again, whatever the target draws.
@@ -156,12 +164,15 @@ class Steps:
         return Launch("accept.cu", "accept", {}, 1, WARP, args)
 
 
-def _plan(knobs: Knobs, draft_block: int) -> Plan:
-    """What runs, and what it costs that one may not expect."""
-    settled = plan(knobs, draft_block)
+def _followed(knobs: Knobs, draft_block: int) -> tuple[Knobs, Plan]:
+    """What of `knobs` runs, and what one may not expect of it."""
+    settled, notes = plan(knobs, draft_block), list[str]()
     if knobs.temperature > 0 and knobs.top_k == 0 and knobs.top_p < 1:
-        return Plan(settled.mode, f"{settled.reason}; top_p without top_k looks at the whole vocabulary")
-    return settled
+        notes.append("top_p without top_k looks at the whole vocabulary")
+    if settled.mode == "tree" and knobs.budget > MOST_DRAFTS:
+        notes.append(f"budget {MOST_DRAFTS}: a tree holds {MAX_NODES} nodes on a card, its root among them")
+        knobs = knobs.replace(budget=MOST_DRAFTS)
+    return knobs, Plan(settled.mode, "; ".join([settled.reason, *notes]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +189,15 @@ class CudaDecoder:
 
     def __init__(self, session: CudaSession, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> None:
         self.session, self.steps = session, session.steps
-        self.stop_ids, self.context_length = stop_ids, context_length
-        if knobs.tree_width > MAX_WIDTH:
-            raise KnobError(
-                f"tree_width={knobs.tree_width}: the card keeps {MAX_WIDTH} candidates; expected 1 to {MAX_WIDTH}"
+        self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
+        self.context_length = context_length
+        if len(self.stop_ids) > MAX_STOP_IDS:
+            raise UnsupportedError(
+                f"{len(self.stop_ids)} tokens that end an answer, a card looks out for {MAX_STOP_IDS} at most; "
+                "name fewer, or use --device cpu"
             )
-        self.knobs = knobs
-        self.plan = _plan(knobs, session.draft_block)
+        check_tree_width(knobs, MAX_WIDTH)
+        self.knobs, self.plan = _followed(knobs, session.draft_block)
         self.answer: list[int] = []
         self._queue: deque[Queued] = deque()
         self._read = 0
@@ -198,26 +211,20 @@ class CudaDecoder:
 
     def first(self, logits: Logits) -> tuple[int, StopReason | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt."""
-        if not np.isfinite(logits.max()):
-            raise NumericsError(self._broken())
         length = self.session.length
+        if not np.isfinite(logits.max()):
+            raise not_finite("target", length)
         token = Sampler(self.knobs).draw(logits, length, ())
         self.answer.append(token)
-        stop: StopReason | None = None
-        if token in self.stop_ids and not self.knobs.ignore_eos:
-            stop = "stop token"
-        elif self.knobs.max_tokens <= 1:
-            stop = "max tokens"
-        elif length + 1 >= self.context_length:
-            stop = "context full"
+        stop = stop_at(token, 1, self.knobs, self.stop_ids, self.context_length - length)
         self._over = stop is not None
         return token, stop
 
     def take(self, knobs: Knobs) -> None:
         """Go on with other knobs from the next step that is not queued yet."""
         width = min(knobs.tree_width, MAX_WIDTH)
-        self.knobs = self.knobs.in_mid_turn(knobs.replace(tree_width=width))
-        self.plan = _plan(self.knobs, self.session.draft_block)
+        wanted = self.knobs.in_mid_turn(knobs.replace(tree_width=width))
+        self.knobs, self.plan = _followed(wanted, self.session.draft_block)
         if self._begun:
             with self.session.device.stream():
                 self._write_knobs()
@@ -307,7 +314,7 @@ class CudaDecoder:
         if int(slot["ready"]) != self._read + 1:
             return None
         if int(slot["stop"]) == Stop.BROKEN:
-            raise NumericsError(self._broken())
+            raise not_finite("target", self.session.length)
         slot = slot.copy()
         event = step_event(slot, self._last, queued.plan.mode, queued.plan.reason, queued.knobs)
         self._read, self._last = self._read + 1, slot
@@ -315,9 +322,3 @@ class CudaDecoder:
         self.answer += event.tokens
         self.session.state.host["length"] = event.length
         return event
-
-    def _broken(self) -> str:
-        return (
-            f"the target produced numbers that are not finite at position {self.session.length}, expected logits; "
-            "its file is damaged: get it again, or compare it with another conversion"
-        )

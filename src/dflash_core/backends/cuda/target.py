@@ -13,7 +13,7 @@ import torch
 from dflash_core import memory
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine, other_processes
+from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine
 from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -112,5 +112,5 @@ class CudaTarget(Target):
 
     def _others(self) -> str:
         """What other programs on the card could give back, as the beginning of a remedy."""
-        held = other_processes()
+        held = self.machine.other_processes()
         return f"other programs on the card hold {gib(held)}: close them, or " if held else "or "

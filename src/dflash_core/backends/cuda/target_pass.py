@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -16,12 +16,19 @@ from dflash_core.backends.cuda.model import Attention, Block, DeviceTarget, Feed
 from dflash_core.backends.cuda.projection import Acts, Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 
+# Rows of the passes that are compiled: a tree takes the smallest that holds it.
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
 WARP = 32
 SWIGLU_WARPS = 4
 ROW_BLOCKS = 5  # that share a row of a norm, where blocks can form clusters
 PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
 EMBED_THREADS = 256
 COMBINE_THREADS = 4 * WARP  # of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
+
+
+def width_for(rows: int, widths: Sequence[int] = WIDTHS) -> int:
+    """The smallest of `widths` that holds `rows`."""
+    return next(width for width in widths if width >= rows)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -1,0 +1,185 @@
+"""The public interface on a card, emulated: what is loaded, what it answers, what it holds, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from dflash_core import Knobs, load_draft, load_target
+from dflash_core.backends.cuda import target as cuda_target
+from dflash_core.backends.cuda.buffers import LIBRARY_BYTES
+from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.bench.steps import StepBench
+from dflash_core.engine import Engine, load_pair
+from dflash_core.errors import KnobError, UnsupportedError
+from dflash_core.lab.grid import parse_axes, settings
+from dflash_core.loading import CardOptions
+from dflash_tui.cli import main
+from dflash_tui.engine_session import laboratory, load_session
+from dflash_tui.session import LoadRequest
+from support import engines
+from support.device_pairs import TOLERANCE, close
+from support.emulated_device import EmulatedCard
+from support.golden import golden
+
+TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
+HALF = CardOptions(half_activations=True)
+CONTEXT = 300
+SMALL = 64 << 10  # the state struct, tables of addresses, counts
+
+pytestmark = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+
+
+@pytest.fixture(autouse=True)
+def card(monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
+    """The first card is the emulator."""
+    made = EmulatedCard()
+    monkeypatch.setattr(cuda_target, "first_device", lambda: made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_target, "first_device", EmulatedCard)
+        return load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT, card=HALF)
+
+
+def test_logits_and_hidden_states_and_drafts(engine: Engine) -> None:
+    assert engine.draft is not None
+    reference = load_target(TARGET)
+    draft, ids = load_draft(DRAFT, reference), list(range(3, 23))
+    close(engine.target.logits(ids), reference.logits(ids))
+    ours, theirs = (target.hidden(ids, [0, 2]) for target in (engine.target, reference))
+    close(ours, theirs)
+    close(engine.draft.logits(ours, 5), draft.logits(theirs, 5))
+    close(engine.target.logits([7]), reference.logits([7]))
+    longer = list(range(3, 3 + 290))  # more than one pass of 256 rows
+    close(engine.target.logits(longer), reference.logits(longer), 2 * TOLERANCE)
+
+
+def device_bytes(root: object) -> dict[int, int]:
+    """Every piece of memory that is reached from an object of ours, by address."""
+    found: dict[int, int] = {}
+    seen, todo = set[int](), [root]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            found[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
+        elif isinstance(one, dict):
+            todo += one.values()
+        elif isinstance(one, list | tuple):
+            todo += one
+        elif type(one).__module__.startswith("dflash_core"):
+            todo += vars(one).values() if hasattr(one, "__dict__") else ()
+            todo += [getattr(one, name) for name in getattr(type(one), "__slots__", ())]
+    return found
+
+
+def held(session: CudaSession) -> int:
+    """Bytes of a session, weights left out."""
+    weights = device_bytes([session.target, session.drafter])
+    return sum(size for address, size in device_bytes(session).items() if address not in weights)
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_the_ledger_counts_what_a_session_holds(engine: Engine, drafted: bool) -> None:
+    """Before anything is allocated, and when trees have grown beyond one pass; with the drafter and without."""
+    alone = Engine(engine.target, engine.draft if drafted else None, context_length=CONTEXT)
+    session = alone.session
+    assert isinstance(session, CudaSession)
+    sizes = []
+    for nodes in (64, 200):
+        session.ensure_capacity(nodes)
+        owners = {owner.name: owner for owner in alone.memory().owners}
+        sequence = ("target KV", "states", "scratch", *(("drafter KV",) if drafted else ()))
+        predicted = sum(owners[name].bytes for name in sequence) - LIBRARY_BYTES
+        assert 0 <= held(session) - predicted < SMALL
+        assert ("drafter KV" in owners) == drafted
+        assert f"a tree of {session.buffers.capacity} nodes" in owners["scratch"].detail
+        sizes.append(predicted)
+    assert sizes[0] < sizes[1]
+
+
+def test_the_weights_are_those_of_the_ledger(engine: Engine) -> None:
+    session = engine.session
+    assert isinstance(session, CudaSession)
+    owners = {owner.name: owner.bytes for owner in engine.memory().owners}
+    for name, model in (("target", session.target), ("drafter", session.drafter)):
+        assert abs(sum(device_bytes(model).values()) - owners[name]) < SMALL
+
+
+def test_a_cache_that_cannot_be_kept_is_said(card: EmulatedCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every start takes its time then, and nobody would know why."""
+    monkeypatch.setattr(CudaSession, "prepare", lambda self, progress: None)
+    assert not any("kept" in note for note in load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT).notes)
+    card.programs.cache.note = "compiled kernels cannot be kept in /nowhere (read-only); every start compiles them"
+    assert card.programs.cache.note in load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT).notes
+
+
+# ---- Refusals -------------------------------------------------------------------------------------------------------
+
+TOO_WIDE = "tree_width=9: the card keeps 8 candidates per draft position; expected 1 to 8"
+
+
+def nothing_is_read(*_: Any, **__: Any) -> None:
+    raise AssertionError("weights were read")
+
+
+def test_parameters_that_a_card_cannot_follow_are_refused_before_it_loads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cuda_target, "DeviceUpload", nothing_is_read)
+    with pytest.raises(KnobError, match=f"^{TOO_WIDE}$"):
+        load_pair(TARGET, DRAFT, "cuda", knobs=Knobs(tree_width=9))
+    files = ["--target", str(TARGET), "--draft", str(DRAFT), "--device", "cuda", "--set", "tree_width=9"]
+    for command in (["ask", "hi"], ["bench"], ["sweep", "budget=4,8", "--prompt", "hi"]):
+        assert main([*files, *command]) == 1
+        assert capsys.readouterr().err.splitlines()[-1] == f"dflash-tui: {TOO_WIDE}"
+
+
+def test_the_app_says_what_the_card_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaSession, "prepare", lambda self, progress: None)
+    request = LoadRequest(TARGET, DRAFT, "cuda", Knobs(tree_width=20), context=CONTEXT)
+    session = load_session(request, lambda phase, done: None)
+    assert "tree_width is 8 here, not 20: what the card keeps per draft position" in session.notes
+    assert session.limits.tree_width == 8
+    with pytest.raises(KnobError, match=f"^{TOO_WIDE}$"):
+        session.limits.check(Knobs(tree_width=9), {"tree_width"})
+    session.limits.check(Knobs(tree_width=9), {"budget"})
+    lab = laboratory(session._engine, "")
+    with pytest.raises(KnobError, match=f"^{TOO_WIDE}$"):
+        settings(parse_axes(["tree_width=4,9"]), Knobs(mode="tree"), lab.limits)
+
+
+def test_step_times_need_room(engine: Engine) -> None:
+    """The deepest case would otherwise write far behind the keys and values that there is room for."""
+    with pytest.raises(
+        UnsupportedError, match=r"behind up to 32,768 .* a context of 300, expected 33,280; take another"
+    ):
+        StepBench(engine)
+
+
+def test_a_drafter_with_longer_blocks_than_one_pass(engine: Engine) -> None:
+    assert engine.draft is not None
+    footprint = Footprint(engine.target.file, engine.target.config, EmulatedCard().card)
+    config = replace(engine.draft.config, block_size=65)
+    with pytest.raises(
+        UnsupportedError, match=r"^a drafter whose block has 65 positions, expected 64 at most on a card"
+    ):
+        footprint.add_draft(engine.draft.file, config)
+
+
+def test_a_card_with_too_little_shared_memory_is_told_by_the_header(card: EmulatedCard) -> None:
+    """As Turing's 64 KB: a prompt's passes of 64 rows do not fit, so nothing is loaded."""
+    card.card = Card(68, 64 << 10)
+    with pytest.raises(UnsupportedError, match=r"^passes of 64 rows need .* found 65,536; use --device cpu$"):
+        load_target(TARGET, device="cuda")

@@ -1,0 +1,43 @@
+"""What a card cannot follow is said where it is asked for: at the load, at the prompt, in the panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dflash_core.knobs import Knobs, Limits
+from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.lines import Flash
+
+from .fake import FakeSession
+from .scenes import send
+from .support import loaded, wait_until
+
+
+class NarrowSession(FakeSession):
+    """On a card that keeps eight candidates per draft position."""
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.draft_block, self.context_length, tree_width=8)
+
+
+async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlashApp]) -> None:
+    """What was asked for before it was known is taken down to that; afterwards it is refused at once."""
+    app = make_app(NarrowSession(), Knobs(tree_width=20))
+
+    def said(text: str) -> bool:
+        return text in app.chat.query_one(Flash).text
+
+    async with app.run_test(size=(120, 50)) as pilot:
+        await loaded(pilot)
+        await wait_until(pilot, lambda: said("tree_width is 8 from the next turn"))
+        assert app.chat.knobs == Knobs(tree_width=8)
+        await send(pilot, "/set tree_width=9")
+        await wait_until(pilot, lambda: said("tree_width=9: the card keeps 8 candidates per draft position"))
+        await pilot.press("f2")
+        row = app.chat.inspector.params_panel.row("tree_width")
+        row.focus()
+        await pilot.press("1", "2", "enter")
+        await wait_until(pilot, lambda: said("tree_width=12: the card keeps 8 candidates per draft position"))
+        assert app.chat.knobs == Knobs(tree_width=8)
+        assert row.value == 8

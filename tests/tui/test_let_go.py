@@ -1,0 +1,69 @@
+"""A model that another takes the place of is gone before that one is loaded: a card has no room for two."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dflash_core.errors import KernelError
+from dflash_core.knobs import Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.background import Background
+from dflash_tui.engine_session import EngineSession, load_session
+from dflash_tui.session import LoadRequest, Progress
+
+from .support import ask, idle, loaded, wait_until
+
+DATA = Path(__file__).parents[1] / "golden" / "data"
+PAIR = LoadRequest(DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash", "cpu", Knobs(max_tokens=4, budget=3), context=512)
+
+
+class Half:
+    """What a load that fails has on the card by then."""
+
+
+def test_a_load_that_fails_holds_nothing() -> None:
+    """At once, not when the collector comes round: the next load wants the room."""
+    held: list[weakref.ref[Half]] = []
+
+    class Failing(Background):
+        def work(self) -> None:
+            half = Half()
+            held.append(weakref.ref(half))
+            raise KernelError("the GPU gave up in embed") from None
+
+    gc.disable()
+    try:
+        load = Failing("dflash-load")
+        load.start()
+        assert load.join(10)
+        assert str(load.error) == "the GPU gave up in embed"
+        assert held[0]() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("command", ["/reload", "/load"])
+async def test_the_old_model_goes_first(make_app: Callable[..., DFlashApp], command: str) -> None:
+    models: list[weakref.ref[object]] = []
+    left: list[int] = []
+
+    def load(progress: Progress) -> EngineSession:
+        left.append(sum(model() is not None for model in models))
+        session = load_session(PAIR, progress)
+        models.extend(map(weakref.ref, (session, session._engine, session._engine.session)))
+        return session
+
+    app = make_app(load=load, loaders=lambda request: load)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await ask(pilot, f"{command} {PAIR.target}" if command == "/load" else command)
+        await wait_until(pilot, lambda: len(left) == 2)
+        await loaded(pilot)
+    assert left == [0, 0]
