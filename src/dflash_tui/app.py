@@ -17,16 +17,15 @@ from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import Event, Key, Paste
 from textual.screen import Screen
 from textual.widgets import TextArea
 
-from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_core.resources import themes_dir
-from dflash_tui.config import Config, ConfigError, config_folder, remember, user_file
+from dflash_tui.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
 from dflash_tui.flow import fault, keep_trace
 from dflash_tui.history import History, data_folder
-from dflash_tui.keys import remapped
+from dflash_tui.keys import is_nowhere, nowhere, remapped
 from dflash_tui.log import LOG
 from dflash_tui.notices import desktop_notice
 from dflash_tui.screens.chat import ChatScreen
@@ -34,7 +33,7 @@ from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.starting import arguments_again
-from dflash_tui.themes import load_themes
+from dflash_tui.themes import installed, load_themes, unknown_theme
 from dflash_tui.widgets.prompt import Prompt
 
 JOIN_S = 2.0  # how long quitting waits for a step that is under way
@@ -69,8 +68,7 @@ class DFlashApp(App[int]):
         super().__init__()
         self.config = config or Config()
         self.settings = self.config.settings
-        self.actions, self._keymap_wanted, bad_keys = remapped(self.settings.keys)
-        self._problems = [*self.config.problems, *(f"[keys] {problem}" for problem in bad_keys)]
+        self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
         self._wanted_theme = theme or self.settings.theme
         self._theme_dirs = theme_dirs
         self._away = self._tells_focus = False
@@ -87,20 +85,25 @@ class DFlashApp(App[int]):
     async def on_mount(self) -> None:
         self._heed_signals()
         problems = self._load_themes()
-        self.set_keymap(self._keymap_wanted)
+        self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await self.push_screen(self.chat)
         if self._first_run:
             await self.push_screen(ModelsScreen(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
-        for title, lines in (("Themes left out", problems), ("Settings left out", self._problems)):
+        for title, lines in (("Themes left out", problems), ("Settings left out", self.config.problems)):
             for line in lines:
                 LOG.warning("%s", line)
             if lines:
                 # One toast for all of them, on the screen that stays.
                 more = [f"and {len(lines) - TOLD} more in the log: /log"] if len(lines) > TOLD else []
-                text = "\n".join([*lines[:TOLD], *more])
+                text = "\n".join([*lines[:TOLD], *more]).replace(str(Path.home()), "~")
                 self.notify(text, title=title, severity="warning", timeout=10, markup=False)
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, (Key, Paste)) and not event.is_forwarded and self.chat in self.screen_stack[-1:]:
+            self.chat.take_text(event)
+        await super().on_event(event)
 
     def _tell_watchers(self) -> None:
         """Say once why what watches the turns, a trace for one, has given up."""
@@ -109,29 +112,23 @@ class DFlashApp(App[int]):
             self.notify(watcher.problem, title="Trace", severity="warning", timeout=15, markup=False)
 
     def _load_themes(self) -> list[str]:
-        problems: list[str] = []
-        folders = list(self._theme_dirs) if self._theme_dirs is not None else []
-        if self._theme_dirs is None:
-            try:
-                folders.append(themes_dir())
-            except DFlashError as error:
-                problems.append(str(error))
-            folders.append(config_folder() / "themes")
-        found = load_themes(folders)
-        problems += found.problems
+        found = installed() if self._theme_dirs is None else load_themes(self._theme_dirs)
         for theme in found.themes:
             self.register_theme(theme)
-        if self._wanted_theme in self.available_themes:
-            self.theme = self._wanted_theme
-        elif not problems:
-            problems.append(f"theme {self._wanted_theme!r} is unknown; using {self.theme}")
-        return problems
+        wanted = self._wanted_theme
+        unknown = unknown_theme(wanted, self.available_themes, self.config.origins.get("theme", ""))
+        self.theme = next((name for name in (wanted, DEFAULT_THEME) if name in self.available_themes), self.theme)
+        return [*filter(None, [unknown]), *found.problems]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         # Our own table has help and quit; the built-in entries of that name would be doubles.
         for command in super().get_system_commands(screen):
             if command.title not in ("Quit", "Keys", "Screenshot", "Maximize", "Minimize", "Theme"):
                 yield command
+
+    def get_key_display(self, binding: Binding) -> str:
+        # In the footer an action without a key is still there to be clicked.
+        return "" if is_nowhere(binding.key) else super().get_key_display(binding)
 
     def open_model(self, target: Path | None, draft: Path | None) -> tuple[Loader, str]:
         """What loads another pair, and its name until it is loaded."""
@@ -203,6 +200,7 @@ class DFlashApp(App[int]):
 
     async def action_quit(self) -> None:
         """Quit; while an answer is written, ask once."""
+        self.clear_notifications()  # they may lie over the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)
         elif self.chat.flow.busy:
@@ -286,6 +284,8 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
 
 def open_app(app: DFlashApp) -> int:
     """Run an app in the terminal until it is left; returns the exit code."""
+    for name in ("COLUMNS", "LINES"):  # where a shell exports them, they would stand against every resize
+        os.environ.pop(name, None)
     code = app.run(mouse=app.settings.mouse)
     if code is None:
         code = app.return_code or 0

@@ -120,6 +120,7 @@ def load_config(
     if "draft" in plain and _rank(origins.get("target", "")) > _rank(origins["draft"]):
         # A drafter belongs to the target that it was named with.
         del plain["draft"], origins["draft"]
+    keys = _without_clashes(keys, origins, problems)
     return Config(Settings(**plain, knobs=Knobs().replace(**knobs), keys=keys), origins, tuple(problems))
 
 
@@ -234,7 +235,7 @@ def _reader(name: str) -> Callable[[Any, Path], Any] | None:
     if table == "knobs" and inner in SPEC:
         return lambda value, folder: _knob(inner, value)
     if table == "keys" and inner:
-        return lambda value, folder: _keys(value)
+        return lambda value, folder: _keys(inner, value)
     return None
 
 
@@ -267,10 +268,27 @@ def _knob(name: str, value: Any) -> Value:
         raise _BadValueError(str(error)) from None
 
 
-def _keys(value: Any) -> str:
+def _keys(id: str, value: Any) -> str:
+    from dflash_tui.keys import KeysError, checked  # brings Textual, which few commands need
+
     if not isinstance(value, str):
-        raise _BadValueError(f'found {value!r}, expected keys by commas, such as "ctrl+r,f7"')
-    return value
+        raise _BadValueError(f'found {value!r}, expected keys by commas, such as "ctrl+r,f10"')
+    try:
+        return checked(id, value)
+    except KeysError as error:
+        raise _BadValueError(str(error)) from None
+
+
+def _without_clashes(keys: Mapping[str, str], origins: dict[str, str], problems: list[str]) -> dict[str, str]:
+    """The keys that can be together; the others lose their origin and are named."""
+    if not keys:
+        return {}
+    from dflash_tui.keys import clashing
+
+    clashes = clashing(keys)
+    for id, why in clashes.items():
+        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default stands")
+    return {id: value for id, value in keys.items() if id not in clashes}
 
 
 def _near(name: str) -> str:

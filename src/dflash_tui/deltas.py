@@ -4,7 +4,7 @@ knobs were changed on the way."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dflash_core.events import StepEvent
@@ -37,11 +37,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one setting gave."""
+    """What one setting gave. `models` are the file names of target and drafter."""
 
     knobs: Knobs
     tokens_per_second: float
     acceptance_length: float
+    models: tuple[str, str]
 
 
 def stretches(record: TurnRecord) -> tuple[Stretch, ...]:
@@ -64,15 +65,15 @@ def measured(record: TurnRecord) -> Measured | None:
     """A turn as a measure of its setting; None where it was changed on the way, or took no step."""
     if record.report is None or len(stretches(record)) != 1:
         return None
-    stats = record.report.stats
-    return Measured(record.steps[0].knobs, stats.tokens_per_second, stats.acceptance_length)
+    stats, models = record.report.stats, (record.start.target, record.start.draft)
+    return Measured(record.steps[0].knobs, stats.tokens_per_second, stats.acceptance_length, models)
 
 
-def against_earlier(mine: Measured, earlier: Sequence[Measured]) -> str:
-    """A line that compares a turn with the newest of `earlier` that ran otherwise; nothing where there is none."""
-    for other in reversed(earlier):
+def against_earlier(mine: Measured, earlier: Iterable[Measured]) -> str:
+    """A line that compares a turn with the first of `earlier` where the same models ran otherwise; "" without one."""
+    for other in earlier:
         named = differing(other.knobs, mine.knobs)
-        if named:
+        if named and other.models == mine.models:
             return _compared(other, mine, f"against {_values(named, other.knobs)}")
     return ""
 

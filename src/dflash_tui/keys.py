@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from textual.binding import Binding
+from textual.keys import REPLACED_KEYS, Keys, key_to_character
 from textual.widgets import TextArea
+
+from dflash_core.errors import DFlashError
 
 _NAMES = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "comma": ",", "full_stop": ".", "slash": "/"}
 _NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]"}
@@ -134,56 +137,112 @@ ACTIONS: tuple[Action, ...] = (
 
 FIXED = frozenset(one.id for one in ACTIONS if not one.action)
 """Keys that a widget handles itself, and the palette's."""
+_KNOWN = {one.id: one for one in ACTIONS}
 _EDITING = {key for one in TextArea.BINDINGS if isinstance(one, Binding) for key in one.key.split(",")}
-_KEY = re.compile(r"((ctrl|alt|shift|super|meta)\+)*([a-z0-9_]+)")
+_NOWHERE = "no_key_for_"
+_MODIFIERS = frozenset(("ctrl", "alt", "shift", "super", "meta"))
+_NAMED = frozenset(key.value for key in Keys if key.value.isalnum()) | frozenset(REPLACED_KEYS)
+
+
+class KeysError(DFlashError):
+    """Keys that an action cannot have."""
+
+
+def checked(id: str, keys: str) -> str:
+    """A user's keys for an action, by commas, as the keymap has them; "" takes its keys away. Raises KeysError."""
+    names = list(dict.fromkeys(key.strip().lower() for key in keys.split(",") if key.strip()))
+    if id not in _KNOWN:
+        near = difflib.get_close_matches(id, list(_KNOWN), n=1)
+        raise KeysError("no such action" + (f"; did you mean {near[0]}?" if near else ""))
+    if id in FIXED:
+        raise KeysError("its keys are fixed")
+    for key in names:
+        if not _is_key(key):
+            raise KeysError(f"{key!r} is no key; write it as ctrl+r, f10 or alt+up")
+        if key in ("ctrl+h", "ctrl+i", "ctrl+m"):
+            raise KeysError(f"terminals send {key} as another key; choose one that arrives")
+        if _KNOWN[id].scope == "chat" and (key in _EDITING or len(key) == 1):
+            raise KeysError(f"the prompt needs {key} for typing; choose another key")
+    return ",".join(names)
+
+
+def _is_key(key: str) -> bool:
+    *modifiers, last = key.split("+")
+    named = last.isalnum() if len(last) == 1 else last in _NAMED or key_to_character(last) is not None
+    return named and _MODIFIERS.issuperset(modifiers)
+
+
+def clashing(keymap: Mapping[str, str]) -> dict[str, str]:
+    """Of a user's checked keys those that another action of the same screen has: by id, why they cannot be."""
+    left, found = dict(keymap), dict[str, str]()
+    while clash := _clash(left):
+        found[clash[0]] = clash[1]
+        del left[clash[0]]  # its default keys count again, and may be what another was given
+    return found
+
+
+def _clash(keymap: Mapping[str, str]) -> tuple[str, str] | None:
+    owners: dict[tuple[str, str], str] = {}
+    for one in sorted(ACTIONS, key=lambda one: one.id in keymap):
+        for key in filter(None, keymap.get(one.id, one.keys).split(",")):
+            owner = owners.setdefault((one.scope, key), one.id)
+            if owner != one.id and owner in keymap:
+                return one.id, f"{key} was given to {owner} too; that one keeps it"
+            if owner != one.id:
+                return one.id, f"{key} belongs to {owner}; give that one another key first"
+    return None
 
 
 def remapped(wanted: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, str], list[str]]:
     """The actions with a user's keys, the keymap that makes them so, and a line for each entry that is left out.
 
-    `wanted` maps ids to keys by commas; "" takes an action's keys away. A key that two actions of one screen would
-    have is refused, and so is one that no terminal sends.
+    A key that two actions of one screen would have is refused, and so is one that no terminal sends.
     """
-    known = {one.id: one for one in ACTIONS}
     keymap: dict[str, str] = {}
     problems: list[str] = []
     for id, keys in wanted.items():
-        names = [key.strip().lower() for key in keys.split(",") if key.strip()]
-        if id not in known:
-            near = difflib.get_close_matches(id, list(known), n=1)
-            problems.append(f"{id}: no such action" + (f"; did you mean {near[0]}?" if near else ""))
-        elif id in FIXED:
-            problems.append(f"{id}: its keys are fixed")
-        elif wrong := next((key for key in names if not _KEY.fullmatch(key)), None):
-            problems.append(f"{id}: {wrong!r} is no key; write it as ctrl+r, f10 or alt+up")
-        elif dead := next((key for key in names if key in ("ctrl+h", "ctrl+i", "ctrl+m")), None):
-            problems.append(f"{id}: terminals send {dead} as another key; choose one that arrives")
-        elif known[id].scope == "chat" and (
-            taken := next((key for key in names if key in _EDITING or len(key) == 1), "")
-        ):
-            problems.append(f"{id}: the prompt needs {taken} for typing; choose another key")
-        else:
-            keymap[id] = ",".join(names)
-    owners: dict[tuple[str, str], str] = {}
-    for one in sorted(ACTIONS, key=lambda one: one.id in keymap):
-        for key in keymap.get(one.id, one.keys).split(","):
-            owner = owners.setdefault((one.scope, key), one.id) if key else one.id
-            if owner != one.id and one.id in keymap and owner not in keymap:
-                problems.append(f"{one.id}: {key} belongs to {owner}; give that one another key first")
-                del keymap[one.id]
-                break
-            if owner != one.id and one.id in keymap:
-                problems.append(f"{one.id}: {key} was given to {owner} too; that one keeps it")
-                del keymap[one.id]
-                break
+        try:
+            keymap[id] = checked(id, keys)
+        except KeysError as error:
+            problems.append(f"{id}: {error}")
+    for id, why in clashing(keymap).items():
+        del keymap[id]
+        problems.append(f"{id}: {why}")
     actions = tuple(dataclasses.replace(one, keys=keymap.get(one.id, one.keys)) for one in ACTIONS)
     return actions, keymap, problems
+
+
+def actions_of(app: object) -> Sequence[Action]:
+    """The actions with the keys that they have in an app."""
+    return getattr(app, "actions", ACTIONS)
+
+
+def retold(text: str, app: object) -> str:
+    """A text that calls keys by their defaults, with those that their actions have in `app`."""
+    now: dict[str, str] = {}
+    for one, mine in zip(ACTIONS, actions_of(app)):
+        if one.keys and one.keys != mine.keys and one.scope == "chat":
+            instead = mine.shown.split("  ")[0] or (f"/{one.slash}" if one.slash else f"Ctrl+P {one.label}")
+            now |= dict.fromkeys(one.shown.split("  "), instead)
+    if not now:
+        return text
+    return re.sub(rf"(?<![\w+])({'|'.join(map(re.escape, now))})(?!\w)", lambda found: now[found[1]], text)
+
+
+def nowhere(id: str) -> str:
+    """The key of an action that has none. No terminal sends it, but Textual binds nothing without, and only what is
+    bound can be given another key."""
+    return f"{_NOWHERE}{id}"
+
+
+def is_nowhere(key: str) -> bool:
+    return key.startswith(_NOWHERE)
 
 
 def bindings(scope: str = "chat") -> list[Binding]:
     """The key bindings of one screen. Ids are stable, so that keys can be remapped."""
     return [
-        Binding(one.keys, one.action, one.label, id=one.id, show=one.footer)
+        Binding(one.keys or nowhere(one.id), one.action, one.label, id=one.id, show=one.footer)
         for one in ACTIONS
-        if one.scope == scope and one.action and one.keys and not one.action.startswith("app.")
+        if one.scope == scope and one.action and not one.action.startswith("app.")
     ]

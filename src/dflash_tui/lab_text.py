@@ -12,7 +12,7 @@ from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import Row, best, rows
 from dflash_core.lab.versus import Versus
 from dflash_core.lab.whatif import Curve, Point
-from dflash_tui.widgets.bars import meter, seconds, speed
+from dflash_tui.widgets.bars import counted, meter, seconds, speed
 from dflash_tui.widgets.plot import Mark
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
@@ -117,8 +117,8 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
     left_out, its = result.excluded, rows(result)
     prompts = len(result.prompts) - len(left_out)
     lines = [
-        f"{len(result.trials)} runs: {prompts} {_plural(prompts, 'prompt')}, {result.repeats} "
-        f"{_plural(result.repeats, 'repeat')}, settings taking turns; warm-up not counted"
+        f"{counted(len(result.trials), 'run')}: {counted(prompts, 'prompt')}, "
+        f"{counted(result.repeats, 'repeat')}, settings taking turns; warm-up not counted"
     ]
     if not result.complete:
         so_far = "so far" if running else "cut short"
@@ -126,13 +126,13 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
     if left_out:
         first = "; ".join(f"{one.name}: {one.reason}" for one in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
-        lines.append(f"{len(left_out)} {_plural(len(left_out), 'prompt')} left out ({first}{more})")
+        lines.append(f"{counted(len(left_out), 'prompt')} left out ({first}{more})")
     scored = sum(row.right[1] for row in its)
     if scored:
         lines.append(f"answers right: {sum(row.right[0] for row in its)} of {scored} that could be scored")
     other = sum(row.other_text for row in its)
     if other:
-        lines.append(f"{other} {_plural(other, 'run')} gave another text than the first so sampled (a near-tie)")
+        lines.append(f"{counted(other, 'run')} gave another text than the first so sampled (a near-tie)")
     if any(row.versus_best and row.versus_best.verdict == "too few pairs" for row in its):
         lines.append(f"a difference needs {FEWEST_PAIRS} pairs to be more than noise: more prompts, or more repeats")
     return lines
@@ -149,7 +149,8 @@ def best_line(it: Curve) -> str:
     """The finding of a what-if curve in one line."""
     top, now = it.best, it.at(it.current)
     if top is None:
-        return "best: not known, only steps of one budget have been timed; m times others"
+        timed = "only steps of one budget" if it.measured else "too few steps"
+        return f"best: not known, {timed} have been timed; m times others"
     text = f"best: budget {top.budget}, {_speed(top)}"
     if now is not None and now.tok_s and top.tok_s and now is not top:
         text += f"; now {it.current}, {_speed(now)}: {percent(top.tok_s / now.tok_s - 1)} with the best"
@@ -162,7 +163,8 @@ def sources(it: Curve) -> str:
         return "ms per step: not timed yet"
     shown = it.measured if len(it.measured) <= 8 else (*it.measured[:7], "…")
     nodes = ",".join(map(str, shown))
-    return f"ms timed at {nodes} draft tokens; ~ interpolated, ≈ beyond them"
+    unknown = "; ? not known, m times them" if any(point.ms is None for point in it.points) else ""
+    return f"ms timed at {nodes} draft tokens; ~ interpolated, ≈ beyond them{unknown}"
 
 
 def point_ms(point: Point) -> str:
@@ -175,7 +177,7 @@ def point_ms(point: Point) -> str:
 def finding(it: Versus, labels: Sequence[str]) -> str:
     """Which of two settings is faster, and how sure that is, in one line."""
     one = it.figures[0].comparison
-    counts = f"{max(one.wins, one.losses)} of {one.n} {_plural(one.n, 'pair')}, sign test p = {one.p:.2g}"
+    counts = f"{max(one.wins, one.losses)} of {counted(one.n, 'pair')}, sign test p = {one.p:.2g}"
     if not one.matters:
         why = f"{one.n} of the {FEWEST_PAIRS} pairs that it takes" if one.verdict == "too few pairs" else counts
         return f"no difference beyond noise so far: B {percent(one.difference)} ({why})"
@@ -204,10 +206,6 @@ def same_text(it: Versus) -> str:
 
 def _speed(point: Point) -> str:
     return f"{SURE[point.source or 'measured']}{speed(point.tok_s or 0)} tok/s"
-
-
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"
 
 
 def whatif_table(points: Sequence[Point], current: int, top: Point | None) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterable
@@ -11,6 +12,10 @@ from typing import Any
 
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
+
+from dflash_core.errors import DFlashError
+from dflash_core.resources import themes_dir
+from dflash_tui.config import DEFAULT_THEME, config_folder, line_of
 
 _COLORS = (
     "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel",
@@ -29,7 +34,32 @@ class Themes:
 
 
 class _BadThemeError(Exception):
-    pass
+    """`field` is the entry that is wrong, dotted, where there is one."""
+
+    def __init__(self, what: str, field: str = "") -> None:
+        super().__init__(what)
+        self.field = field
+
+
+def installed() -> Themes:
+    """Our themes, and those of the user's configuration folder."""
+    try:
+        ours, problems = [themes_dir()], []
+    except DFlashError as error:
+        ours, problems = [], [str(error)]
+    found = load_themes([*ours, config_folder() / "themes"])
+    return Themes(found.themes, (*problems, *found.problems))
+
+
+def unknown_theme(name: str, known: Iterable[str], origin: str = "") -> str:
+    """A line for a theme that there is none of; empty where there is one. `origin`: where it was asked for."""
+    names = sorted(known)
+    if name in names:
+        return ""
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "/theme lists them"
+    where = f"{origin}: " if origin else ""
+    return f"{where}theme {name!r} is unknown; {hint}; {DEFAULT_THEME} stands"
 
 
 def load_themes(folders: Iterable[Path]) -> Themes:
@@ -39,42 +69,47 @@ def load_themes(folders: Iterable[Path]) -> Themes:
     for folder in folders:
         for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
             try:
-                theme = _read(path)
-            except (_BadThemeError, OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                text = path.read_text(encoding="utf-8")
+                theme = _read(text, path.stem)
+            except _BadThemeError as error:
+                line = f", line {line_of(text, error.field)}" if error.field else ""
+                problems.append(f"{path.name}{line}: {error}")
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 problems.append(f"{path.name}: {' '.join(str(error).split())}")
             else:
                 found[theme.name] = theme
     return Themes(tuple(found.values()), tuple(problems))
 
 
-def _read(path: Path) -> Theme:
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
+def _read(text: str, stem: str) -> Theme:
+    table = tomllib.loads(text)
     unknown = sorted(set(table) - _KNOWN)
     if unknown:
-        raise _BadThemeError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(_KNOWN))}")
-    name = table.get("name", path.stem)
+        raise _BadThemeError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(_KNOWN))}", unknown[0])
+    name = table.get("name", stem)
     if not isinstance(name, str) or not name:
-        raise _BadThemeError(f"name is {name!r}; expected text")
+        raise _BadThemeError(f"name is {name!r}; expected text", "name")
     dark = table.get("dark", True)
     if not isinstance(dark, bool):
-        raise _BadThemeError(f"dark is {dark!r}; expected true or false")
+        raise _BadThemeError(f"dark is {dark!r}; expected true or false", "dark")
     if "primary" not in table:
         raise _BadThemeError("no primary color; expected at least primary")
     colors: dict[str, Any] = {key: _color(key, table[key]) for key in _COLORS if key in table}
     variables = table.get("variables", {})
     if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
-        raise _BadThemeError('variables is not a table of texts; expected [variables] with name = "value"')
+        raise _BadThemeError('variables is not a table of texts; expected [variables] with name = "value"', "variables")
     _check_variables(variables)
     return Theme(name=name, dark=dark, variables=dict(variables), **colors)
 
 
-def _color(key: str, value: object) -> str:
+def _color(key: str, value: object, table: str = "") -> str:
+    expected = _BadThemeError(f'{key} is {value!r}; expected a color such as "#5ec8b0"', table + key)
     if not isinstance(value, str):
-        raise _BadThemeError(f'{key} is {value!r}; expected a color such as "#5ec8b0"')
+        raise expected
     try:
         Color.parse(value)
     except ColorParseError:
-        raise _BadThemeError(f'{key} is {value!r}; expected a color such as "#5ec8b0"') from None
+        raise expected from None
     return value
 
 
@@ -83,9 +118,10 @@ def _check_variables(variables: dict[str, str]) -> None:
     for key, value in variables.items():
         word, _, opacity = value.partition(" ")
         if word.startswith("#"):
-            _color(key, word)
+            _color(key, word, "variables.")
             if opacity and not _OPACITY.fullmatch(opacity.strip()):
-                raise _BadThemeError(f"{key} is {value!r}; expected a color, or a color and its opacity in percent")
+                expected = "expected a color, or a color and its opacity in percent"
+                raise _BadThemeError(f"{key} is {value!r}; {expected}", f"variables.{key}")
 
 
 assert {field.name for field in fields(Theme)} >= _KNOWN

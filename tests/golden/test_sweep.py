@@ -223,7 +223,7 @@ class TestCommand:
             stdout, stderr = running.communicate(timeout=60)
         assert running.returncode == 130
         assert "cut short: only runs that every setting has are compared" in stdout
-        assert "interrupted; the 6 runs so far are kept" in stderr
+        assert "interrupted; kept: 6 runs" in stderr
         data = json.loads(path.read_text())
         assert data["complete"] is False
         assert len(data["trials"]) == 6

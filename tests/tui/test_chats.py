@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from textual.pilot import Pilot
 
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
+from dflash_core.record import lines
 from dflash_tui.app import DFlashApp
 from dflash_tui.branches import Node
 from dflash_tui.journal import Journal, Place
@@ -20,6 +22,7 @@ from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.store import Card, Store
 from support.stored import a_report, talk, titles
+from support.turns import step_of, turn_of
 
 from .fake import ANSWER, FakeSession
 from .support import ask, bare_text, idle, loaded, screen_text, settled, shows, wait_until
@@ -103,6 +106,32 @@ async def test_a_conversation_opened_before_the_model_is_there(make_app: MakeApp
         await pilot.press("ctrl+o", "enter")
         await loaded(pilot)
         assert contents(session) == ["first question", "answer"]
+        await shows(pilot, "it was with demo pair")
+
+
+async def test_a_conversation_that_the_app_begins_with_has_its_figures(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", ANSWER)
+        begun = app.chat.flow.record
+        resumed = app.chat.keeping.resumable
+    opened = threading.Event()
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        opened.wait(10)
+        return FakeSession()
+
+    app = make_app(load=load, resume=resumed)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "resumed: one")
+        assert "it was with" not in screen_text(app), "no model is loaded yet to tell from"
+        opened.set()
+        await loaded(pilot)
+        await shows(pilot, "Last turn", "steps/s")
+        assert app.chat.flow.record == begun
+        assert "it was with" not in screen_text(app)
 
 
 async def test_a_long_conversation_comes_back_with_its_beginning_as_text(make_app: MakeApp, store: Store) -> None:
@@ -342,7 +371,7 @@ async def test_search_rename_and_delete(make_app: MakeApp, three: Store) -> None
         assert len(titles(three)) == 2
         await pilot.press("slash", "escape")
         await shows(pilot, "2 conversations")
-        await pilot.press("escape", "escape")
+        await pilot.press("escape")
         await wait_until(pilot, lambda: not isinstance(app.screen, ChatsScreen))
 
 
@@ -433,6 +462,34 @@ async def test_a_conversation_that_was_cut_off_is_offered(make_app: MakeApp, sto
         await idle(pilot)
         await shows(pilot, "‹2/2›")
         assert contents(session) == ["first question", "answer", "second question", ANSWER]
+
+
+async def test_a_cut_off_answer_brings_its_parameters_back(make_app: MakeApp, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "data" / "journal")
+    journal.begin(Place("c", "q", "a", "a question", None, "Qwen3.5-demo Q8_0 + DFlash-b16"))
+    knobs = Knobs(budget=40, p_min=0.1)
+    for line in [*lines(turn_of([step_of(knobs=knobs)], knobs=knobs))][:-1]:
+        journal.line(line)
+    assert journal._lock is not None
+    journal._lock.close()
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "The program ended in the middle of an answer: a question")
+        await pilot.press("enter")
+        await shows(pilot, CUT_OFF)
+        await wait_until(pilot, lambda: app.chat.knobs == knobs)
+
+
+async def test_a_new_conversation_has_no_figures_yet(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "answer one")
+        await shows(pilot, "Last turn")
+        await pilot.press("ctrl+n")
+        await shows(pilot, "No turn yet", "– tok/s")
 
 
 async def test_a_long_question_is_asked_whole(make_app: MakeApp) -> None:

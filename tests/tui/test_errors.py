@@ -34,7 +34,7 @@ async def test_a_load_failure_is_explained_and_can_be_retried(make_app: MakeApp,
     app = make_app(load=load)
     async with app.run_test(size=size) as pilot:
         await wait_until(pilot, lambda: bool(app.chat.query(Note)))
-        await shows(pilot, "the model did not load: x.gguf is not a GGUF", "Ctrl+R loads again")
+        await shows(pilot, "the model did not load: x.gguf is not a GGUF", "Ctrl+R loads again, /load another")
         await ask(pilot, "hi")
         assert app.chat.prompt.text == "hi"
         await shows(pilot, "your text stays here")

@@ -130,6 +130,8 @@ async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
         provider = ActionProvider(app.chat)
         hits = [hit async for hit in provider.search("retry")]
         assert [hit.text for hit in hits][:1] == ["Retry"]
+        by_help = [hit.text for hit in sorted([hit async for hit in provider.search("budget")], key=lambda h: -h.score)]
+        assert {"Smaller tree", "Larger tree", "What if"} <= set(by_help), "by what they do, not by their names alone"
         here = [one for one in ACTIONS if one.action and one.scope == "chat"]
         assert len([hit async for hit in provider.discover()]) == len(here)
 
@@ -172,6 +174,7 @@ async def test_slash_sets(make_app: MakeApp, typed: str, expected: Knobs) -> Non
     ("typed", "said"),
     [
         ("/rety", "unknown command /rety; did you mean /retry?"),
+        ("/", "not a command: /; /help lists them"),
         ("/zzzz", "unknown command /zzzz; /help lists the commands"),
         ("/set budget 999", "budget=999: expected 1 to 256"),
         ("/set bugdet 9", "unknown parameter 'bugdet'; did you mean budget?"),

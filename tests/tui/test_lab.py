@@ -222,7 +222,7 @@ class TestSweep:
             done = len(screen.result.trials)
             assert 0 < done < 100
             assert not screen.result.complete
-            assert said(screen) == f"cut short; {done} runs are kept"
+            assert said(screen) == f"cut short; kept: {done} runs"
             assert "cut short: only runs" in screen_text(app)
             await pilot.press("e")
             field = screen.query_one("#lab-what", Input)

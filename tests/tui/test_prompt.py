@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from textual.events import Paste
+from textual.events import Key, Paste
 
+from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.history import History
+from dflash_tui.widgets.knob_row import KnobRow
 
 from .fake import FakeSession
 from .support import ask, idle, loaded, shows, wait_until
@@ -168,6 +170,36 @@ async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> Non
         assert app.chat.knobs.budget == 30, "digits belong to a slider"
         await pilot.press("x")
         assert app.chat.prompt.text == "h ix"
+
+
+@pytest.mark.parametrize("where", ["transcript", "slider"])
+async def test_text_that_comes_fast_is_all_the_prompts(make_app: MakeApp, where: str) -> None:
+    """As from a terminal that sends a burst: no key waits until the one before it has been dealt with."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        if where == "slider":
+            await pilot.press("f2")
+            await wait_until(pilot, lambda: isinstance(app.focused, KnobRow))
+        else:
+            app.chat.transcript.focus()
+            await pilot.pause()
+        text = "/set max_tokens 400"
+        for character in text:
+            app.post_message(Key(character if character.isalnum() else "unnamed", character))
+        await wait_until(pilot, lambda: app.chat.prompt.text == text)
+        assert app.chat.knobs == Knobs()
+
+
+async def test_a_paste_goes_to_the_prompt_wherever_the_focus_is(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        await wait_until(pilot, lambda: isinstance(app.focused, KnobRow))
+        app.post_message(Paste("three\nlines\nof it"))
+        await wait_until(pilot, lambda: app.chat.prompt.text == "three\nlines\nof it")
+        assert app.focused is app.chat.prompt
 
 
 async def test_two_running_apps_do_not_lose_each_others_text(make_app: MakeApp) -> None:

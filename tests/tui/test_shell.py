@@ -12,6 +12,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
+from dflash_core.errors import FormatError
 from dflash_tui import log
 from dflash_tui.app import DFlashApp
 from dflash_tui.commands import slash
@@ -20,7 +21,7 @@ from dflash_tui.config import Config, Settings, config_folder, load_config, user
 from dflash_tui.notices import desktop_notice
 from dflash_tui.screens.models import ModelsScreen, nearby
 from dflash_tui.screens.themes import ThemesScreen
-from dflash_tui.session import LoadRequest
+from dflash_tui.session import Loader, LoadRequest, Progress
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.streamed import Streamed
@@ -97,7 +98,7 @@ async def test_a_read_only_config_folder_is_said(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 24)) as pilot:
         await loaded(pilot)
         await send(pilot, "/theme dflash-paper")
-        await shows(pilot, "cannot be written")
+        await shows(pilot, "cannot", "written")  # the path before it may break the line
         assert app.theme == "dflash-paper", "for as long as the app is open"
 
 
@@ -105,11 +106,39 @@ async def test_a_read_only_config_folder_is_said(make_app: MakeApp) -> None:
 
 
 async def test_wrong_settings_are_told_once_the_app_is_there(make_app: MakeApp) -> None:
-    config = Config(Settings(keys={"turn.retri": "f10"}), {}, ("user file x, line 3: mouse: found 1",))
-    app = make_app(config=config)
+    user_file().parent.mkdir(parents=True, exist_ok=True)
+    user_file().write_text('mouse = 1\n[keys]\n"turn.retri" = "f10"\n')
+    app = make_app(config=load_config({}, {}))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
-        await shows(pilot, "line 3: mouse", "turn.retri: no such action")
+        await shows(pilot, "line 1: mouse", "turn.retri: no such action")
+
+
+async def test_a_key_for_an_action_that_has_none_and_none_for_one_that_has(make_app: MakeApp) -> None:
+    app = make_app(config=Config(Settings(keys={"lab.sweep": "f10", "view.side": "", "turn.retry": ""})))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await answered(pilot)
+        shown = app.chat.has_class("-side")
+        await pilot.press("ctrl+b", "f12", "ctrl+r")
+        await pilot.pause()
+        assert app.chat.has_class("-side") == shown
+        assert len(app.chat.transcript.turns[-1].answers) == 1
+        assert "f1 Help  Retry" in screen_text(app), "without a key it can still be clicked"
+        await pilot.press("f10")
+        await wait_until(pilot, lambda: app.screen is not app.chat)
+        await shows(pilot, "Sweep")
+
+
+async def test_what_names_a_key_names_the_users(make_app: MakeApp) -> None:
+    keys = {"turn.retry": "f10,ctrl+g", "view.params": "", "view.stats": "alt+s", "lab.sweep": "ctrl+l"}
+    app = make_app(config=Config(Settings(keys=keys)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "/params tunes the next turn. Alt+S shows speed", "‹Stats› Alt+S")
+        app.chat.say("Ctrl+R answers again, F4 and F12 are as they were")
+        await shows(pilot, "F10 answers again, F4 and F12 are as they were")
+        await app.chat.transcript.note(Note("it failed", "Ctrl+R tries again."))
+        await shows(pilot, "F10 tries again.")
 
 
 async def test_a_remapped_key_works_and_is_shown(make_app: MakeApp) -> None:
@@ -158,6 +187,31 @@ async def test_another_completion_is_marked_with_the_arrows(make_app: MakeApp) -
         assert len(names) > 2
         await pilot.press("down", "down", "up", "tab")
         assert app.chat.prompt.text == names[1]
+
+
+async def test_enter_takes_a_completion_that_was_marked_on_purpose(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.focus()
+        await pilot.press("slash", "s", "w", "enter")
+        await shows(pilot, "did you mean /sweep?")
+        assert app.chat.prompt.text == "/sw", "what is offered unasked is not taken by Enter"
+        app.chat.prompt.text = ""
+        await pilot.press("slash", "s", "down", "enter")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "/sweep ")
+
+
+async def test_completions_say_what_each_is(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        for typed, said in (("/set tree_w", "candidates per draft position"), ("/preset wi", "a larger tree")):
+            app.chat.prompt.text = typed
+            await shows(pilot, said)
+        app.chat.prompt.text = "/"
+        await shows(pilot, "more")
+        assert app.chat.query_one(Completions).size.height == 7, "a row each, however long"
 
 
 async def test_messages_are_not_completed(make_app: MakeApp) -> None:
@@ -216,6 +270,27 @@ async def test_another_model_from_the_list(make_app: MakeApp, tmp_path: Path, mo
         assert requests[0].draft is None
     found = load_config({}, {}, project=Path("none"))
     assert found.settings.target == tmp_path / "big.gguf"
+
+
+async def test_a_model_that_does_not_load_is_not_what_the_next_start_opens(make_app: MakeApp, tmp_path: Path) -> None:
+    def loaders(request: LoadRequest) -> Loader:
+        def load(progress: Progress) -> FakeSession:
+            if request.target is not None and request.target.name == "bad.gguf":
+                raise FormatError("bad.gguf is not a GGUF file")
+            return FakeSession()
+
+        return load
+
+    for name in ("good", "bad"):
+        (tmp_path / f"{name}.gguf").write_bytes(b"")
+    app = make_app(loaders=loaders)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await send(pilot, f"/load {tmp_path / 'good.gguf'}")
+        await wait_until(pilot, lambda: app.chat.session is not None and user_file().exists())
+        await send(pilot, f"/load {tmp_path / 'bad.gguf'}")
+        await shows(pilot, "the model did not load: bad.gguf")
+    assert load_config({}, {}, project=Path("none")).settings.target == tmp_path / "good.gguf"
 
 
 async def test_a_path_that_is_not_there_is_refused_in_the_dialog(make_app: MakeApp) -> None:

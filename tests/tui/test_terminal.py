@@ -92,7 +92,8 @@ def open_app(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 def test_a_conversation_in_a_real_terminal(open_app: Callable[..., Terminal]) -> None:
-    terminal = open_app("--demo", "--set", "max_tokens=60")
+    exported = {"COLUMNS": "90", "LINES": "30"}  # as some shells do; the terminal's own size holds
+    terminal = open_app("--demo", "--set", "max_tokens=60", environment=exported)
     terminal.wait(lambda screen: "Ask anything" in screen, "the prompt")
     terminal.type("hi there")
     terminal.keys("Enter")

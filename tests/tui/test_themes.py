@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from textual.color import Color
 
 from dflash_core.resources import themes_dir
+from dflash_tui import cli
 from dflash_tui.app import DFlashApp
+from dflash_tui.config import load_config, user_file
 from dflash_tui.themes import load_themes
 
 from .support import loaded, shows
@@ -55,12 +58,12 @@ def contrast(a: Color, b: Color) -> float:
     [
         ("primary = ", "Invalid value"),
         ('name = "x"', "no primary color"),
-        ('primary = "#12"', "primary is '#12'; expected a color"),
-        ("primary = 3", "primary is 3; expected a color"),
-        ('primary = "#fff"\ndark = "no"', "dark is 'no'; expected true or false"),
-        ('primary = "#fff"\ncolour = "#fff"', "unknown key 'colour'"),
-        ('primary = "#fff"\nvariables = 3', "variables is not a table"),
-        ('primary = "#fff"\n[variables]\nborder = "#zz"', "border is '#zz'; expected a color"),
+        ('primary = "#12"', "line 1: primary is '#12'; expected a color"),
+        ("primary = 3", "line 1: primary is 3; expected a color"),
+        ('primary = "#fff"\ndark = "no"', "line 2: dark is 'no'; expected true or false"),
+        ('primary = "#fff"\ncolour = "#fff"', "line 2: unknown key 'colour'"),
+        ('primary = "#fff"\nvariables = 3', "line 2: variables is not a table"),
+        ('primary = "#fff"\n[variables]\nborder = "#zz"', "line 3: border is '#zz'; expected a color"),
         ('primary = "#fff"\n[variables]\nborder = "#fff most"', "expected a color, or a color and its opacity"),
         ('primary = "#fff"\nname = ""', "name is ''; expected text"),
         ("\xff\xfe", "codec"),
@@ -72,7 +75,7 @@ def test_a_bad_file_is_named_with_its_fault(tmp_path: Path, text: str, problem: 
     found = load_themes([tmp_path, tmp_path / "missing"])
     assert [theme.name for theme in found.themes] == ["good"]
     assert len(found.problems) == 1
-    assert found.problems[0].startswith("bad.toml: ")
+    assert found.problems[0].startswith("bad.toml")
     assert problem in found.problems[0]
     assert "\n" not in found.problems[0]
 
@@ -89,10 +92,29 @@ async def test_bad_files_make_one_toast_and_the_app_starts(make_app: MakeApp, tm
 
 
 async def test_an_unknown_theme_is_said(make_app: MakeApp) -> None:
-    app = make_app(theme="none such")
+    user_file().parent.mkdir(parents=True, exist_ok=True)
+    user_file().write_text('mouse = true\ntheme = "dflash-nigth"\n')
+    (user_file().parent / "themes").mkdir()
+    (user_file().parent / "themes" / "bad.toml").write_text("primary = 1")
+    app = make_app(config=load_config({}, {}))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
-        await shows(pilot, "theme 'none such' is unknown")
+        await shows(pilot, "line 2: theme", "'dflash-nigth' is unknown; did you mean", "bad.toml, line 1: primary is 1")
+        assert app.theme == "dflash-night"
+
+
+def test_config_show_says_what_the_app_says(capsys: pytest.CaptureFixture[str]) -> None:
+    user_file().parent.mkdir(parents=True, exist_ok=True)
+    user_file().write_text('mouse = true\ntheme = "dflash-nigth"\n')
+    for kind, text in (("themes", "primary = 1"), ("presets", "[knobs]\nbudget = 0")):
+        (user_file().parent / kind).mkdir()
+        (user_file().parent / kind / "bad.toml").write_text(text)
+    assert cli.main(["config", "show", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert all(f"dflash-tui: {problem}\n" in captured.err for problem in json.loads(captured.out)["problems"])
+    assert f"{user_file()}, line 2: theme 'dflash-nigth' is unknown; did you mean dflash-night?" in captured.err
+    assert "bad.toml, line 1: primary is 1" in captured.err
+    assert "bad.toml, line 2: knobs.budget: budget=0: expected 1 to 256" in captured.err
 
 
 async def test_themes_change_live(make_app: MakeApp) -> None:

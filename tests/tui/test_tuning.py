@@ -10,11 +10,16 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
+from dflash_core.record import TurnRecord
 from dflash_tui.app import DFlashApp
+from dflash_tui.branches import Branches, Node
+from dflash_tui.comparing import LOOK_BACK
 from dflash_tui.config import config_folder
 from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.store import Card, Store
 from dflash_tui.widgets.params import GROUPS
 from dflash_tui.widgets.preset_row import PresetRow
+from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
 from .scenes import send
@@ -157,9 +162,12 @@ async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
         await pilot.press("f2")
         await pilot.pause()
         row = app.chat.query_one(PresetRow)
-        name, start, _ = row._places()[2]
-        assert await pilot.click(row, offset=(start + 1, 0))
-        await shows(pilot, f"‹{name}›")
+        places = row._places(row.size.width)
+        assert [name for name, _, _ in places] == list(app.chat.tuning.presets.names), "none is hidden"
+        assert max(line for _, line, _ in places) == row.size.height - 1 > 0
+        for name, line, start in (places[2], places[-1]):
+            assert await pilot.click(row, offset=(start + 1, line))
+            await shows(pilot, f"‹{name}›")
 
 
 async def test_a_wrong_preset_is_named_at_the_start(make_app: MakeApp) -> None:
@@ -215,6 +223,11 @@ async def test_typing_a_into_the_prompt_applies_nothing(make_app: MakeApp, tmp_p
         assert app.chat.transcript.turns[0].prompt == "a banana"
 
 
+def compared(app: DFlashApp) -> list[tuple[str, ...]]:
+    """What stands under the answers on the screen of their settings."""
+    return [answer.compared for turn in app.chat.transcript.turns for answer in turn.answers]
+
+
 async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp) -> None:
     """The script takes 18.6 ms per step, so 53.8 tok/s with one token each and about 4.6 times that with a tree."""
     app = make_app()
@@ -230,16 +243,101 @@ async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp)
         assert all(reports)
         assert first.compared == ()
         faster = reports[1].stats.tokens_per_second - reports[0].stats.tokens_per_second  # type: ignore[union-attr]
+        await wait_until(pilot, lambda: bool(second.compared))
         [line] = second.compared
         assert line.startswith(f"+{faster:.0f} tok/s, accept +")
         assert line.endswith("against mode ar")
         await shows(pilot, line)
+        await wait_until(pilot, lambda: bool(third.compared))
         assert third.compared == second.compared, "a seed is no other setting, so it is beside the first turn too"
         await pilot.press("ctrl+n", "ctrl+o")
         await shows(pilot, "1 conversation")
         await pilot.press("enter")
         await shows(pilot, line)
-        assert [turn.answers[0].compared for turn in app.chat.transcript.turns] == [(), (line,), (line,)]
+        assert compared(app) == [(), (line,), (line,)]
+
+
+async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app: MakeApp) -> None:
+    """The lines come from the store: an app that resumes says what the one before it said, and compares with it."""
+    gate = threading.Semaphore(1000)
+    app = make_app(FakeSession(gate=gate))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        for number, command in enumerate(("/set mode ar", "/set mode tree"), 1):
+            await send(pilot, command)
+            await send(pilot, "hi")
+            await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
+            await idle(pilot)
+        while gate.acquire(blocking=False):
+            pass
+        gate.release(6)
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: app.chat.flow.meter is not None and app.chat.flow.meter.totals.steps == 5)
+        app.chat.set_knobs(budget=40)
+        await send(pilot, "/apply")
+        gate.release(1000)
+        await idle(pilot)
+        await wait_until(pilot, lambda: all(turn.answers[-1].compared for turn in app.chat.transcript.turns[1:]))
+        before = compared(app)
+        assert [len(lines) for lines in before] == [0, 1, 1]
+        assert "since step 6, with budget 40" in before[2][0]
+        resumed = app.chat.keeping.resumable
+
+    app = make_app(FakeSession(), resume=resumed)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await wait_until(pilot, lambda: compared(app) == before)
+        await shows(pilot, before[2][0])
+        await send(pilot, "and now?")
+        await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 3)
+        await idle(pilot)
+        await wait_until(pilot, lambda: "against mode ar" in "".join(compared(app)[-1]))
+
+    app = make_app(FakeSession(title="another pair"), resume=resumed)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await wait_until(pilot, lambda: compared(app)[:3] == before and bool(compared(app)[3]))
+        await send(pilot, "/set budget 4")
+        await send(pilot, "and now?")
+        await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 4)
+        await idle(pilot)
+        await app.chat.workers.wait_for_complete()
+        assert compared(app)[-1] == (), "another pair's turns are no measure"
+
+
+async def test_a_long_conversation_is_there_before_its_comparisons(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 200 turns the records of the shown ones are unpacked, and of the few that ran otherwise, beside the app."""
+    store = Store(tmp_path / "data")
+    card, branches = Card("long", model="Qwen3.5-demo"), Branches()
+    records = {}
+    for number in range(200):
+        knobs = Knobs(budget=8 if number < 170 else 22)
+        record = turn_of([step_of(knobs=knobs)] * 3, knobs=knobs)
+        branches.add(Node("user", f"question {number}", branches.leaf))
+        node = Node("assistant", f"answer {number}", branches.leaf, report=record.report)
+        branches.add(node)
+        records[node.id] = record
+    store.put(card, branches, records)
+    read: list[str] = []
+    threads: set[int] = set()
+    fetch = Store.record
+
+    def record(self: Store, message: str) -> TurnRecord | None:
+        read.append(message)
+        threads.add(threading.get_ident())
+        return fetch(self, message)
+
+    monkeypatch.setattr(Store, "record", record)
+    app = make_app(resume=card.id)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await wait_until(pilot, lambda: len(compared(app)) == 20 and all(compared(app)))
+        assert {line for [line] in compared(app)} == {"+0.0 tok/s, accept +0.00 against budget 8"}
+        assert len(set(read)) <= 20 + LOOK_BACK
+        assert len(read) <= 21 + LOOK_BACK, "each once, and the newest once more for the panels"
+        assert threads - {threading.get_ident()}, "not by the app's own thread"
 
 
 async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:

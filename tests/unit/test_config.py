@@ -23,10 +23,8 @@ def config(folder: Path, *, user: str = "", project: str = "", environment: dict
     return load_config({}, environment or {}, **files)
 
 
-@pytest.mark.parametrize(
-    "given", [set(given) for n in range(5) for given in itertools.combinations(SOURCES, n)], ids=str
-)
-def test_the_order_of_the_sources(tmp_path: Path, given: set[str]) -> None:
+@pytest.mark.parametrize("given", [given for n in range(5) for given in itertools.combinations(SOURCES, n)], ids=str)
+def test_the_order_of_the_sources(tmp_path: Path, given: tuple[str, ...]) -> None:
     """Every combination of sources: the last of the order that is given wins, for a setting and for a parameter."""
     user, project = tmp_path / "config.toml", tmp_path / "dflash-tui.toml"
     if "user file" in given:
@@ -165,6 +163,9 @@ def test_keys_may_be_swapped() -> None:
         ("turn.retri", "f7", "turn.retri: no such action; did you mean turn.retry?"),
         ("turn.send", "f7", "turn.send: its keys are fixed"),
         ("turn.retry", "strg-r", "turn.retry: 'strg-r' is no key"),
+        ("turn.retry", "strg+r", "turn.retry: 'strg+r' is no key"),
+        ("turn.retry", "f10,f25", "turn.retry: 'f25' is no key"),
+        ("turn.retry", "ctrl+", "turn.retry: 'ctrl+' is no key"),
         ("turn.retry", "ctrl+i", "turn.retry: terminals send ctrl+i as another key"),
         ("turn.retry", "f7", "turn.retry: the prompt needs f7 for typing"),
         ("turn.retry", "x", "turn.retry: the prompt needs x for typing"),
@@ -178,6 +179,47 @@ def test_a_wrong_key_is_named_and_the_default_stays(id: str, keys: str, says: st
     assert actions == ACTIONS
 
 
+def test_a_refused_entry_takes_along_what_only_it_made_possible() -> None:
+    """F2 would be free if the parameters had moved to F3 and Ctrl+B; they have not, so the stats cannot have it."""
+    _, keymap, problems = remapped({"view.params": "f3,ctrl+b", "view.stats": "f2"})
+    assert keymap == {}
+    assert problems == [
+        "view.params: ctrl+b belongs to view.side; give that one another key first",
+        "view.stats: f2 belongs to view.params; give that one another key first",
+    ]
+
+
+@pytest.mark.parametrize("key", ["backslash", "minus", "full_stop", "alt+up", "ctrl+shift+f5", "space"])
+def test_keys_by_their_names(key: str) -> None:
+    assert remapped({"chats.new": key})[1:] == ({"chats.new": key}, [])
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ('"turn.retri" = "f10"', "line 2: keys.turn.retri: no such action; did you mean turn.retry?"),
+        ('"turn.retry" = "f99"', "line 2: keys.turn.retry: 'f99' is no key; write it as ctrl+r, f10 or alt+up"),
+        ('"turn.retry" = "f10"\n"turn.edit" = "f10"', "line 3: keys.turn.edit: f10 was given to turn.retry too"),
+        ('turn.retry = "f2"', "line 2: keys.turn.retry: f2 belongs to view.params; give that one another key first"),
+    ],
+)
+def test_wrong_keys_are_named_with_their_line(tmp_path: Path, entries: str, says: str) -> None:
+    found = config(tmp_path, user=f"[keys]\n{entries}\n")
+    [problem] = found.problems
+    assert problem.startswith(f"user file {tmp_path / 'config.toml'}, {says}")
+    assert problem.endswith("the default stands")
+    refused = problem.split("keys.")[1].split(":")[0]
+    assert refused not in found.settings.keys
+    assert f"keys.{refused}" not in found.origins
+    assert remapped(found.settings.keys)[2] == [], "the app has nothing left to refuse"
+
+
+def test_wrong_keys_leave_those_of_the_file_below(tmp_path: Path) -> None:
+    found = config(tmp_path, user='[keys]\n"turn.retry" = "F10"', project='[keys]\n"turn.retry" = "f99"')
+    assert found.settings.keys == {"turn.retry": "f10"}
+    assert found.problems[0].endswith(f"user file {tmp_path / 'config.toml'}, line 2 stands")
+
+
 def test_the_table_itself_has_no_double_keys() -> None:
     for scope in {one.scope for one in ACTIONS}:
         keys = [key for one in ACTIONS if one.scope == scope for key in one.keys.split(",") if key]
@@ -189,7 +231,7 @@ def test_the_table_itself_has_no_double_keys() -> None:
 
 def test_config_show_names_origins(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     user_file().parent.mkdir(parents=True, exist_ok=True)
-    user_file().write_text('theme = "dflash-paper"\nmouse = 3\n[keys]\n"turn.retry" = "f7"\n')
+    user_file().write_text('theme = "dflash-paper"\nmouse = 3\n[keys]\n"turn.retry" = "f10"\n"turn.edit" = "f7"\n')
     monkeypatch.setenv("DFLASH_TUI_TEMPERATURE", "0.5")
     assert cli.main(["--set", "budget=7", "config", "show", "--origin"]) == 0
     captured = capsys.readouterr()
@@ -198,8 +240,12 @@ def test_config_show_names_origins(capsys: pytest.CaptureFixture[str], monkeypat
     assert lines["budget"].endswith("# command line")
     assert lines["temperature"].endswith("# environment DFLASH_TUI_TEMPERATURE")
     assert lines["top_k"].endswith("# default")
-    assert lines['"turn.retry"'].startswith('"turn.retry" = "f7"')
+    assert lines['"turn.retry"'].startswith('"turn.retry" = "f10"')
+    assert lines['"turn.retry"'].endswith("line 4")
+    assert lines['"turn.edit"'].startswith('"turn.edit" = "alt+e"')
+    assert lines['"turn.edit"'].endswith("# default")
     assert "line 2: mouse" in captured.err
+    assert "line 5: keys.turn.edit: the prompt needs f7 for typing" in captured.err
     tomllib.loads(captured.out)
 
 
@@ -213,7 +259,7 @@ def test_config_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_shown_can_be_put_into_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["config", "--set", "budget=7"])
+    cli.main(["config", "--set", "budget=7"])  # every setting and every key, as they are
     user_file().parent.mkdir(parents=True, exist_ok=True)
     user_file().write_text(capsys.readouterr().out)
     found = load_config({}, {}, project=Path("none"))

@@ -22,7 +22,7 @@ def turn(tree: object, knobs: Knobs, *, steps: int = 5, step_s: float = 0.02, af
 def against_earlier(record: TurnRecord, earlier: list[TurnRecord]) -> str:
     """The turn as a measure, if it is one, beside those of the earlier ones that are."""
     mine = measured(record)
-    return deltas.against_earlier(mine, [one for one in map(measured, earlier) if one]) if mine else ""
+    return deltas.against_earlier(mine, filter(None, map(measured, reversed(earlier)))) if mine else ""
 
 
 def test_against_the_last_turn_that_ran_otherwise() -> None:

@@ -119,7 +119,9 @@ def test_pairs() -> None:
     assert (a.knobs.mode, b.knobs.mode) == ("chain", "tree")
     a, b = parse_pair("budget=40", base, PAIR)
     assert (a.knobs, b.knobs) == (base, base.replace(budget=40))
-    assert a.label == "as it is now"
+    assert (a.label, b.label) == ("budget=22 (now)", "budget=40")
+    a, b = parse_pair("budget=40 | ", base, PAIR)
+    assert (a.label, b.label) == ("budget=40", "now")
     a, b = parse_pair("temperature=0.5 seed=1 | temperature=0.5 seed=2", base, PAIR)
     assert (a.knobs.seed, b.knobs.seed) == (1, 2)
     for text, message in (

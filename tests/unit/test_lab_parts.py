@@ -44,8 +44,12 @@ def test_costs_that_are_not_known() -> None:
     assert StepCosts().at(4) is None
     assert costs(n4=10).at(8) is None
     assert costs(n4=10).at(4) == Cost(10, "measured")
-    falling = costs(n4=10, n8=5)
-    assert falling.at(12) is None, "a line that falls below zero is no time"
+    falling = costs(n4=10, n8=9)
+    assert falling.at(12) is None, "that more is faster is noise"
+    neighbours = costs(n22=50, n24=56)
+    assert neighbours.at(21) == Cost(47, "extrapolated")
+    assert neighbours.at(26) == Cost(62, "extrapolated")
+    assert [neighbours.at(nodes) for nodes in (1, 6, 20, 27, 64)] == [None] * 5, "too far for so small a difference"
     few = StepCosts([step(4, 10)] * (FEWEST_STEPS - 1))
     assert few.measured == {}
     assert StepCosts([step(0, 10, "ar")] * 9).measured == {}

@@ -6,19 +6,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from textual.theme import BUILTIN_THEMES
+
 from dflash_core.knobs import SPECS
 from dflash_tui.commands.output import write_json
-from dflash_tui.config import PLAIN, PROJECT_NAME, Config, quoted, user_file
+from dflash_tui.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
+from dflash_tui.keys import FIXED, remapped
 from dflash_tui.log import log_file
+from dflash_tui.presets import Presets
+from dflash_tui.themes import installed, unknown_theme
 
 
 def show(config: Config, *, origin: bool, as_json: bool) -> int:
     """Print every setting as TOML, or as one JSON object; with `origin` each says where it came from."""
     rows = _rows(config)
+    beside = _beside(config)
+    for line in beside:
+        sys.stderr.write(f"dflash-tui: {line}\n")
     if as_json:
         values = {name: str(value) if isinstance(value, Path) else value for name, value in rows.items()}
         origins = {name: config.origins.get(name, "default") for name in rows}
-        write_json({"settings": values, "origins": origins, "problems": list(config.problems)})
+        write_json({"settings": values, "origins": origins, "problems": [*config.problems, *beside]})
         return 0
     table = ""
     for name, value in rows.items():
@@ -43,7 +51,16 @@ def _rows(config: Config) -> dict[str, Any]:
     settings = config.settings
     rows: dict[str, Any] = {name: getattr(settings, name) for name in PLAIN}
     rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
-    return rows | {f"keys.{id}": keys for id, keys in settings.keys.items()}
+    actions, _, _ = remapped(settings.keys)
+    return rows | {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
+
+
+def _beside(config: Config) -> list[str]:
+    """What is wrong with the files that the settings go with: themes and presets."""
+    themes = installed()
+    known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
+    unknown = unknown_theme(config.settings.theme, known, config.origins.get("theme", ""))
+    return [*filter(None, [unknown]), *themes.problems, *Presets(config_folder() / "presets").problems]
 
 
 def _toml(value: Any) -> str:

@@ -13,6 +13,7 @@ from dflash_tui.clean import clean
 from dflash_tui.commands.output import write_json
 from dflash_tui.history import data_folder
 from dflash_tui.store import Card, Entry, Store
+from dflash_tui.widgets.bars import counted
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +81,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
     if args.json:
         write_json({"written": str(args.output), "bytes": len(data), "conversations": [_about(card) for card in cards]})
     else:
-        sys.stderr.write(f"{args.output}: {len(cards)} conversations, {len(data):,} bytes\n")
+        sys.stderr.write(f"{args.output}: {counted(len(cards), 'conversation')}, {len(data):,} bytes\n")
     return 0
 
 

@@ -7,7 +7,9 @@ from functools import partial
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from dflash_tui.keys import ACTIONS, Action
+from dflash_tui.keys import Action, actions_of
+
+BY_HELP = 0.1  # the score of an action that has the words in its help; those in the name come first
 
 
 class ActionProvider(Provider):
@@ -15,7 +17,7 @@ class ActionProvider(Provider):
 
     def _actions(self) -> Iterator[Action]:
         scope = getattr(self.screen, "SCOPE", "chat")
-        actions = getattr(self.app, "actions", ACTIONS)
+        actions = actions_of(self.app)
         return (one for one in actions if one.action and (one.scope == scope or one.action.startswith("app.")))
 
     async def discover(self) -> Hits:
@@ -26,6 +28,8 @@ class ActionProvider(Provider):
         matcher = self.matcher(query)
         for one in self._actions():
             score = matcher.match(one.label)
+            if not score and query.casefold() in one.help.casefold():
+                score = BY_HELP
             if score > 0:
                 yield Hit(score, matcher.highlight(one.label), partial(self._run, one), help=self._help(one))
 

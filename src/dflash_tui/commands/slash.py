@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, SPECS, parse_settings
 from dflash_tui.commands.slash_chats import CHATS
-from dflash_tui.commands.slash_command import Slash, SlashError, does
+from dflash_tui.commands.slash_command import Slash, SlashError, does, knob_words
 from dflash_tui.commands.slash_lab import LAB_SLASH
 from dflash_tui.keys import ACTIONS
 from dflash_tui.widgets.completions import Completion
@@ -26,7 +26,7 @@ _COMMAND = re.compile(r"/([A-Za-z_][\w-]*)(?:\s+(.*))?", re.DOTALL)
 def is_command(text: str) -> bool:
     """`/name …` is a command; `/a/path` and `//text` are messages."""
     word = text.strip().split(maxsplit=1)[0] if text.strip() else ""
-    return word.startswith("/") and _COMMAND.fullmatch(word) is not None
+    return word == "/" or (word.startswith("/") and _COMMAND.fullmatch(word) is not None)
 
 
 def as_message(text: str) -> str:
@@ -59,8 +59,9 @@ def complete(text: str, host: ChatScreen) -> list[Completion]:
     command = SLASH.get(name.lower())
     if command is None or " " in rest:
         return []
-    words = [word for word in command.words(host) if word.startswith(rest) and word != rest]
-    return [Completion(f"/{name} {word} ", word, command.help) for word in words]
+    words = command.words(host).items()
+    found = [(word, about) for word, about in words if word.startswith(rest) and word != rest]
+    return [Completion(f"/{name} {word} ", word, about or command.help) for word, about in found]
 
 
 async def _set(host: ChatScreen, rest: str) -> None:
@@ -101,12 +102,8 @@ async def _preset(host: ChatScreen, rest: str) -> None:
         raise SlashError(str(error)) from None
 
 
-def _preset_words(host: ChatScreen) -> Sequence[str]:
-    return (*host.tuning.presets.names, "save")
-
-
-def _knob_names(host: ChatScreen) -> Sequence[str]:
-    return [spec.name for spec in SPECS]
+def _preset_words(host: ChatScreen) -> Mapping[str, str]:
+    return {one.name: one.about for one in host.tuning.presets} | {"save": "keep the present parameters by a name"}
 
 
 async def _theme(host: ChatScreen, rest: str) -> None:
@@ -119,8 +116,8 @@ async def _theme(host: ChatScreen, rest: str) -> None:
         raise SlashError(str(error)) from None
 
 
-def _theme_names(host: ChatScreen) -> Sequence[str]:
-    return sorted(host.app.available_themes)
+def _theme_names(host: ChatScreen) -> Mapping[str, str]:
+    return dict.fromkeys(sorted(host.app.available_themes), "")
 
 
 async def _load(host: ChatScreen, rest: str) -> None:
@@ -138,15 +135,15 @@ async def _load(host: ChatScreen, rest: str) -> None:
         host.shell.change_model(words[0], words[1] if len(words) == 2 else None)
 
 
-def _on_off(host: ChatScreen) -> Sequence[str]:
-    return ("on", "off")
+def _on_off(host: ChatScreen) -> Mapping[str, str]:
+    return {"on": "", "off": ""}
 
 
 # Commands with an argument; an action of keys.py that names a slash command is one without.
 SLASH: dict[str, Slash] = {
     one.name: one
     for one in (
-        Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, _knob_names),
+        Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, knob_words),
         Slash("preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset, _preset_words),
         *LAB_SLASH,
         *CHATS,

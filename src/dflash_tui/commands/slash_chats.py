@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
@@ -45,12 +45,12 @@ async def _version(host: ChatScreen, rest: str) -> None:
     await host.action_version(-1 if rest == "-" else 1)
 
 
-def _kinds(host: ChatScreen) -> Sequence[str]:
-    return KINDS
+def _kinds(host: ChatScreen) -> Mapping[str, str]:
+    return dict.fromkeys(KINDS, "")
 
 
-def _ways(host: ChatScreen) -> Sequence[str]:
-    return ("-", "+")
+def _ways(host: ChatScreen) -> Mapping[str, str]:
+    return {"-": "the version before", "+": "the version after"}
 
 
 CHATS = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from dflash_core.knobs import SPECS
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
@@ -14,20 +16,24 @@ class SlashError(Exception):
     """A command that cannot be done as typed; the text says what is possible."""
 
 
-def _no_words(host: ChatScreen) -> Sequence[str]:
-    return ()
+def _no_words(host: ChatScreen) -> Mapping[str, str]:
+    return {}
+
+
+def knob_words(host: ChatScreen) -> Mapping[str, str]:
+    return {spec.name: spec.help for spec in SPECS}
 
 
 @dataclass(frozen=True, slots=True)
 class Slash:
     """`run` gets the chat screen and the rest of the line, its case kept; it raises SlashError and has then done
-    nothing. `words` are what the first argument may be, for the completer."""
+    nothing. `words` are what the first argument may be, for the completer, and what each means ("": see `help`)."""
 
     name: str
     usage: str
     help: str
     run: Callable[[ChatScreen, str], Awaitable[None]]
-    words: Callable[[ChatScreen], Sequence[str]] = _no_words
+    words: Callable[[ChatScreen], Mapping[str, str]] = _no_words
 
 
 def does(action: str) -> Callable[[ChatScreen, str], Awaitable[None]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import KnobError
-from dflash_core.knobs import SPECS
-from dflash_tui.commands.slash_command import Slash, SlashError
+from dflash_tui.commands.slash_command import Slash, SlashError, knob_words
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
@@ -47,11 +45,7 @@ def _ready(host: ChatScreen) -> SessionLike:
     return host.session
 
 
-def _knob_names(host: ChatScreen) -> Sequence[str]:
-    return [spec.name for spec in SPECS]
-
-
 LAB_SLASH = (
-    Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _sweep, _knob_names),
-    Slash("ab", "/ab A | B", "two settings in turn; alone: does the tree beat the chain", _ab, _knob_names),
+    Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _sweep, knob_words),
+    Slash("ab", "/ab A | B", "A against B, in turn; alone: tree against chain", _ab, knob_words),
 )

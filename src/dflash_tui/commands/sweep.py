@@ -18,7 +18,7 @@ from dflash_tui import lab_text
 from dflash_tui.commands.interrupt import stop_on_interrupt
 from dflash_tui.commands.output import Notes, write_json
 from dflash_tui.session import LoadRequest
-from dflash_tui.widgets.bars import clip
+from dflash_tui.widgets.bars import clip, counted
 from dflash_tui.widgets.plot import plot
 
 CURVE_ROWS = 14
@@ -70,7 +70,7 @@ def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
     notes.end_line()
     result = sweep.result
     if interrupted:
-        notes.line(f"interrupted; the {len(result.trials)} runs so far are kept")
+        notes.line(f"interrupted; kept: {counted(len(result.trials), 'run')}")
     _report(result, job.out, notes, as_json=as_json)
     if fault is not None:
         raise fault

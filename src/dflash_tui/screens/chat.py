@@ -8,7 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Horizontal
-from textual.events import Key, Resize
+from textual.events import Key, Paste, Resize
 from textual.screen import Screen
 from textual.widgets import Footer, Markdown, Static, TextArea
 
@@ -47,7 +47,7 @@ from dflash_tui.widgets.transcript import Transcript, TurnBlock
 
 NARROW, WIDE, SHORT = 110, 160, 34
 LEAST = (40, 12)
-MODEL_KEYS = "Ctrl+R loads again. Ctrl+Q quits; dflash-tui doctor looks at the machine, --demo needs no files."
+MODEL_KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."
 
 
 class ChatScreen(Screen[None]):
@@ -141,6 +141,7 @@ class ChatScreen(Screen[None]):
         """Load another pair in place of this one, and go on with the conversation."""
         self._loader, self._title = loader, title
         self.session = None
+        collector.let_go()  # two models may not fit the machine
         self.query_one(TitleRow).title = title
         self.load()
 
@@ -177,7 +178,8 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleRow).title = session.title
         for note in session.notes:
             await self.transcript.note(Note(note, kind="info"))
-        self.keeping.loaded()
+        self.keeping.model_loaded()
+        self.shell.loaded()
         self.tuning.loaded()
         self.gauges.context()
         await self.gauges.memory()
@@ -253,9 +255,6 @@ class ChatScreen(Screen[None]):
             self.prompt.restore(block.prompt)
         self.gauges.turn_ended()
         self.shell.turn_ended()
-        record = self.flow.record
-        if record is not None and block.answers:
-            block.answers[-1].compare(self.tuning.compare(record))
         self.call_next(self.keeping.ended, block, refused=refused)
         self.call_next(self._next_queued)
 
@@ -399,7 +398,6 @@ class ChatScreen(Screen[None]):
             self.session.clear()
         await self.keeping.clear()
         self._queue.clear()
-        self.gauges.turn_ended()
 
     def action_open(self, page: str) -> None:
         """Open one of the screens of `pages.py` over the chat."""
@@ -420,16 +418,22 @@ class ChatScreen(Screen[None]):
 
     # Layout
 
-    def on_key(self, event: Key) -> None:
-        """Text typed anywhere goes to the prompt, unless the widget in focus has a use for the key."""
-        if not event.is_printable or not event.character or event.key.startswith("alt+"):
+    def take_text(self, event: Key | Paste) -> None:
+        """Turn to the prompt for text that was typed or pasted elsewhere, unless the widget in focus has a use for it.
+
+        Called before the event goes on to the focus: of text that comes fast, all is then the prompt's.
+        """
+        focused = self.focused
+        if isinstance(focused, TextArea):
             return
-        if isinstance(self.focused, TextArea):
-            return
-        if event.key not in self.active_bindings:
-            self.prompt.focus()
-            self.prompt.insert(event.character)
-            event.stop()
+        if isinstance(event, Key):
+            if not event.is_printable or not event.character or event.key.startswith("alt+"):
+                return
+            if focused is not None and focused.check_consume_key(event.key, event.character):
+                return
+            if event.key in self.active_bindings:
+                return
+        self.set_focus(self.prompt)
 
     def on_resize(self, event: Resize) -> None:
         self._lay_out(event.size.width, event.size.height)

@@ -22,6 +22,7 @@ from dflash_tui.keys import bindings
 from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.store import Entry
+from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.lines import Flash
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class ChatsScreen(Screen[None]):
         ids = [entry.card.id for entry in self._entries]
         if ids:
             self._options.highlighted = ids.index(chosen.card.id) if chosen and chosen.card.id in ids else 0
-        what = f"{len(ids)} found" if search.strip() else _count(len(ids), "conversation")
+        what = f"{len(ids)} found" if search.strip() else counted(len(ids), "conversation")
         self.query_one("#chats-heading", Static).update(f" Conversations   {what}")
         self._preview()
 
@@ -117,7 +118,7 @@ class ChatsScreen(Screen[None]):
         present = self._keeping.keeper.card
         mark = "● " if present is not None and entry.card.id == present.id else "  "
         title, excerpt = clean(entry.card.title), clean(entry.excerpt)
-        about = f"  {_when(entry.card.updated)} · {_count(entry.messages, 'message')} · "
+        about = f"  {_when(entry.card.updated)} · {counted(entry.messages, 'message')} · "
         return Option(Content.assemble(mark, (title, "bold"), "\n", (about, "$foreground 70%"), excerpt))
 
     def _preview(self) -> None:
@@ -202,7 +203,7 @@ class ChatsScreen(Screen[None]):
                 await self._keeping.delete(entry.card.id)
                 self._list()
 
-        question = f"Delete “{clean(entry.card.title)}”, {_count(entry.messages, 'message')}, for good?"
+        question = f"Delete “{clean(entry.card.title)}”, {counted(entry.messages, 'message')}, for good?"
         self.app.push_screen(ConfirmScreen(question, "delete", "keep it"), sure)
 
     def action_help(self) -> None:
@@ -211,9 +212,8 @@ class ChatsScreen(Screen[None]):
     def action_back(self) -> None:
         """Esc: from the search to the list, then to the chat."""
         search = self.query_one(_Search)
-        if search.has_focus and search.value:
+        if search.has_focus:
             search.value = ""
-        elif search.has_focus:
             self._options.focus()
         else:
             self.dismiss()
@@ -222,13 +222,9 @@ class ChatsScreen(Screen[None]):
 class _Search(Input):
     """Narrows the list while it is typed into."""
 
-    HELP = "The list shows conversations that have all these words. Enter and Down go to the list, Esc clears."
+    HELP = "The list shows conversations that have all these words. Enter and Down go to the list, Esc shows all again."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("down", "screen.focus('chats-list')", show=False)]
 
 
 def _when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"

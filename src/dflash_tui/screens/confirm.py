@@ -11,6 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from dflash_tui.keys import retold
+
 
 class ConfirmScreen(ModalScreen[bool]):
     """Yes by Enter, y or Ctrl+Q; no by Esc or n."""
@@ -26,7 +28,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="confirm", classes="dialog"):
-            yield Static(Content.styled(self._question, "bold"))
+            yield Static(Content.styled(retold(self._question, self.app), "bold"))
             yield Static(
                 Content.assemble(("Enter", "bold $accent"), f" {self._yes}   ", ("Esc", "bold $accent"), f" {self._no}")
             )

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui.commands.slash import SLASH
-from dflash_tui.keys import ACTIONS
+from dflash_tui.keys import actions_of, retold
 
 
 class HelpScreen(ModalScreen[None]):
@@ -36,11 +36,11 @@ class HelpScreen(ModalScreen[None]):
     def _page(self) -> Content:
         parts: list[str | tuple[str, str]] = []
         if self._about:
-            parts += [("Here\n", "bold $primary"), f" {self._about}\n\n"]
+            parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
         below = self.app.screen_stack[-2]
         scope = getattr(below, "SCOPE", "chat")
-        for one in getattr(self.app, "actions", ACTIONS):
+        for one in actions_of(self.app):
             if one.shown and (one.scope == scope or (one.id.startswith("app.") and one.id != "app.help")):
                 parts += [(f" {one.shown:<20}", "bold"), f"{one.help}\n"]
         if scope != "chat":

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_tui.branches import Node
+from dflash_tui.comparing import Comparing
 from dflash_tui.keeper import Keeper
 from dflash_tui.screens.branching import Branching
 from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.screens.filing import Filing
 from dflash_tui.session import OnPrefill, TurnLike
+from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ class Keeping:
         self.keeper = keeper
         self.branching = Branching(screen, self)
         self.filing = Filing(screen, keeper)
-        self._compared: dict[str, tuple[str, ...]] = {}  # what was said under an answer of its setting
+        self._comparing = Comparing(keeper.store)
         self._told = False
 
     async def begin(self) -> None:
@@ -132,7 +135,7 @@ class Keeping:
             block.node = answer.parent or ""
             if block.answers:
                 block.answers[-1].node = answer.id
-                self._compared[answer.id] = block.answers[-1].compared
+                self._compare([block.answers[-1]], self._screen.flow.record)
             self._place(block)
         self.tell_problems()
 
@@ -164,6 +167,8 @@ class Keeping:
         self.keeper.waits_no_more()
         self.branching.reset()
         await self._screen.transcript.clear()
+        self._screen.flow.recall(None)
+        self._screen.gauges.turn_ended()
 
     async def open(self, conversation: str) -> None:
         """Go on with a stored conversation where it was left, with the parameters of its last turn."""
@@ -178,13 +183,13 @@ class Keeping:
         await self._screen.transcript.clear()
         await self.go_on_from(None)
         card, branches = self.keeper.card, self.keeper.branches
-        reports = [node.report for node in branches.path if node.report is not None]
+        last = self._screen.flow.record  # of an answer that was cut off there is no report
+        ran = [last.knobs] if last is not None else [node.report.knobs for node in branches.path if node.report]
         said = [f"resumed: {card.title}"] if card is not None else []
-        if card is not None and card.model != self._model():
-            said.append(f"it was with {card.model}")
+        said += filter(None, [self._other_model()])
         try:
-            if reports:
-                self._screen.set_knobs(**reports[-1].knobs.to_dict())
+            if ran:
+                self._screen.set_knobs(**ran[-1].to_dict())
                 self._screen.used = self._screen.knobs
                 self._screen.show_knobs()
         except KnobError as error:
@@ -198,11 +203,25 @@ class Keeping:
                 self._screen.session.clear()
             await self.clear()
 
-    def loaded(self) -> None:
+    def model_loaded(self) -> None:
         """A model has been loaded: it goes on with what is on the screen."""
+        if self.keeper.card is not None:
+            self._go_on()
+            if other := self._other_model():
+                self._screen.say(f"this conversation goes on; {other}")
+
+    def _go_on(self) -> None:
+        """Have the decoder, and the figures, stand where the present path ends."""
         session = self._screen.session
         if session is not None and self.keeper.card is not None:
             self.keeper.resume(session.conversation)
+        self._screen.flow.recall(self._last_record())
+        self._screen.gauges.turn_ended()
+
+    def _other_model(self) -> str:
+        """Says so where the conversation was with another model than the one that is loaded."""
+        card, model = self.keeper.card, self._model()
+        return f"it was with {card.model}" if card is not None and model and card.model != model else ""
 
     def _model(self) -> str:
         return self._screen.session.title if self._screen.session is not None else ""
@@ -219,9 +238,27 @@ class Keeping:
         screen.transcript.past([_plain(self.keeper.branches.children(one.id), one, path) for one in questions[:-SHOWN]])
         for question in questions[-SHOWN:]:
             await self._restore(question)
-        self.loaded()
-        screen.flow.recall(self._last_record())
-        screen.gauges.turn_ended()
+        self._compare([answer for block in screen.transcript.turns for answer in block.answers])
+        self._go_on()
+
+    def _compare(self, answers: Sequence[Answer], record: TurnRecord | None = None) -> None:
+        """Say under answers what their settings brought. `record`: of the only one, where it is here.
+
+        Records are large, so this happens beside the app; the layout is done once for all of them.
+        """
+        nodes = self.keeper.branches.nodes
+
+        def lines() -> list[tuple[str, ...]]:
+            return [self._comparing.lines(answer.node, nodes, record) for answer in answers]
+
+        async def compare() -> None:
+            found = await asyncio.to_thread(lines)
+            with self._screen.app.batch_update():
+                for answer, said in zip(answers, found):
+                    if answer.is_attached and answer.compared != said:
+                        answer.compare(said)
+
+        self._screen.run_worker(compare(), group="compare")
 
     def _last_record(self) -> TurnRecord | None:
         """Of the newest answer, where it is one of the pair that is loaded: its ids mean nothing to another."""
@@ -245,7 +282,7 @@ class Keeping:
             answer = await block.add_answer(node.report.knobs if node.report is not None else self._screen.knobs)
             answer.node = id
             await answer.restore(node.content, node.thinking, node.report, node.outcome)
-            answer.compare(self._compared.get(id, ()))
+            answer.compare(self._comparing.known(id))
             chosen = answer if id in ids else chosen
         if chosen is not None:
             block.choose(chosen)

@@ -19,6 +19,7 @@ from dflash_core.lab.sweep import Sweep, SweepResult
 from dflash_tui.experiment import Experiment
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.line import LineScreen
+from dflash_tui.widgets.bars import counted
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
@@ -71,6 +72,7 @@ class MeasuringScreen(LabScreen):
             self.say(str(error))
             return
         self.result = None
+        self.draw()
         self.begin(iter(self.sweep), self._ended, self.sweep.cancel)
         self.focus_results()
 
@@ -87,7 +89,7 @@ class MeasuringScreen(LabScreen):
     def _ended(self, experiment: Experiment) -> None:
         self._take()
         if experiment.error is None and self.result is not None and not self.result.complete:
-            self.say(f"cut short; {len(self.result.trials)} runs are kept")
+            self.say(f"cut short; kept: {counted(len(self.result.trials), 'run')}")
 
     def _take(self) -> None:
         result = self.sweep.result if self.sweep is not None else None

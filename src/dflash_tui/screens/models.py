@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +16,9 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from dflash_core.errors import DeviceError
 from dflash_core.memory import gib, host_memory
+from dflash_core.nvml import Management
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
@@ -123,17 +126,8 @@ def machine() -> str:
     """What a model could be put into: the memory of this machine, and of its NVIDIA cards."""
     memory = host_memory()
     parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            card = pynvml.nvmlDeviceGetHandleByIndex(index)
-            room = pynvml.nvmlDeviceGetMemoryInfo(card)
-            parts.append(f"{pynvml.nvmlDeviceGetName(card)}: {gib(room.free)} of {gib(room.total)} free.")
-        pynvml.nvmlShutdown()
-    except Exception:  # no driver, no card, or a platform without the package: then there is nothing to say
-        pass
+    with suppress(DeviceError), Management() as management:  # no driver, or no card: then there is nothing to say
+        parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in management.cards()]
     return " ".join([*parts, "dflash-tui doctor looks closer."])
 
 

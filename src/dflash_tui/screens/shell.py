@@ -35,22 +35,29 @@ class Shell:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
+        self._wanted: tuple[Path | None, Path | None] | None = None  # a pair to remember once it has loaded
 
     @property
     def _program(self) -> Program:
         return cast(Program, self._screen.app)
 
     def change_model(self, target: Path | None, draft: Path | None, *, same: bool = False) -> None:
-        """Load another pair and remember it; None is the demo pair. `same`: it is the one that is here already."""
+        """Load another pair, and remember it if it loads; None is the demo pair. `same`: it is here already."""
         screen = self._screen
         if not same and (screen.flow.busy or screen.loading_now or screen.experiment is not None):
             screen.say("something is being loaded or answered: change the model when it has ended")
             return
-        problem = self._program.remember_model(target, draft)
-        if problem:
-            screen.notify(problem, title="Not remembered", severity="warning", markup=False)
-        if not same:
+        self._wanted = (target, draft)
+        if same:
+            self.loaded()
+        else:
             screen.load_from(*self._program.open_model(target, draft))
+
+    def loaded(self) -> None:
+        """The pair that was wanted is here: open with it from the next start on."""
+        if self._wanted is not None and (problem := self._program.remember_model(*self._wanted)):
+            self._screen.notify(problem, title="Not remembered", severity="warning", markup=False)
+        self._wanted = None
 
     def reload(self) -> None:
         """Load the present pair again, with what only a load can take."""

@@ -21,7 +21,7 @@ from dflash_tui.commands.palette import ActionProvider
 from dflash_tui.keys import bindings
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.widgets import calibration
-from dflash_tui.widgets.bars import clip, counted, short
+from dflash_tui.widgets.bars import clip, counted
 from dflash_tui.widgets.blocks import content, line, wrapped
 from dflash_tui.widgets.scrubber import Scrubber
 from dflash_tui.widgets.step_text import LEGENDS, By, StepText
@@ -196,7 +196,8 @@ class StepsScreen(Screen[None]):
         heading.display = False  # the table has one of its own
         turns = self.turns[-MOST_TURNS:] if self.all_turns else [record]
         steps = [step for turn in turns for step in turn.steps]
-        of = f"{short(len(steps))} steps of " + (f"the newest {len(turns)} turns" if self.all_turns else "this turn")
+        which = f"the newest {counted(len(turns), 'turn')}" if self.all_turns else "this turn"
+        of = f"{counted(len(steps), 'step')} of {which}"
         if len({step.knobs.tree_temperature for step in steps}) > 1:
             of += ", at several tree temperatures"
         body.update(calibration.drawn(steps, width, of))

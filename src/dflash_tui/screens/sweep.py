@@ -54,6 +54,9 @@ class SweepScreen(MeasuringScreen):
     def draw(self) -> None:
         result = self.result
         if result is None:
+            self.query_one(_Table).clear(columns=True)
+            self.query_one("#sweep-curve").display = self.query_one("#sweep-field").display = False
+            self.query_one("#sweep-notes", Static).update("")
             return
         its = rows(result)
         top = best(its)

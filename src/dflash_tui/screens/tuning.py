@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from dflash_core.errors import KnobError
 from dflash_core.knobs import LIVE, SPEC, Value
-from dflash_core.record import TurnRecord
-from dflash_tui.deltas import Measured, against_earlier, measured, on_the_way
 from dflash_tui.presets import Presets
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ class Tuning:
         self._screen = screen
         self.presets = presets
         self.context = self._loaded_context = 0
-        self._ran: list[Measured] = []
 
     def set(self, changes: dict[str, Value]) -> None:
         """Stage changes. Raises KnobError where a value, or its combination with the loaded pair, is impossible."""
@@ -81,20 +78,15 @@ class Tuning:
         self._screen.show_knobs()
         self._screen.say(f"preset {name} is kept in {path}")
 
-    def compare(self, record: TurnRecord) -> list[str]:
-        """Lines on what this turn's setting brought, beside the last other one and beside itself before a change."""
-        mine = measured(record)
-        lines = on_the_way(record)
-        if mine is not None:
-            lines += filter(None, [against_earlier(mine, self._ran)])
-            self._ran.append(mine)
-        return lines
-
     def loaded(self) -> None:
-        """Another model is loaded, so earlier turns are no measure any more."""
-        self._ran.clear()
+        """A model has been loaded, with the context that was staged for it."""
         self._loaded_context = self.context
         self._screen.inspector.params_panel.show_context(self.context, self._loaded_context)
+        screen = self._screen
+        if screen.session is not None and screen.knobs.tree_width > (most := screen.session.limits.tree_width):
+            screen.knobs = screen.knobs.replace(tree_width=most)
+            screen.show_knobs()
+            screen.say(f"tree_width is {most} from the next turn: what the card keeps per draft position")
 
     def ask_for_context(self, positions: int) -> None:
         """Stage another context for the next load."""

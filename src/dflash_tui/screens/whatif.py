@@ -21,6 +21,7 @@ from dflash_core.record import TurnRecord
 from dflash_tui import lab_text
 from dflash_tui.keys import bindings
 from dflash_tui.screens.lab import LabScreen
+from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.plot import Mark
 
@@ -150,7 +151,7 @@ class WhatIfScreen(LabScreen):
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = len(self.record.steps) if self.record is not None else 0
         if it.kind == "estimate":
-            yield f"ESTIMATE from the {steps} steps of the last turn, which had budget {it.current}"
+            yield f"ESTIMATE from the {counted(steps, 'step')} of the last turn, which had budget {it.current}"
         else:
             worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
             off = f"the estimate was off by up to {lab_text.percent(worst[1])} (budget {worst[0]})"

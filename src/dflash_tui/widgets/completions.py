@@ -21,12 +21,13 @@ class Completion:
 
 
 class Completions(Static):
-    """Tab takes the marked one, Up and Down mark another."""
+    """Tab takes the marked one, Up and Down mark another; Enter takes one that was marked so."""
 
     def __init__(self) -> None:
         super().__init__("", id="completions", markup=False)
         self.rows: Sequence[Completion] = ()
         self.marked = 0
+        self.moved = False  # the mark, by the user
 
     def on_mount(self) -> None:
         self.display = False
@@ -34,13 +35,13 @@ class Completions(Static):
     def show(self, rows: Sequence[Completion]) -> None:
         """Offer these; none hides the list."""
         if rows != self.rows:
-            self.rows, self.marked = rows, 0
+            self.rows, self.marked, self.moved = rows, 0, False
             self.display = bool(rows)
             self._draw()
 
     def move(self, count: int) -> None:
         """Mark another row."""
-        self.marked = (self.marked + count) % len(self.rows)
+        self.marked, self.moved = (self.marked + count) % len(self.rows), True
         self._draw()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,13 +15,14 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_core.knobs import Knobs
+from dflash_tui.keys import actions_of
 from dflash_tui.widgets.memory import MemoryPanel
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.stats import StatsPanel
 from dflash_tui.widgets.tree import TreePanel
 
-TABS = (("params", "Params", "F2"), ("stats", "Stats", "F3"), ("tree", "Tree", "F4"), ("memory", "Memory", "F5"))
+TABS = ("params", "stats", "tree", "memory")  # panels, whose keys are those of view.params and so on
 
 
 class TabRow(Widget, can_focus=True):
@@ -35,9 +37,13 @@ class TabRow(Widget, can_focus=True):
 
     active: reactive[str] = reactive("stats")
 
+    def _tabs(self) -> Iterator[tuple[str, str, str]]:
+        keys = {one.id: one.shown.split("  ")[0] for one in actions_of(self.app)}
+        return ((name, name.title(), keys[f"view.{name}"]) for name in TABS)
+
     def render(self) -> Content:
         parts: list[tuple[str, str]] = []
-        for name, label, key in TABS:
+        for name, label, key in self._tabs():
             chosen = name == self.active
             style = "bold $primary" + (" underline" if self.has_focus else "") if chosen else "$foreground 70%"
             parts.append((f"‹{label}›" if chosen else f" {label} ", style))
@@ -45,13 +51,12 @@ class TabRow(Widget, can_focus=True):
         return Content.assemble(*parts)
 
     def action_move(self, count: int) -> None:
-        names = [name for name, _, _ in TABS]
-        place = (names.index(self.active) + count) % len(names)
-        self.query_ancestor(Inspector).active = names[place]
+        place = (TABS.index(self.active) + count) % len(TABS)
+        self.query_ancestor(Inspector).active = TABS[place]
 
     def on_click(self, event: Click) -> None:
         at = 0
-        for name, label, key in TABS:
+        for name, label, key in self._tabs():
             at += len(label) + len(key) + 4
             if event.x < at:
                 self.query_ancestor(Inspector).active = name

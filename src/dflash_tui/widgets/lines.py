@@ -10,6 +10,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
+from dflash_tui.keys import retold
 from dflash_tui.widgets.bars import clip, meter, seconds
 
 
@@ -50,7 +51,7 @@ class Flash(Static):
 
     def say(self, text: str, keep_s: float = 5.0) -> None:
         """Show `text`; the next one replaces it."""
-        self.text = text
+        self.text = text = retold(text, self.app)
         self.update(Content(text))
         self.display = bool(text)
         if self._timer is not None:

@@ -7,6 +7,8 @@ from typing import Literal
 from textual.content import Content
 from textual.widgets import Static
 
+from dflash_tui.keys import retold
+
 _MARKS = {"error": "✗", "info": "·"}
 
 
@@ -14,10 +16,14 @@ class Note(Static):
     """Stays in the conversation where it happened."""
 
     def __init__(self, message: str, advice: str = "", kind: Literal["error", "info"] = "error") -> None:
-        style = "bold $error" if kind == "error" else "$foreground 70%"
-        parts: list[str | tuple[str, str]] = [(f"{_MARKS[kind]} {message}", style)]
-        if advice:
-            parts.append((f"\n  {advice}", "$foreground 80%"))
-        super().__init__(Content.assemble(*parts), classes=f"note -{kind}")
+        super().__init__(classes=f"note -{kind}")
         self.message = message
         self.advice = advice
+        self._kind = kind
+
+    def on_mount(self) -> None:
+        style = "bold $error" if self._kind == "error" else "$foreground 70%"
+        parts: list[str | tuple[str, str]] = [(f"{_MARKS[self._kind]} {retold(self.message, self.app)}", style)]
+        if self.advice:
+            parts.append((f"\n  {retold(self.advice, self.app)}", "$foreground 80%"))
+        self.update(Content.assemble(*parts))

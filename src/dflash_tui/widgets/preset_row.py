@@ -1,4 +1,4 @@
-"""The presets on one row."""
+"""The presets by name, on a row or as many as they need."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Click
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -27,7 +28,7 @@ class PresetRow(Widget, can_focus=True):
         Binding("down", "app.focus_next", "down", show=False),
     ]
 
-    names: reactive[tuple[str, ...]] = reactive[tuple[str, ...]](())
+    names: reactive[tuple[str, ...]] = reactive[tuple[str, ...]]((), layout=True)
     chosen: reactive[str] = reactive("")
 
     class Chosen(Message):
@@ -46,28 +47,32 @@ class PresetRow(Widget, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None:
             return
-        for name, start, end in self._places():
-            if start <= offset.x < end:
+        for name, line, start in self._places(self.size.width):
+            if line == offset.y and start <= offset.x < start + len(name) + 2:
                 self.post_message(self.Chosen(name))
 
-    def _places(self) -> list[tuple[str, int, int]]:
-        """Each name that fits, and its cells. The chosen one always does: names before it go first."""
-        names = list(self.names)
-        room = max(self.size.width - LEFT, 8)
-        while self.chosen in names[1:] and sum(len(n) + 2 for n in names[: names.index(self.chosen) + 1]) > room:
-            del names[0]
-        places, at = [], LEFT
-        for name in names:
-            if at + len(name) + 2 > LEFT + room:
-                break
-            places.append((name, at, at + len(name) + 2))
+    def _places(self, width: int) -> list[tuple[str, int, int]]:
+        """Each name with the line and the cell that it begins at; as many lines as they need."""
+        places: list[tuple[str, int, int]] = []
+        line, at = 0, LEFT
+        for name in self.names:
+            if at > LEFT and at + len(name) + 2 > width:
+                line, at = line + 1, LEFT
+            places.append((name, line, at))
             at += len(name) + 2
         return places
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max((line for _, line, _ in self._places(width)), default=0) + 1
 
     def render(self) -> Content:
         mark = "▸" if self.has_focus else " "
         parts: list[str | tuple[str, str]] = [(mark, "$accent"), " ", fit("preset", LABEL), " "]
-        for name, _, _ in self._places():
+        last = 0
+        for name, line, _ in self._places(self.size.width):
+            if line > last:
+                parts.append("\n" + " " * LEFT)
+                last = line
             parts.append((f"‹{name}›", "bold $primary") if name == self.chosen else (f" {name} ", "$foreground 70%"))
         return Content.assemble(*parts)
 

@@ -61,16 +61,18 @@ class Prompt(TextArea):
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: Key) -> None:
+        offered = self.completions
+        taken = event.key == "tab" or (event.key == "enter" and offered is not None and offered.moved)
+        if taken and offered is not None and offered.chosen is not None:
+            event.stop()
+            event.prevent_default()
+            self.text = offered.chosen.text
+            self.move_cursor(self.document.end)
+            return
         if event.key == "enter":
             event.stop()
             event.prevent_default()
             self.action_send()
-            return
-        if event.key == "tab" and self.completions is not None and self.completions.chosen is not None:
-            event.stop()
-            event.prevent_default()
-            self.text = self.completions.chosen.text
-            self.move_cursor(self.document.end)
             return
         if event.key.startswith("alt+"):
             # Its character is no text: terminals send Alt+T as Esc and t. It goes on to the bindings.

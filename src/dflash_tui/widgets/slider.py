@@ -61,10 +61,12 @@ class Slider(KnobRow):
     def action_end(self, which: int) -> None:
         self.change(self._typed_as(self.ends[which]))
 
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return character is not None and (character.isdigit() or character in "-.")
+
     def on_key(self, event: Key) -> None:
-        character = event.character or ""
-        if character.isdigit() or (character in "-." and character):
-            self._typed += character
+        if self.check_consume_key(event.key, event.character):
+            self._typed += event.character or ""
         elif self._typed and event.key == "backspace":
             self._typed = self._typed[:-1]
         elif self._typed and event.key == "enter":

@@ -9,18 +9,19 @@ from textual.widgets import Static
 
 from dflash_core.knobs import Knobs
 from dflash_tui.clean import clean
+from dflash_tui.keys import retold
 from dflash_tui.widgets.answer import Answer
+from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.note import Note
 
 SHOWN = 20  # turns that keep their form
 
-WELCOME = Content.assemble(
-    ("Ask something.", "bold"),
-    "\n\nThe answer is drafted and verified in this process, step by step.\n",
-    "F2 tunes the next turn. F3 shows speed and acceptance,\n",
-    "F4 the candidate tree, F5 memory. F1 lists every key.",
-)
+WELCOME = """
+
+The answer is drafted and verified in this process, step by step.
+F2 tunes the next turn. F3 shows speed and acceptance,
+F4 the candidate tree, F5 memory. F1 lists every key."""
 
 
 class TurnBlock(Vertical):
@@ -99,7 +100,7 @@ class Earlier(Foldable):
 
     def show(self) -> None:
         """Bring line and text up to date."""
-        self.line.title = f"{len(self.texts)} earlier turns"
+        self.line.title = counted(len(self.texts), "earlier turn")
         self.display = bool(self.texts)
         self.toggled(self.line.open)
 
@@ -119,7 +120,7 @@ class Transcript(VerticalScroll):
         self.earlier = Earlier()
 
     def compose(self) -> ComposeResult:
-        yield Static(WELCOME, id="welcome")
+        yield Static(Content.assemble(("Ask something.", "bold"), retold(WELCOME, self.app)), id="welcome")
         yield self.earlier
 
     def on_mount(self) -> None:
