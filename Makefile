@@ -23,7 +23,7 @@ help:
 	@echo "make test-full    the same with the long grids"
 	@echo "make lint         ruff and mypy alone"
 	@echo "make format       let ruff rewrite the files"
-	@echo "make readme       write the table of parameters in README.md anew"
+	@echo "make readme       write the generated tables of README.md and docs/RESULTS.md anew"
 	@echo "make wheel        wheel and sdist into dist/"
 	@echo "make wheel-check  install that wheel into an empty environment outside the checkout and use it"
 	@echo "make clean        remove what was built; .venv stays"

@@ -28,6 +28,7 @@ from dflash_tui.history import History, data_folder
 from dflash_tui.keys import is_nowhere, nowhere, remapped
 from dflash_tui.log import LOG
 from dflash_tui.notices import desktop_notice
+from dflash_tui.pasting import take_pastes
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.screens.models import ModelsScreen
@@ -286,6 +287,7 @@ def open_app(app: DFlashApp) -> int:
     """Run an app in the terminal until it is left; returns the exit code."""
     for name in ("COLUMNS", "LINES"):  # where a shell exports them, they would stand against every resize
         os.environ.pop(name, None)
+    take_pastes()
     code = app.run(mouse=app.settings.mouse)
     if code is None:
         code = app.return_code or 0

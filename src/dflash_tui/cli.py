@@ -7,6 +7,7 @@ import dataclasses
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -22,15 +23,18 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 ESCAPE_MS = "25"
 
 DESCRIPTION = """\
-Chat in the terminal with a Qwen3.5-architecture GGUF model, decoded in this process with a DFlash drafter and
-DDTree. Without a command the app opens; without --target it opens on the built-in demo pair."""
+Chat in the terminal with a Qwen3.5-architecture GGUF model, decoded in this
+process with a DFlash drafter and DDTree. Without a command the app opens.
+Without --target it takes the model that the settings name, else the built-in
+demo pair."""
 
 EPILOG = f"""\
 parameters for --set:
-  {", ".join(spec.name for spec in SPECS)}
+{textwrap.fill(", ".join(spec.name for spec in SPECS), 78, initial_indent="  ", subsequent_indent="  ")}
 
 exit codes:
-  0 done, also where a pipe's reader left early; 1 a failure, explained in one line; 2 wrong usage; 130 interrupted"""
+  0 done, also where a pipe's reader left early; 1 a failure, explained in one
+  line; 2 wrong usage; 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for line in config.problems:
                 sys.stderr.write(f"dflash-tui: {line}\n")
         log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
-        _check_files(config)
+        if args.command not in [one.name for one in COMMANDS if not one.models]:
+            _check_files(config)
         with tracing(args.trace) as trace:
             watched = request if trace is None else dataclasses.replace(request, watchers=(trace,))
             code = _dispatch(parser, args, watched, config)
@@ -120,7 +125,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
     add = parser.add_argument
     add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a qwen35 GGUF file")
     add("--draft", type=file_path, default=default(None), metavar="FILE", help="its DFlash drafter: a file or folder")
-    add("--demo", action="store_true", default=default(False), help="the built-in demo pair (the default)")
+    add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
     add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
     add(
         "--set",

@@ -12,7 +12,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
-from dflash_core.errors import FormatError
+from dflash_core.errors import DeviceError, FormatError
+from dflash_core.memory import HostMemory
 from dflash_tui import log
 from dflash_tui.app import DFlashApp
 from dflash_tui.commands import slash
@@ -504,6 +505,10 @@ async def test_a_fed_document_is_shown_whole(make_app: MakeApp, monkeypatch: pyt
 # Pictures in text
 
 
+def no_management() -> None:
+    raise DeviceError("no driver")
+
+
 async def test_snapshots_of_the_dialogs(
     make_app: MakeApp,
     snapshot: Snapshot,
@@ -517,7 +522,8 @@ async def test_snapshots_of_the_dialogs(
     model.write_bytes(b"GGUF")
     os.truncate(model, 16_547_400_000)  # of that size, and nearly all of it a hole
     monkeypatch.chdir(tmp_path / "near")
-    monkeypatch.setattr("dflash_tui.screens.models.machine", lambda: "This machine has 12.0 GiB of 64.0 GiB free.")
+    monkeypatch.setattr("dflash_tui.screens.models.host_memory", lambda: HostMemory(64 << 30, 12 << 30, 0))
+    monkeypatch.setattr("dflash_tui.screens.models.Management", no_management)
     app = models_app(make_app, [], first_run=True)
     prefix = f"{size[0]}x{size[1]}"
     async with app.run_test(size=size) as pilot:

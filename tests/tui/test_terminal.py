@@ -233,6 +233,20 @@ def test_a_paste_of_4000_lines_arrives_whole_and_survives(open_app: Callable[...
     assert again.exit_code() == 0
 
 
+def test_a_paste_with_colours_is_neither_cut_nor_sent(open_app: Callable[..., Terminal], tmp_path: Path) -> None:
+    (tmp_path / "paste").write_text("first\n\x1b[31mred\x1b[0m and\nlast words")
+    terminal = open_app("--demo")
+    terminal.wait(lambda screen: "ctx" in screen, "the loaded model")
+    terminal.tmux("load-buffer", str(tmp_path / "paste"))
+    terminal.tmux("paste-buffer", "-p")
+    screen = terminal.wait(lambda screen: "last words" in screen, "the end of the paste")
+    assert "first" in screen
+    assert "red and" in screen
+    assert "Ask something." in screen, "nothing was sent"
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0
+
+
 @pytest.mark.parametrize(
     "environment",
     [{"NO_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"TERM": "vt100"}, {"SSH_TTY": "/dev/pts/0"}],

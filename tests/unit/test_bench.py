@@ -13,6 +13,7 @@ import pytest
 from dflash_core.bench import synthetic
 from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config, target_shapes
+from dflash_core.errors import DeviceError
 from dflash_core.formats.drafter import draft_shapes, open_drafter
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
@@ -64,11 +65,28 @@ def test_a_made_up_pair_opens(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "t"]  # nothing half-written is left
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_card_no_synthetic_files_are_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none() -> None:
+        raise DeviceError("no NVIDIA driver")
+
+    monkeypatch.setattr("dflash_core.backends.cuda.target.first_device", none)
+    assert main(["bench", "--synthetic", "27b", "--folder", str(tmp_path / "made")]) == 1
+    assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver\n"
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dflash_core.backends.cuda.target.first_device", lambda: None)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert main(["bench", "--synthetic", "27b", "--folder", str(blocked)]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    error = capsys.readouterr().err
+    assert str(blocked) in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("mean", [1.0, 2.5, 8.3, 15.99])

@@ -275,4 +275,9 @@ def test_a_configured_file_that_is_gone_is_named_with_its_line(
     assert cli.main(["ask", "hi"]) == 1
     error = capsys.readouterr().err
     assert f"user file {user_file()}, line 2: target {tmp_path}/gone.gguf: no such file" in error
-    assert cli.main(["config", "path"]) == 1 or "user" in capsys.readouterr().out
+    assert cli.main(["config", "path", "--json"]) == 0  # what needs no model goes on
+    assert json.loads(capsys.readouterr().out)["user"] == {"path": str(user_file()), "exists": True}
+    assert cli.main(["config", "show"]) == 0
+    assert "gone.gguf" in capsys.readouterr().out
+    assert cli.main(["inspect"]) == 1
+    assert capsys.readouterr().err.count("gone.gguf") == 1

@@ -133,6 +133,7 @@ WRONG: list[tuple[str, Machine, str, str, str, str]] = [
     ("old driver", stage(WORKSTATION, "management", driver="535.1", cuda=[12, 2]), "driver", "problem", "12.2", "580"),
     ("driver broken", stage(WORKSTATION, "driver", error="cuInit: 999"), "driver", "problem", "999", "restart"),
     ("old card", stage(WORKSTATION, "driver", capability=[7, 0]), "card", "problem", "7.0", "7.5"),
+    ("small card", stage(WORKSTATION, "driver", capability=[7, 5]), "card", "problem", "shared memory", "--device cpu"),
     ("no memory", stage(WORKSTATION, "driver", total=0, free=0), "card", "problem", "0 B of 0 B", "vGPU"),
     ("no launch", stage(WORKSTATION, "driver", launch_error="cuModuleLoad"), "card", "problem", "cuMod", "driver"),
     ("wrong numbers", stage(WORKSTATION, "driver", correct=False), "card", "problem", "wrong", "overclocking"),

@@ -262,12 +262,13 @@ def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> 
             f'<path d="M{left} {y:.1f}H{left + plot_w}" stroke="#dddddd"/>'
             f'<text x="{left - 16}" y="{y + 4:.1f}">{tick}</text>'
         )
-    for number, (name, color, points) in enumerate(curves):
+    x = float(left)
+    for name, color, points in curves:
         xy = [(left + plot_w * min(x, 1), top + plot_h * (1 - min(y, high) / high)) for x, y in points]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in xy)
         parts.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')
-        x = left + number * (plot_w // len(curves))
-        parts.append(f'<text x="{x}" y="{height - 14}" fill="{color}">{name}</text>')
+        parts.append(f'<text x="{x:.0f}" y="{height - 14}" fill="{color}">{name}</text>')
+        x += 6 * len(name) + 24  # a letter of this font is 6 wide at most, on the whole
     return "\n".join([*parts, "</svg>", ""])
 
 

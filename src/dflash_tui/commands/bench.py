@@ -206,10 +206,12 @@ def _lengths(text: str) -> tuple[float, ...]:
 def _synthetic(job: Job, notes: Notes) -> dict[str, Any]:
     import platformdirs
 
+    from dflash_core.backends.cuda.target import first_device
     from dflash_core.bench.synthetic import synthetic_pair
 
     if job.synthetic != "27b":
         raise DFlashError(f"--synthetic {job.synthetic}: expected 27b")
+    first_device()  # raises where there is none, before gigabytes are written
     folder = job.folder or platformdirs.user_cache_path("dflash-tui") / "synthetic"
     pair = synthetic_pair(folder, progress=notes.progress)
     notes.line(f"synthetic files: {folder}")

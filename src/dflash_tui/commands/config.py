@@ -40,9 +40,13 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
     return 0
 
 
-def paths() -> int:
+def paths(*, as_json: bool) -> int:
     """Print where settings and the log are."""
-    for name, path in (("user", user_file()), ("project", Path(PROJECT_NAME).absolute()), ("log", log_file())):
+    found = {"user": user_file(), "project": Path(PROJECT_NAME).absolute(), "log": log_file()}
+    if as_json:
+        write_json({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()})
+        return 0
+    for name, path in found.items():
         sys.stdout.write(f"{name:<8} {path}{'' if path.exists() else '  (not there)'}\n")
     return 0
 

@@ -28,6 +28,7 @@ SMALLEST_TERMINAL = (40, 12)
 LITTLE_MEMORY = 2 << 30
 # A card's usable memory is a few per cent under its size; less than this share of it is a limit somebody set.
 USUAL_SHARE = 0.9
+ROOMY = (8, 0)  # a block of Turing has 64 KB of shared memory, later ones 99 and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,9 @@ def check_cards(machine: Machine) -> Iterator[Finding]:
     if (major, minor) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         yield Finding("card", "problem", f"{found}; too old", f"use a card of {oldest} or later, or --device cpu")
+    elif (major, minor) < ROOMY:
+        remedy = "use a card of 8.0 (Ampere) or later, or --device cpu"
+        yield Finding("card", "problem", f"{found}; its shared memory is too small for passes of 64 rows", remedy)
     elif card["total"] == 0:
         yield Finding("card", "problem", found, "the driver shows no memory: see the vGPU line, or restart the machine")
     elif "launch_error" in card:

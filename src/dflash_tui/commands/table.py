@@ -32,12 +32,13 @@ def _no_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand. `run` returns the exit code and may raise DFlashError."""
+    """A subcommand. `run` returns the exit code and may raise DFlashError; `models` says that it needs their files."""
 
     name: str
     help: str
     run: Callable[[Invocation], int]
     options: Callable[[argparse.ArgumentParser], None] = _no_options
+    models: bool = True
 
 
 def file_path(text: str) -> Path:
@@ -165,7 +166,7 @@ def _config(call: Invocation) -> int:
     from dflash_tui.commands import config
 
     if call.args.what == "path":
-        return config.paths()
+        return config.paths(as_json=call.args.json)
     return config.show(call.config, origin=call.args.origin, as_json=call.args.json)
 
 
@@ -209,10 +210,24 @@ def _bench(call: Invocation) -> int:
 COMMANDS: tuple[Command, ...] = (
     Command("ask", "answer one prompt on stdout; thinking, progress and figures go to stderr", _ask, _ask_options),
     Command("sweep", "try settings against each other: speed, acceptance, step time", _sweep, _sweep_options),
-    Command("conversations", "list, export, import, delete what was said", _conversations, _conversations_options),
-    Command("replay", "show a trace with all panels, without a model; --json sums it up", _replay, _replay_options),
-    Command("inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options),
-    Command("doctor", "check this machine: Python, torch, driver, compiler, memory, folders, terminal", _doctor),
-    Command("config", "the settings in force and where each came from", _config, _config_options),
+    Command(
+        "conversations",
+        "list, export, import, delete what was said",
+        _conversations,
+        _conversations_options,
+        models=False,
+    ),
+    Command(
+        "replay",
+        "show a trace with all panels, without a model; --json sums it up",
+        _replay,
+        _replay_options,
+        models=False,
+    ),
+    Command(
+        "inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options, models=False
+    ),
+    Command("doctor", "check this machine: Python, torch, driver, compiler, memory, folders", _doctor, models=False),
+    Command("config", "the settings in force and where each came from", _config, _config_options, models=False),
     Command("bench", "measure: modes side by side, step times, kernels, the app's cost", _bench, _bench_options),
 )
