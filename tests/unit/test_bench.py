@@ -128,3 +128,13 @@ def test_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     found = json.loads(out.read_text())
     assert found["plain_loop_ms"] > 0
     assert [row["setting"] for row in found["rows"]] == [0, 1, 2] or len(found["rows"]) == 3
+
+
+@pytest.mark.parametrize(
+    "options", [["--ui", "--steps"], ["kernels", "--accept-trace", "8"], ["--ui", "--repeats", "3"]]
+)
+def test_options_that_would_do_nothing_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", *options])
+    name = next(option for option in options if option not in ("--ui", "kernels"))
+    assert f"bench: {name} goes with modes and step times alone" in capsys.readouterr().err

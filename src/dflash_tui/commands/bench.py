@@ -21,7 +21,7 @@ from dflash_core.memory import gib
 from dflash_core.nvml import Management
 from dflash_tui import __version__, lab_text
 from dflash_tui.commands.interrupt import stop_on_interrupt
-from dflash_tui.commands.output import Notes, write_json
+from dflash_tui.commands.output import Notes, keep_json, write_json
 from dflash_tui.session import LoadRequest
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
     return _modes(request, job, as_json=as_json)
 
 
-def kernels(request: LoadRequest, *, as_json: bool = False) -> int:
+def kernels(*, out: Path | None, as_json: bool) -> int:
     """The ladder table of the kernels on this card."""
     from dataclasses import asdict
 
@@ -61,8 +61,10 @@ def kernels(request: LoadRequest, *, as_json: bool = False) -> int:
     found = ladder(device, progress=notes.progress)
     together = chain(device, progress=notes.progress)
     notes.end_line()
+    figures = {**asdict(found), "chain_seconds": together}
+    keep_json(out, figures, notes)
     if as_json:
-        write_json({**asdict(found), "chain_seconds": together})
+        write_json(figures)
     else:
         sys.stdout.write("\n".join([*table(found), "", *chain_table(together)]) + "\n")
     return 0
@@ -89,7 +91,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     notes.end_line()
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(sweep.result), "plain_loop_ms": loop_ms}
-    _write(job.out, found, notes)
+    keep_json(job.out, found, notes)
     if as_json:
         write_json(found)
     elif sweep.result.trials:
@@ -148,7 +150,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     notes.end_line()
     facts = _facts(title_of(request), engine)
     found = {"about": facts, **bench.report.to_json()}
-    _write(job.out, found, notes)
+    keep_json(job.out, found, notes)
     if as_json:
         write_json(found)
     else:
@@ -239,12 +241,3 @@ def _driver() -> str:
             return management.driver
     except DeviceError:
         return "unknown"
-
-
-def _write(path: Path | None, found: dict[str, Any], notes: Notes) -> None:
-    if path is None:
-        return
-    import json
-
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    notes.line(f"written: {path}")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 CLEAR_LINE = "\r\x1b[K"
@@ -18,6 +19,13 @@ def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
     unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
     stream.write(json.dumps(value, ensure_ascii=not unicode) + "\n")
     stream.flush()
+
+
+def keep_json(path: Path | None, value: Mapping[str, Any], notes: Notes) -> None:
+    """Write everything measured to a file, where one was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(value, indent=1) + "\n")
+        notes.line(f"written: {path}")
 
 
 class Notes:

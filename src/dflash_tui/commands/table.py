@@ -193,14 +193,18 @@ def _bench(call: Invocation) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
+    if args.ui or args.what == "kernels":
+        others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps")
+        for name in [one for one in others if getattr(args, one)]:
+            call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
     if args.ui:
         from dflash_tui.commands import ui_run
 
-        return ui_run.run(call.request, rounds=args.rounds, as_json=args.json)
+        return ui_run.run(call.request, rounds=args.rounds, out=args.out, as_json=args.json)
     from dflash_tui.commands import bench
 
     if args.what == "kernels":
-        return bench.kernels(call.request, as_json=args.json)
+        return bench.kernels(out=args.out, as_json=args.json)
     job = bench.Job(
         args.prompts, args.samples, args.repeats, args.synthetic, args.folder, args.accept_trace, args.steps, args.out
     )

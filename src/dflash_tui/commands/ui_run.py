@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
-from dflash_tui.commands.output import Notes, write_json
+from dflash_tui.commands.output import Notes, keep_json, write_json
 from dflash_tui.commands.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_table
 from dflash_tui.session import LoadRequest
 
@@ -24,13 +24,14 @@ COLUMNS, ROWS = 120, 40
 POLL_S = 0.1
 
 
-def run(request: LoadRequest, *, rounds: int, as_json: bool = False) -> int:
+def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -> int:
     """Measure and report. Returns the exit code; raises DFlashError where nothing could be measured."""
     notes = Notes()
     answer = _in_terminal(request, rounds, notes)
     notes.end_line()
     if "error" in answer:
         raise DFlashError(answer["error"])
+    keep_json(out, answer["figures"], notes)
     if as_json:
         write_json(answer["figures"])
     else:
