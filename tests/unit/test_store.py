@@ -243,6 +243,22 @@ def test_a_file_held_for_too_long_gets_what_was_written_once_it_is_free(
     again.close()
 
 
+def test_however_a_file_is_begun_it_is_its_users_alone(tmp_path: Path) -> None:
+    blocked, damaged = tmp_path / "blocked", tmp_path / "damaged"
+    blocked.write_text("a file where the folder should be")
+    store = Store(blocked)
+    assert "cannot be kept" in store.problem()
+    blocked.unlink()
+    store.begin(Card("first"))
+    assert "nothing is missing" in store.problem()
+    assert store.path.stat().st_mode & 0o077 == 0, "begun late"
+    damaged.mkdir()
+    (damaged / "conversations.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    store = Store(damaged)
+    assert "kept as" in store.problem()
+    assert store.path.stat().st_mode & 0o077 == 0, "begun anew"
+
+
 # Branches
 
 

@@ -106,9 +106,7 @@ class Database:
 
     def _open(self) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._disk = _connect(self.path)
+            self._disk = _connect_file(self.path)
             migrate(self._disk)
         except WrongFileError as error:
             self._replace(error.kind, str(error))
@@ -141,7 +139,7 @@ class Database:
             for ending in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self.path}{ending}", f"{kept}{ending}")
-            old, self._disk = self._disk, _connect(self.path)
+            old, self._disk = self._disk, _connect_file(self.path)
             migrate(self._disk)
         except (OSError, sqlite3.DatabaseError) as error:
             self._retreat(f"the file is {what} ({why}) and no new one can be begun ({error})")
@@ -175,15 +173,22 @@ class Database:
                 change(connection)
 
         try:
-            self._disk = self._disk or _connect(self.path)
+            self._disk = self._disk or _connect_file(self.path)
             migrate(self._disk)
             _transact(self._disk, everything)
-        except (sqlite3.DatabaseError, WrongFileError):
+        except (OSError, sqlite3.DatabaseError, WrongFileError):
             return
         self._memory.close()
         self._memory = None
         self._unsaved.clear()
         self.problem = f"conversations are kept in {self.path} again; nothing is missing"
+
+
+def _connect_file(path: Path) -> sqlite3.Connection:
+    """A new file is its user's alone. Raises OSError or sqlite3.Error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    return _connect(path)
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
