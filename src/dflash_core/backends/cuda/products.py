@@ -14,6 +14,7 @@ from torch import Tensor
 from dflash_core.backends.cuda.launch import At, Device, Launch, Run
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of, tile_type
+from dflash_core.backends.cuda.upload import aligned
 
 # What a part of a matrix may take as f16: half of an FFN matrix of 17,408 x 5,120.
 WEIGHT_BYTES = 88 << 20
@@ -124,14 +125,9 @@ class Arena:
         for shape, dtype in wanted:
             size = math.prod(shape) * dtype.itemsize
             yield self.bytes[at : at + size].view(dtype).view(shape)
-            at += _aligned(size)
+            at += aligned(size)
 
     @staticmethod
     def need(wanted: Sequence[Wanted]) -> int:
         """Bytes that `carve` takes for these."""
-        return sum(_aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in wanted)
-
-
-def _aligned(nbytes: int) -> int:
-    """Rounded up to what vector loads and a library's products like."""
-    return -(-nbytes // 256) * 256
+        return sum(aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in wanted)

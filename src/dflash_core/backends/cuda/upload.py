@@ -18,7 +18,7 @@ from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.formats.weights import WeightFile
 
 STAGE_BYTES = 32 << 20
-ALIGNMENT = 256
+ALIGNMENT = 256  # what vector loads and a library's products like
 FLOATS = ("F32", "F16", "BF16")
 
 
@@ -33,7 +33,7 @@ def held_type(kind: str, requantise: str = "") -> str:
 
 
 def aligned(nbytes: int) -> int:
-    """What a tensor takes in the room of all weights."""
+    """What a tensor takes in a room that it shares with others."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
