@@ -28,6 +28,7 @@ from dflash_core.formats.drafter import draft_shapes, open_drafter
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.formats.weights import TensorInfo
+from support.golden import golden
 
 # Multiprocessors and dynamic shared memory of a block, by architecture: what layouts adapt to.
 CARDS = {
@@ -96,6 +97,13 @@ def demo() -> Pair:
     """The pair that comes with the program."""
     target = open_gguf(demo_target_path())
     draft_config, draft = open_drafter(demo_draft_path())
+    return Pair(target, target_config(target), draft, draft_config)
+
+
+def tiny() -> Pair:
+    """The golden pair of the tests."""
+    target = open_gguf(golden("tiny-Q4_K_M.gguf"))
+    draft_config, draft = open_drafter(golden("tiny-dflash"))
     return Pair(target, target_config(target), draft, draft_config)
 
 

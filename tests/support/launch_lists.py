@@ -1,0 +1,116 @@
+"""Every launch list of the CUDA backend as text: graphs of steps, and what the calls of a session launch.
+
+`PYTHONPATH=tests python -m support.launch_lists NAME..` prints lists in full, for comparing two revisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.target_pass import WIDTHS
+from dflash_core.knobs import Knobs
+from support.kernel_variants import CARDS, Pair, demo, large, tiny
+from support.recording_device import NamedUpload, RecordingDevice
+
+CONTEXT = 320
+SEVERAL = ((64, 8), (64, 40), (64, 64, 1), (64, 64, 64, 64))  # widths of trees of more than one pass
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair on a card."""
+
+    name: str
+    pair: Callable[[], Pair]
+    arch: str
+    half: bool = False
+    drafted: bool = True
+
+
+CASES = (
+    Case("tiny", tiny, "sm_90a"),
+    Case("tiny-half", tiny, "sm_90a", half=True),
+    Case("tiny-alone", tiny, "sm_90a", drafted=False),
+    Case("demo", demo, "sm_90a"),
+    Case("demo-half", demo, "sm_90a", half=True),
+    Case("demo-sm_86", demo, "sm_86"),
+    Case("27b", large, "sm_90a"),
+    Case("27b-half", large, "sm_90a", half=True),
+    Case("27b-alone", large, "sm_90a", drafted=False),
+    Case("27b-sm_89", large, "sm_89"),
+)
+
+
+class Recorded:
+    """A session of a case, and its launches as lines."""
+
+    def __init__(self, case: Case) -> None:
+        pair = case.pair()
+        self.case, self.device = case, RecordingDevice(CARDS[case.arch])
+        target = DeviceTarget(self.device, NamedUpload(pair.target, self.device), pair.target_config, case.half)
+        draft = None
+        if case.drafted:
+            draft = DeviceDraft(self.device, NamedUpload(pair.draft, self.device), pair.draft_config, case.half)
+        self.session = CudaSession(target, draft, 5, () if draft else (0, 2), context=CONTEXT)
+
+    def lists(self) -> Iterator[tuple[str, list[str]]]:
+        yield from self._steps()
+        yield from self._calls()
+
+    def _steps(self) -> Iterator[tuple[str, list[str]]]:
+        steps = self.session.steps
+        for several in False, True:
+            for widths in SEVERAL if several else [(width,) for width in WIDTHS]:
+                for sampled in False, True:
+                    for drafts in (False, True) if self.case.drafted and widths == (1,) else (self.case.drafted,):
+                        kind = StepKind(widths, drafts=drafts, sampled=sampled)
+                        if several:
+                            self.session.ensure_capacity(kind.nodes)
+                        name = f"{'draft ' if drafts else ''}{'+'.join(map(str, widths))}"
+                        yield f"step {name}{' sampled' if sampled else ''}", self.device.lines(steps.launches(kind))
+        if self.case.drafted:
+            kind = StepKind.of(Knobs(mode="tree", budget=22), "tree", self.session.draft_block, forced=True)
+            steps.force([[1, 2], [1]])
+            yield "step forced", self.device.lines(steps.launches(kind))
+            steps.force(None)
+            yield "drain", self._ran(steps.drain)
+
+    def _calls(self) -> Iterator[tuple[str, list[str]]]:
+        session = self.session
+        yield "prefill 20", self._ran(lambda: session.prefill(range(20)))
+        yield "prefill 81", self._ran(lambda: session.prefill(range(81)))
+        yield "verify 5", self._ran(lambda: session.verify([1, 2, 3, 4, 5], [-1, 0, 0, 1, 1]))
+        yield "commit 2", self._ran(lambda: session.commit([0, 2]))
+        if self.case.drafted:
+            yield "draft", self._ran(lambda: session.draft(3, 0))
+        kept = []
+        yield "checkpoint", self._ran(lambda: kept.append(session.checkpoint()))
+        yield "restore", self._ran(lambda: session.restore(kept[0]))
+        yield "restore none", self._ran(lambda: session.restore(None))
+        yield "prefill 240", self._ran(lambda: session.prefill(range(240)))
+        yield "verify 70", self._ran(lambda: session.verify(range(70), range(-1, 69)))
+        yield "commit 70", self._ran(lambda: session.commit(range(70)))
+
+    def _ran(self, work: Callable[[], object]) -> list[str]:
+        self.device.log.clear()
+        work()
+        return self.device.lines(self.device.log)
+
+
+def digest(lines: list[str]) -> str:
+    """How many launches, and a hash of their text."""
+    return f"{len(lines)} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        asked = [name.split("/", 1)[1] for name in sys.argv[1:] if name.split("/", 1)[0] == case.name]
+        for name, lines in Recorded(case).lists() if asked else ():
+            if name in asked:
+                print(f"# {case.name}/{name}", *lines, sep="\n")  # noqa: T201

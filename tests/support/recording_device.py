@@ -1,0 +1,145 @@
+"""A device that computes nothing and writes down what is launched on it, in a form that outlives a rearrangement.
+
+An argument is told by what it points to: a weight by its GGUF name, any other memory by its size, its place in it and
+its turn (the first, second.. memory that a list comes across). So names of classes, files and attributes may change;
+kernels, defines, grids, scalars, and which launch works on the same memory as which other, may not.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import struct
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.launch import Argument, Launch, Progress, Run
+from dflash_core.backends.cuda.meta import MetaUpload
+from dflash_core.backends.cuda.plan import MAX_SEGMENTS, Card
+
+PINNED = 0x1000  # the first address of what stands for pinned memory
+SEGMENT = 24  # bytes of one matrix in the struct of a matmul, the address first
+
+
+class NamedUpload(MetaUpload):
+    """Weights of a file's shapes in memory that nobody touches, remembered by name."""
+
+    def __init__(self, file: Any, device: RecordingDevice) -> None:
+        super().__init__(file)
+        self._device, self._name = device, ""
+
+    def matrix(self, name: str) -> Any:
+        self._name = name
+        return super().matrix(name)
+
+    def vector(self, name: str) -> Tensor:
+        self._name = name
+        return super().vector(name)
+
+    def raw(self, name: str) -> tuple[str, Tensor]:
+        self._name = name
+        return super().raw(name)
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        tensor = torch.empty(shape, dtype=dtype)
+        self._device.name(self._name, tensor)
+        return tensor
+
+
+class RecordingDevice:
+    """Implements `launch.Device`. `log`: what ran since it was last emptied."""
+
+    torch_device = torch.device("cpu")
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.log: list[Launch | tuple[str, tuple[Argument, ...]]] = []
+        self._weights: list[tuple[int, int, str]] = []
+        self._keep: list[Tensor] = []
+        self._pinned = PINNED
+
+    def name(self, name: str, tensor: Tensor) -> None:
+        bisect.insort(self._weights, (tensor.data_ptr(), tensor.nbytes, name))
+        self._keep.append(tensor)
+
+    def stream(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
+        return lambda: self.log.extend(launches)
+
+    def record(self, name: str, work: Run) -> Run:
+        return work
+
+    def pinned(self, shape: Any, dtype: Any) -> Any:
+        array = np.zeros(shape, dtype)
+        self._pinned += 1 << 24
+        return SimpleNamespace(array=array, address=self._pinned)
+
+    def synchronize(self) -> None:
+        """Nothing runs."""
+
+    def mark(self) -> Run:
+        return lambda: None
+
+    def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
+        sizes = (np.int64(n) for t in (x, weights, out) for n in (*t.shape, *t.stride()))
+        self.log.append(("multiply", (x, weights, out, *sizes, np.float64(scale), np.bool_(add))))
+
+    # ---- Normal form ---------------------------------------------------------------------------------------------
+
+    def lines(self, launches: Sequence[Launch | tuple[str, tuple[Argument, ...]]]) -> list[str]:
+        """One line per launch."""
+        met: dict[int, int] = {}
+        return [self._line(launch, met) for launch in launches]
+
+    def _line(self, launch: Launch | tuple[str, tuple[Argument, ...]], met: dict[int, int]) -> str:
+        if isinstance(launch, tuple):
+            return f"{launch[0]}({', '.join(self._argument(arg, met) for arg in launch[1])})"
+        head = f"{launch.file}:{launch.name}{_shape(launch)}"
+        if launch.clustered is not None:
+            head += f" or {launch.clustered.file}:{launch.clustered.name}{_shape(launch.clustered)}"
+            assert list(launch.clustered.args) == list(launch.args), "a clustered launch of other arguments"
+        return f"{head} ({', '.join(self._argument(arg, met) for arg in launch.args)})"
+
+    def _argument(self, arg: Argument, met: dict[int, int]) -> str:
+        if isinstance(arg, bytes):
+            return self._table(arg)
+        if isinstance(arg, np.generic):
+            return f"{arg.dtype.name} {arg.item()!r}"
+        tensor = arg if isinstance(arg, Tensor) else getattr(arg, "tensor", None)
+        address = arg.data_ptr() if isinstance(arg, Tensor) else arg.address
+        found = self._weight(address)
+        if found or tensor is None:
+            return found or f"address {address}"
+        storage = tensor.untyped_storage()
+        place = met.setdefault(storage.data_ptr(), len(met))
+        return f"m{place}[{storage.nbytes()}]+{address - storage.data_ptr()}"
+
+    def _weight(self, address: int) -> str:
+        at = bisect.bisect_right(self._weights, (address, 1 << 62, "")) - 1
+        if at < 0:
+            return ""
+        begin, size, name = self._weights[at]
+        return f"{name}+{address - begin}" if address < begin + size else ""
+
+    def _table(self, data: bytes) -> str:
+        """The struct of a matmul: addresses as names, the rest as it is."""
+        names, rest = [], b""
+        for segment in range(MAX_SEGMENTS):
+            part = data[SEGMENT * segment : SEGMENT * (segment + 1)]
+            (address,) = struct.unpack_from("<Q", part)
+            names += [self._weight(address) or "other"] if address else []
+            rest += part[8:]
+        return f"[{' '.join(names)} {hashlib.sha256(rest + data[SEGMENT * MAX_SEGMENTS :]).hexdigest()[:12]}]"
+
+
+def _shape(launch: Launch) -> str:
+    defines = ",".join(f"{name}={value}" for name, value in sorted(launch.defines.items()))
+    return f"<{defines}>{launch.grid}x{launch.block}+{launch.shared}/{launch.per_sm}"
