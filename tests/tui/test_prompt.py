@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual.events import Key, Paste
 
+from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.history import History
+from dflash_tui.session import Progress
 from dflash_tui.widgets.knob_row import KnobRow
 
 from .fake import FakeSession
@@ -200,6 +203,95 @@ async def test_a_paste_goes_to_the_prompt_wherever_the_focus_is(make_app: MakeAp
         app.post_message(Paste("three\nlines\nof it"))
         await wait_until(pilot, lambda: app.chat.prompt.text == "three\nlines\nof it")
         assert app.focused is app.chat.prompt
+
+
+def burst(app: DFlashApp, *parts: str) -> None:
+    """As from a terminal that sends all of it at once: `⏎` is Enter, longer parts in brackets are pastes."""
+    for part in parts:
+        if part.startswith("["):
+            app.post_message(Paste(part[1:-1]))
+            continue
+        for character in part:
+            key = "enter" if character == "⏎" else character if character.isalnum() else "unnamed"
+            app.post_message(Key(key, "\r" if character == "⏎" else character))
+
+
+@pytest.mark.parametrize(
+    ("parts", "asked", "left"),
+    [
+        (["alpha⏎beta"], ["alpha"], "beta"),
+        (["alpha⏎", "[one\ntwo]"], ["alpha"], "one\ntwo"),
+        (["[one\ntwo]", "⏎", "[three]", "four"], ["one\ntwo"], "threefour"),
+        (["alpha⏎alpha"], ["alpha"], "alpha"),
+        (["alpha⏎beta⏎gamma"], ["alpha"], "beta\ngamma"),
+        (["alpha⏎beta⏎gamma⏎delta"], ["alpha"], "beta\ngamma\ndelta"),
+        (["/set budget 9⏎beta"], [], "beta"),
+        (["/set budget 9⏎alpha⏎beta"], ["alpha"], "beta"),
+        (["/set budget 999⏎beta"], [], "/set budget 999\nbeta"),
+        (["/nonsense⏎alpha"], [], "/nonsense\nalpha"),
+    ],
+)
+async def test_what_is_typed_right_behind_enter_stays(
+    make_app: MakeApp, parts: list[str], asked: list[str], left: str
+) -> None:
+    session = FakeSession(gate=threading.Semaphore(0))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        burst(app, *parts)
+        await wait_until(pilot, lambda: app.chat.prompt.text == left and len(session.asked) == len(asked))
+        assert [prompt for prompt, _ in session.asked] == asked
+        for _ in range(3):
+            await pilot.pause()
+        assert app.chat.prompt.text == left
+        session.gate.release(1000)  # type: ignore[union-attr]
+        await idle(pilot)
+    again = make_app()
+    async with again.run_test(size=(80, 24)):
+        assert again.chat.prompt.text == left, "and is there at the next start"
+
+
+async def test_while_the_model_loads_each_message_is_its_own(make_app: MakeApp) -> None:
+    session, may = FakeSession(), threading.Event()
+
+    def load(progress: Progress) -> FakeSession:
+        may.wait(20)
+        return session
+
+    app = make_app(load=load)
+    async with app.run_test(size=(80, 24)) as pilot:
+        burst(app, "alpha⏎beta⏎gamma")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "gamma" and len(app.chat.transcript.turns) == 2)
+        may.set()
+        await wait_until(pilot, lambda: [prompt for prompt, _ in session.asked] == ["alpha", "beta"])
+        await idle(pilot)
+        assert app.chat.prompt.text == "gamma"
+
+
+async def test_a_refused_message_comes_back_in_front_of_what_was_typed_since(make_app: MakeApp) -> None:
+    session = FakeSession(refuse=ContextError("too long"))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        prompt = app.chat.prompt
+        burst(app, "alpha⏎beta")
+        await wait_until(pilot, lambda: prompt.text == "alpha\nbeta")
+        await pilot.press("left", "X")
+        assert prompt.text == "alpha\nbetXa", "the cursor is where it was typed"
+        session.refuse = None
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: len(session.asked) == 2)
+        assert prompt.text == "betXa", "only the message itself is on its way again"
+
+
+async def test_slash_edit_leaves_the_message_in_the_prompt(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hello")
+        await idle(pilot)
+        burst(app, "/edit⏎")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "hello")
 
 
 async def test_two_running_apps_do_not_lose_each_others_text(make_app: MakeApp) -> None:

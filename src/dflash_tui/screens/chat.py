@@ -195,24 +195,27 @@ class ChatScreen(Screen[None]):
             try:
                 await slash.run(event.text, self)
             except SlashError as error:
-                self.say(str(error))
-                return
-            self.prompt.accept()
-            return
-        if self.flow.busy:
-            self.say("an answer is being written: Esc stops it; your text stays here")
+                self._give_back(event.text, str(error))
+            else:
+                self.past.add(event.text)
+        elif self.flow.busy:
+            self._give_back(event.text, "an answer is being written: Esc stops it; your text stays here")
         elif self.session is None and not self.loading_now:
-            self.say("no model is loaded: Ctrl+R loads again; your text stays here")
+            self._give_back(event.text, "no model is loaded: Ctrl+R loads again; your text stays here")
         else:
             block = await self.transcript.add_turn(slash.as_message(event.text))
             self.keeping.sent(block)
-            self.prompt.accept()
+            self.past.add(event.text)
             self.keeping.tell_problems()
             if self.session is None:
                 block.queued("queued: it is sent when the model is ready")
                 self._queue.append(block)
             else:
                 await self._ask(block)
+
+    def _give_back(self, text: str, why: str) -> None:
+        self.prompt.restore(text)
+        self.say(why)
 
     async def _ask(self, block: TurnBlock) -> None:
         """Answer a message: for the first time, or again where the conversation holds it already."""
@@ -222,8 +225,8 @@ class ChatScreen(Screen[None]):
             block.queued("queued: it is sent after this answer")
             self._queue.append(block)
             return
-        if not block.entered and self.prompt.text == block.prompt:
-            self.prompt.text = ""  # a refused message that had been given back is on its way again
+        if not block.entered:
+            self.prompt.withdraw(block.prompt)  # a refused message that had been given back is on its way again
         self._use_knobs()
         await self.flow.begin(block, self.keeping.opens(block, self.used), self.used)
         self._set_busy()
@@ -251,7 +254,7 @@ class ChatScreen(Screen[None]):
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
         """The flow is idle again."""
         self._set_busy()
-        if refused and not self.prompt.text.strip():
+        if refused:
             self.prompt.restore(block.prompt)
         self.gauges.turn_ended()
         self.shell.turn_ended()

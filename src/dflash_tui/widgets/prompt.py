@@ -15,7 +15,7 @@ from dflash_tui.widgets.completions import Completions
 
 
 class Prompt(TextArea):
-    """A multi-line editor that posts `Submitted`. Its text stays until `accept`, so a refused turn loses nothing."""
+    """A multi-line editor that posts `Submitted` and is then empty; who refuses the text gives it back by `restore`."""
 
     HELP = "Enter sends, Ctrl+J or Shift+Enter begins a new line, Up and Down at the edges bring earlier prompts."
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -24,7 +24,7 @@ class Prompt(TextArea):
     ]
 
     class Submitted(Message):
-        """Enter was pressed over `text`."""
+        """Enter was pressed over `text`, which has left the prompt."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -49,16 +49,30 @@ class Prompt(TextArea):
         )
         self.past = history
         self.completions: Completions | None = None  # those that the screen shows, where it shows some
-
-    def accept(self) -> None:
-        """The text was taken: remember it and clear the row."""
-        self.past.add(self.text)
-        self.text = ""
+        self._returned = ""  # what was given back since the last Enter
 
     def restore(self, text: str) -> None:
-        """Give text back, in front of whatever has been typed since."""
-        self.text = f"{text}\n{self.text}" if self.text.strip() else text
-        self.move_cursor(self.document.end)
+        """Give text back: behind what was given back before, in front of what has been typed since."""
+        before, typed = self._split()
+        behind = len(self.get_text_range(self.cursor_location, self.document.end))
+        self._returned = f"{before}\n{text}" if before else text
+        self.text = f"{self._returned}\n{typed}" if typed.strip() else self._returned
+        lines = self.text[: max(len(self.text) - behind, len(self._returned))].split("\n")
+        self.move_cursor((len(lines) - 1, len(lines[-1])))
+
+    def withdraw(self, text: str) -> None:
+        """Take `text` out again, where it was given back and stands as it was; what was typed behind it stays."""
+        before, typed = self._split()
+        if before and before == text:
+            self._returned, self.text = "", typed
+            self.move_cursor(self.document.end)
+
+    def _split(self) -> tuple[str, str]:
+        """What was given back, where it still stands in front, and the rest."""
+        back = self._returned
+        if back and (self.text == back or self.text.startswith(f"{back}\n")):
+            return back, self.text[len(back) + 1 :]
+        return "", self.text
 
     async def _on_key(self, event: Key) -> None:
         offered = self.completions
@@ -92,8 +106,11 @@ class Prompt(TextArea):
             self.focus()
 
     def action_send(self) -> None:
+        """Hand over the text now: the next key of the same burst belongs to the next message."""
         if self.text.strip():
+            # Before the change is told, so that the stored draft stands until the screen has the message.
             self.post_message(self.Submitted(self.text))
+            self._returned = self.text = ""
 
     def action_newline(self) -> None:
         start, end = self.selection
