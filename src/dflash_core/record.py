@@ -16,8 +16,10 @@ from dflash_core.errors import FormatError, KnobError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Ledger
+from dflash_core.turn_check import TurnCheck, check_loaded, check_start
 
 VERSION = 1
+MOST_BYTES = 256 * 2**20  # of a trace or a packed turn, unpacked: a few kilobytes make gigabytes of zeros
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="line"):
@@ -125,8 +127,12 @@ def decode(data: bytes) -> Line:
     """The opposite of `encode`. Raises FormatError: what is wrong, and in which field."""
     try:
         line: Line = _DECODER.decode(data)
+    except RecursionError:
+        raise FormatError("not a line of a turn's record: it is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:
         raise FormatError(f"not a line of a turn's record, version {VERSION}: {error}") from None
+    if isinstance(line, Loaded):
+        check_loaded(line.context_length, line.ledger)
     return line
 
 
@@ -161,25 +167,54 @@ def ids_of(event: Event) -> Iterator[int]:
 
 
 def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
-    """The turns that `lines` tell of. Where another begins, or the lines stop, before its end, it has not `ended`."""
-    start: Start | None = None
-    pieces: list[Piece] = []
-    texts: dict[int, str] = {}
+    """The turns that `lines` tell of. Where another begins, or the lines stop, before its end, it has not `ended`.
+
+    Raises FormatError at the first line that does not fit those before it, after the turn as far as it goes.
+    """
+    turn: _Growing | None = None
     for line in lines:
-        if isinstance(line, Start):
-            if start is not None:
-                yield TurnRecord(start, tuple(pieces), None, texts)
-            start, pieces, texts = line, [], {}
-        elif start is None:
-            raise FormatError("a turn's record without its beginning")
-        elif isinstance(line, End):
-            yield TurnRecord(start, tuple(pieces), line.report, texts, (line.text, line.thinking), ended=True)
-            start = None
-        else:
-            pieces.append(Piece(line.event, line.text, line.thinking, line.at))
-            texts |= line.texts
-    if start is not None:
-        yield TurnRecord(start, tuple(pieces), None, texts)
+        try:
+            if isinstance(line, Start):
+                check_start(line.created, line.prompt_ids, line.draft_block)
+                done, turn = turn, _Growing(line)
+            elif turn is None:
+                raise FormatError("a step without its turn")
+            else:
+                turn.add(line)
+                done, turn = (turn, None) if isinstance(line, End) else (None, turn)
+        except FormatError:
+            if turn is not None:
+                yield turn.record()
+            raise
+        if done is not None:
+            yield done.record()
+    if turn is not None:
+        yield turn.record()
+
+
+class _Growing:
+    """A turn whose lines are coming in."""
+
+    def __init__(self, start: Start) -> None:
+        self._start, self._end = start, End()
+        self._ended = False
+        self._pieces: list[Piece] = []
+        self._texts: dict[int, str] = {}
+        self._check = TurnCheck()
+
+    def add(self, line: Read | Step | End) -> None:
+        if isinstance(line, End):
+            self._check.end(line.report)
+            self._end, self._ended = line, True
+            return
+        self._check.piece(line.event, line.at)
+        self._pieces.append(Piece(line.event, line.text, line.thinking, line.at))
+        self._texts |= line.texts
+
+    def record(self) -> TurnRecord:
+        end = self._end
+        rest = (end.text, end.thinking)
+        return TurnRecord(self._start, tuple(self._pieces), end.report, self._texts, rest, self._ended)
 
 
 def pack(record: TurnRecord) -> bytes:
@@ -194,13 +229,18 @@ def unpack(data: bytes) -> TurnRecord:
     head, _, body = data.partition(b"\n")
     if head != b"%d" % VERSION:
         raise FormatError(f"a turn's record of version {head[:20].decode(errors='replace')!r}, expected {VERSION}")
+    unpacker = zlib.decompressobj()
     try:
-        text = zlib.decompress(body)
+        text = unpacker.decompress(body, MOST_BYTES)
     except zlib.error as error:
         raise FormatError(f"a turn's record that does not unpack: {error}") from None
+    if not unpacker.eof:
+        raise FormatError(f"a turn's record that does not unpack: it is cut off, or longer than {MOST_BYTES:,} bytes")
     kept = [line for line in map(decode, text.split(b"\n")) if not isinstance(line, Loaded)]
-    [record] = assemble(kept)
-    return record
+    records = list(assemble(kept))
+    if len(records) != 1:
+        raise FormatError(f"a turn's record that holds {len(records)} turns, expected one")
+    return records[0]
 
 
 class Recorder:

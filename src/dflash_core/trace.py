@@ -15,11 +15,12 @@ from pathlib import Path
 import msgspec
 
 from dflash_core.errors import DFlashError, FormatError
-from dflash_core.record import VERSION, Line, Loaded, Start, TurnLine, TurnRecord, assemble, decode, encode
+from dflash_core.record import MOST_BYTES, VERSION, Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
 
 GZIP = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's number for its largest window inside a gzip frame
-CHUNK = 1 << 10  # small: what a damaged chunk holds is lost
+CHUNK = 1 << 10  # small: what a damaged chunk holds is lost, and no chunk unpacks to much more than 1 MiB
+MOST_LINE = 32 * 2**20  # a prompt of a million tokens has some 12 MiB with its ids
 
 
 class TraceError(DFlashError):
@@ -100,17 +101,12 @@ class Trace:
 def read_trace(path: Path) -> Trace:
     """Read a trace as far as it goes. Raises TraceError for a file that is none, or none of this version."""
     reader = _Reader(path)
-    loaded: list[Loaded] = []
-
-    def turns() -> Iterator[TurnLine]:
-        for line in reader.lines():
-            if isinstance(line, Loaded):
-                loaded.append(line)
-            else:
-                yield line
-
+    records: list[TurnRecord] = []
     try:
-        records = tuple(assemble(turns()))
+        for record in assemble(reader.turn_lines()):
+            records.append(record)
+    except FormatError as error:
+        reader.problem = f"line {reader.number}: {error}"
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from None
     problem = reader.problem
@@ -122,7 +118,7 @@ def read_trace(path: Path) -> Trace:
         steps = len(records[-1].steps)
         cut = "" if records[-1].ended else f", turn {len(records)} after {steps} step{'s' if steps != 1 else ''}"
         problem = f"{path.name} is incomplete: {problem}; shown is what stands before{cut}"
-    return Trace(records, loaded[0] if loaded else None, problem)
+    return Trace(tuple(records), reader.loaded, problem)
 
 
 class _Reader:
@@ -130,29 +126,30 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.path, self.problem = path, ""
+        self.number = 1
+        self.loaded: Loaded | None = None
 
-    def lines(self) -> Iterator[Line]:
+    def turn_lines(self) -> Iterator[TurnLine]:
         text = self._text()
         self._check_header(next(text, b""))
-        started = False
-        for number, data in enumerate(text, 2):
+        for data in text:
+            self.number += 1
             try:
                 line = decode(data)
             except FormatError as error:
-                self.problem = f"line {number}: {error}"
+                self.problem = f"line {self.number}: {error}"
                 return
-            started = started or isinstance(line, Start)
-            if not started and not isinstance(line, Loaded):
-                self.problem = f"line {number}: a step without its turn"
-                return
-            yield line
+            if not isinstance(line, Loaded):
+                yield line
+            elif self.loaded is None:
+                self.loaded = line
 
     def _check_header(self, data: bytes) -> None:
         if not data:
             raise TraceError(f"{self.path}: no turn in this trace: {self.problem or 'it is empty'}")
         try:
             header = msgspec.json.decode(data, type=Header)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             raise TraceError(f"{self.path}: not a trace: it begins with {data[:24]!r}, expected its header") from None
         if header.trace != HEADER.trace:
             raise TraceError(f"{self.path}: a trace of {header.trace!r}, expected one of {HEADER.trace!r}")
@@ -163,23 +160,33 @@ class _Reader:
             )
 
     def _text(self) -> Iterator[bytes]:
-        """Whole lines only: what a crash left of the last one is dropped."""
-        left = b""
+        """Whole lines only: what a crash left of the last one is dropped. What unpacks without end is not followed."""
         gzip = zlib.decompressobj(wbits=GZIP_WINDOW)
+        left: list[bytes] = []  # parts of the line that is not whole yet
+        waiting = unpacked = 0
         with self.path.open("rb") as file:
-            magic = file.read(2)
+            data = magic = file.read(2)
             if magic != GZIP:
                 raise TraceError(f"{self.path}: not a trace: it begins with {magic!r}, expected gzip")
-            data = magic
-            while data:
+            while data and not gzip.eof:
                 try:
-                    left += gzip.decompress(data)
+                    text = gzip.decompress(data)
                 except zlib.error:
                     self.problem = "its bytes are damaged"
-                    data = b""
-                else:
-                    data = file.read(CHUNK)
-                *whole, left = left.split(b"\n")
-                yield from whole
-        if left and not self.problem:
+                    return
+                data = file.read(CHUNK)
+                unpacked += len(text)
+                first, *others = text.split(b"\n")
+                left.append(first)
+                if others:
+                    yield b"".join(left)
+                    yield from others[:-1]
+                    left, waiting = [others[-1]], 0
+                waiting += len(left[-1])
+                if waiting > MOST_LINE or unpacked > MOST_BYTES:
+                    what = f"line {self.number + 1} is" if waiting > MOST_LINE else "it unpacks to"
+                    most = MOST_LINE if waiting > MOST_LINE else MOST_BYTES
+                    self.problem = f"{what} more than {most:,} bytes, the limit"
+                    return
+        if waiting:
             self.problem = "it is cut off"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_core.bench import prompts
 from dflash_core.bench.prompts import Task, read_prompts, sample
 from dflash_core.bench.scoring import final, is_right
 from dflash_core.errors import FormatError
@@ -78,13 +79,25 @@ def test_a_lone_surrogate_is_no_character(tmp_path: Path) -> None:
         ("a.txt.gz", b"plain", "not a whole gzip file"),
         ("a.txt.gz", gzip.compress(b"some text" * 99, mtime=0)[:-9], "not a whole gzip file"),
         ("a.jsonl", b"[" * 100_000, "line 1 is not JSON"),
+        ("a.txt.gz", gzip.compress(b"a" * 2_000_000, mtime=0), "holds more than 1,000,000 bytes of prompts, the limit"),
+        ("a.txt", b"a\n" * 1_000_000, "holds more than 1,000,000 bytes of prompts, the limit"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, file: str, content: bytes, message: str) -> None:
+def test_damage_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr(prompts, "MOST_BYTES", 1_000_000)
     path = tmp_path / file
     path.write_bytes(content)
     with pytest.raises(FormatError, match=message):
         read_prompts(path)
+
+
+@pytest.mark.parametrize("text", ['{"prompt": "a", "id": %s}', '{"question": "a", "answer": %s}'])
+def test_a_nested_list_is_no_name_and_no_answer(tmp_path: Path, text: str) -> None:
+    """Written out, one that could just be read would be too deep for Python."""
+    [task] = read_prompts(write(tmp_path / "deep.jsonl", text % ("[" * 500 + "]" * 500)))
+    assert task in (Task("plain 1", "a"), Task("GSM8K 1", "a"))
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -120,6 +120,10 @@ HUGE = 2**64 - 1
             header([], [tensor("w", [8]), tensor("v", [8], offset=32)], data=40),
             "a.gguf is truncated: tensor v ends 24 bytes past the end, and 24 bytes of 160 are missing in all",
         ),
+        (
+            header([], [tensor("u", [8], offset=64), tensor("w", [16]), tensor("v", [8], offset=32)], data=96),
+            "a.gguf: tensors w and v share 32 bytes at offset 160, expected each to have its own; the file is damaged",
+        ),
         (header([], [tensor("w", [1 << 47] * 4)], data=64), "is truncated: tensor w ends"),
         (header([], [tensor("w", [8], offset=2**64 - 32)], data=64), "is truncated: tensor w ends"),
         (header([], [tensor("bad\nname\x1b[31m", [7], 8)], data=64), r"tensor 'bad\nname\x1b[31m' has rows of 7"),

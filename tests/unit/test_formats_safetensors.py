@@ -102,6 +102,10 @@ ONE = {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}
         (content({"a": ONE | {"shape": [4, 5]}}), "spans bytes 0 to 64, expected 80 bytes for [4, 5] of F32"),
         (content({"a": ONE | {"data_offsets": [64, 0]}}), "spans bytes 64 to 0, expected 64 bytes"),
         (content({"a": ONE | {"data_offsets": [1 << 40, (1 << 40) + 64]}}), "tensor a ends 1,099,511,627,"),
+        (
+            content({"b": ONE | {"data_offsets": [60, 124]}, "c": ONE | {"data_offsets": [124, 188]}, "a": ONE}, 188),
+            "a.safetensors: tensors a and b share 4 bytes at offset ",
+        ),
         (content({"a": ONE}, 60), "a.safetensors is truncated: tensor a ends 4 bytes past the end of the file's"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "file",

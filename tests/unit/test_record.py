@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from dflash_core import record as record_module
 from dflash_core.errors import FormatError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
@@ -83,13 +84,18 @@ def test_a_line_that_is_none_names_its_field(data: bytes, says: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_what_is_no_packed_record() -> None:
+def test_what_is_no_packed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack(turn_of(STEPS))
     with pytest.raises(FormatError, match="version '2', expected 1"):
         unpack(packed.replace(b"%d\n" % VERSION, b"2\n", 1))
     with pytest.raises(FormatError, match="does not unpack"):
         unpack(packed[:-9])
-    for body in (b"{}", encode(STEPS_LINE)):
+    bomb = zlib.compress(bytes(record_module.MOST_BYTES // 64))
+    monkeypatch.setattr(record_module, "MOST_BYTES", record_module.MOST_BYTES // 128)
+    with pytest.raises(FormatError, match="does not unpack: it is cut off, or longer than 2,097,152 bytes"):
+        unpack(b"%d\n" % VERSION + bomb)
+    twice = b"\n".join(map(encode, [*lines(turn_of(STEPS)), *lines(turn_of(STEPS))]))
+    for body in (b"{}", encode(STEPS_LINE), b"[" * 100_000, twice):
         with pytest.raises(FormatError):
             unpack(b"%d\n" % VERSION + zlib.compress(body))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gzip
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from dflash_core import trace as trace_module
 from dflash_core.events import PrefillEvent
 from dflash_core.memory import Ledger, Owner
-from dflash_core.record import Line, Loaded, Step, assemble, lines
+from dflash_core.record import Line, Loaded, Step, assemble, encode, lines
 from dflash_core.trace import HEADER, Trace, TraceError, TraceWriter, read_trace
 from support.turns import step_of, turn_of
 
@@ -133,6 +137,9 @@ def test_lines_in_the_wrong_place(path: Path) -> None:
         ),
         (gzip.compress(b'{"trace":"dflash-tui","version":1}\n', mtime=0), "no turn in this trace"),
         (gzip.compress(b'{"trace":"dflash-tui","version":1}\nnot json\n', mtime=0), "no turn in this trace: line 2: "),
+        (gzip.compress(b'{"trace":' * 100_000, mtime=0), "no turn in this trace: it is cut off"),
+        (gzip.compress(b'{"trace":' * 100_000 + b"\n", mtime=0), "not a trace"),
+        (gzip.compress(b'{"trace":"dflash-tui","version":1}\n' + b'{"line":' * 100_000 + b"\n", mtime=0), "too deeply"),
         (gzip.compress(b"", mtime=0)[:6], "no turn in this trace: it is empty"),
     ],
 )
@@ -143,6 +150,49 @@ def test_a_file_that_is_no_trace_is_one_line(path: Path, data: bytes, says: str)
     assert says in str(refusal.value)
     assert str(refusal.value).startswith(f"{path}: ")
     assert "\n" not in str(refusal.value)
+
+
+def bomb(path: Path, line: bytes, times: int) -> Path:
+    """A trace that unpacks to `line` so many times behind its header, packed in pieces of a thousand."""
+    packer = zlib.compressobj(1, wbits=31)
+    data = packer.compress(b'{"trace":"dflash-tui","version":1}\n')
+    for _ in range(times // 1000):
+        data += packer.compress(line * 1000)
+    path.write_bytes(data + packer.flush())
+    return path
+
+
+def test_a_line_without_end_is_not_followed(path: Path) -> None:
+    bomb(path, bytes(1000), 400_000)
+    with pytest.raises(TraceError, match="line 2 is more than 33,554,432 bytes, the limit"):
+        read_trace(path)
+
+
+def test_lines_without_end_are_not_followed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "MOST_BYTES", 2_000_000)
+    bomb(path, encode(LOADED) + b"\n", 30_000)
+    with pytest.raises(TraceError, match="no turn in this trace: it unpacks to more than 2,000,000 bytes, the limit"):
+        read_trace(path)
+    bomb(path, b"".join(encode(line) + b"\n" for line in lines(turn_of([step_of()]))), 2_000)
+    trace = read_trace(path)
+    assert trace.turns, "what stands before the limit is shown"
+    assert "is incomplete: it unpacks to more than 2,000,000 bytes, the limit; shown is what" in trace.problem
+
+
+def test_lines_that_do_not_fit_end_the_trace_there(path: Path) -> None:
+    record = turn_of([step_of()] * 3)
+    [start, prefill, first, second, *_] = lines(record)
+    assert isinstance(second, Step)
+    forged = msgspec.structs.replace(second, event=dataclasses.replace(second.event, drafted_depth=2**53))
+    with TraceWriter(path) as writer:
+        for line in (*lines(record), start, prefill, first, forged, second):
+            writer(line)
+    trace = read_trace(path)
+    assert [len(turn.steps) for turn in trace.turns] == [3, 1]
+    assert trace.problem == (
+        "a.trace is incomplete: line 11: a drafted depth of 9,007,199,254,740,992; expected the tree's 3; "
+        "shown is what stands before, turn 2 after 1 step"
+    )
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from dflash_core.errors import FormatError
 
 SAMPLES, SEED = 10, 42
+MOST_BYTES = 256 * 2**20  # of a file, unpacked: the largest set here has some 10 MiB
 # What is asked where nobody names a file.
 PROMPTS = (
     "Hello! What can you do?",
@@ -84,9 +85,10 @@ def sample(tasks: Sequence[Task], count: int = SAMPLES, seed: int = SEED) -> tup
 
 def _read(path: Path) -> str:
     try:
-        data = path.read_bytes()
-        if path.name.endswith(".gz"):
-            data = gzip.decompress(data)
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise FormatError(f"{path} holds more than {MOST_BYTES:,} bytes of prompts, the limit; give a part of it")
         return data.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise FormatError(f"{path} is not a whole gzip file; get it again") from None
@@ -127,9 +129,14 @@ def _task(path: Path, number: int, fields: dict[str, Any], layout: Layout) -> Ta
     if not isinstance(text, str) or not text.strip():
         raise FormatError(f"{path}, line {number} has no text under {layout.text!r}, as line 1 has; mend or drop it")
     name = fields.get(layout.name) if layout.name else None
-    reference = str(fields.get(layout.reference, "")) if layout.reference else ""
+    reference = _shown(fields.get(layout.reference)) if layout.reference else ""
     if layout.set == "GSM8K" and "####" not in reference:
         reference = ""  # questions and answers of some other kind, which no rule here can score
     # A lone surrogate in an escape is no character, and nothing can tokenize it.
     plain = text.strip().encode(errors="replace").decode()
-    return Task(str(name) if name is not None else f"{layout.set} {number}", plain, reference)
+    return Task(_shown(name) or f"{layout.set} {number}", plain, reference)
+
+
+def _shown(value: Any) -> str:
+    """A name or an answer as text; "" for what is neither, such as a list, which may be nested without end."""
+    return str(value) if isinstance(value, (str, int, float)) else ""

@@ -18,7 +18,7 @@ import numpy as np
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED, Bytes
-from dflash_core.formats.weights import MappedWeights, map_file, shown
+from dflash_core.formats.weights import MappedWeights, check_apart, map_file, shown
 from dflash_core.formats.weights import TensorInfo as TensorInfo
 
 MetaValue = str | int | float | bool | list[Any]
@@ -250,10 +250,12 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int, shard: int) -> di
             f"{cursor.name} is truncated: tensor {shown(first)} ends {short[first]:,} bytes past the end, and"
             f" {missing:,} bytes of {size + missing:,} are missing in all; download or copy it again"
         )
-    return {
+    placed = {
         name: TensorInfo(name, info.shape, info.type, info.n_bytes, info.n_elements, shard, start + info.offset)
         for name, info in relative.items()
     }
+    check_apart(cursor.name, placed.values())
+    return placed
 
 
 def _read_tensor(cursor: _Cursor, name: str, alignment: int, shard: int) -> TensorInfo:

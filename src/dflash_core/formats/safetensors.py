@@ -15,7 +15,7 @@ import numpy as np
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import BY_NAME
-from dflash_core.formats.weights import MappedWeights, TensorInfo, listed, map_file, shown
+from dflash_core.formats.weights import MappedWeights, TensorInfo, check_apart, listed, map_file, shown
 
 MAX_HEADER = 1 << 24  # a drafter's is some 10 KB
 MAX_JSON = 1 << 24
@@ -122,6 +122,7 @@ def _read_header(source: str, prefix: bytes, data: Any, shard: int) -> list[Tens
                 f"{source} is truncated: tensor {shown(info.name)} ends {short:,} bytes past the end of the file's"
                 f" {len(data):,}; download or copy it again"
             )
+    check_apart(source, infos)
     return infos
 
 

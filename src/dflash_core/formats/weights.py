@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,6 +119,17 @@ def map_file(path: Path) -> mmap.mmap:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FormatError(f"{path} cannot be read: {reason}") from None
+
+
+def check_apart(source: str, tensors: Iterable[TensorInfo]) -> None:
+    """Refuse a file in which two tensors share bytes: no writer makes one, so an offset is damaged or forged."""
+    for first, second in itertools.pairwise(sorted(tensors, key=lambda info: info.offset)):
+        shared = first.offset + first.n_bytes - second.offset
+        if shared > 0:
+            raise FormatError(
+                f"{source}: tensors {shown(first.name)} and {shown(second.name)} share {shared:,} bytes at offset"
+                f" {second.offset:,}, expected each to have its own; the file is damaged, download it again"
+            )
 
 
 def check_tensors(

@@ -55,10 +55,10 @@ class PlainRun:
 
 
 def plain_speed(steps: list[StepEvent], positions: int, how: str) -> PlainSpeed | None:
-    """The speed of `steps`, by their wall time; None for too few to tell."""
-    if len(steps) < FEWEST_STEPS:
-        return None
+    """The speed of `steps`, by their wall time; None for too few to tell, or where no time was taken."""
     seconds = sum(step.stages.total for step in steps) / 1e3
+    if len(steps) < FEWEST_STEPS or seconds <= 0:
+        return None
     taken = datetime.now(UTC).isoformat(timespec="seconds")
     return PlainSpeed(sum(len(step.tokens) for step in steps) / seconds, len(steps), positions, taken, how)
 

@@ -1,0 +1,223 @@
+"""Do the parts of a recorded turn fit each other? Whatever was read from a file is asked before anything shows it.
+
+Types alone do not do: a depth of 2^53, a time of 1e308 s or tuples of unequal length are well-typed, and end the first
+function that counts with them. `record.assemble` checks every turn that it puts together; what else a file tells of
+turns (a report beside a message, the ledger of a trace) is for `check_report` and `check_loaded`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from datetime import datetime
+from operator import attrgetter
+
+from dflash_core.errors import FormatError
+from dflash_core.events import (
+    STAGES,
+    Event,
+    PartStats,
+    PrefillEvent,
+    StageTimes,
+    StepDrafts,
+    StepEvent,
+    StepTree,
+    TurnReport,
+)
+from dflash_core.knobs import MOST_WIDTH, SPEC
+from dflash_core.memory import Ledger
+
+MOST_NODES = 1 + int(SPEC["budget"].maximum)
+MOST_DEPTH = 256  # positions of the longest block that a drafter file may ask for
+MOST_ID = 2**31 - 1
+MOST_POSITIONS = 2**31 - 1
+MOST_BYTES = 2**60  # of an owner in a ledger
+LONGEST = 1e9  # seconds: thirty years
+SHORTEST = 1e-10  # seconds: under the nanosecond that the clocks tell; speeds are divisions by times
+SLACK = 1e-3  # of a probability: float32 rounds some a little above 1
+_WIDTHS = frozenset(range(1, MOST_WIDTH + 1))
+_stages = attrgetter(*STAGES)
+
+
+def check_start(created: str, prompt_ids: Collection[int], draft_block: int) -> None:
+    """What a turn begins with. Raises FormatError."""
+    try:
+        year = datetime.fromisoformat(created).year
+    except ValueError:
+        year = 0
+    if not 1970 <= year < 9999:
+        raise FormatError(f"a turn of the time {created[:40]!r}; expected one as in 2026-01-31T12:00:00+00:00")
+    _within("a token id of the prompt", prompt_ids, 0, MOST_ID)
+    _within("the drafter's block", (draft_block,), 0, MOST_DEPTH)
+
+
+def check_loaded(context_length: int, ledger: Ledger) -> None:
+    """What a trace tells of the loaded models. Raises FormatError."""
+    _within("the context length", (context_length,), 0, MOST_POSITIONS)
+    owned = [size for owner in ledger.owners for size in (owner.bytes, owner.measured or 0)]
+    _within("a size in the ledger", (*owned, ledger.total, ledger.free, ledger.measured), 0, MOST_BYTES)
+
+
+class TurnCheck:
+    """Follows one turn piece by piece. Each call raises FormatError for what does not fit what came before it."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._steps = 0
+        self._tokens: list[int] = []
+        self._last: Event | None = None
+
+    def piece(self, event: Event, at: float) -> None:
+        """One more piece, `at` seconds after the turn's beginning."""
+        if (self._last is None) != isinstance(event, PrefillEvent):
+            found = "a step" if self._last is None else "a second prompt"
+            raise FormatError(f"{found} in a turn; expected its prompt first, then its steps")
+        if self._last is not None and self._last.stop is not None:
+            raise FormatError(f"a step behind the end of its answer ({self._last.stop})")
+        _duration("the time of a piece since the one before it", at - self._at)
+        _duration("the time of a piece", at)
+        if isinstance(event, PrefillEvent):
+            _check_prefill(event)
+        else:
+            check_step(event)
+            self._steps += 1
+        self._last, self._at = event, at
+        self._tokens += event.tokens
+
+    def end(self, report: TurnReport | None) -> None:
+        """The turn is over."""
+        if report is None:
+            return
+        check_report(report)
+        if report.tokens != tuple(self._tokens) or report.stats.steps != self._steps:
+            raise FormatError(
+                f"a report of {len(report.tokens):,} tokens in {report.stats.steps:,} steps; "
+                f"expected the turn's {len(self._tokens):,} in {self._steps:,}"
+            )
+
+
+def _check_prefill(event: PrefillEvent) -> None:
+    if len(event.tokens) > 1:
+        raise FormatError(f"a prompt with {len(event.tokens):,} tokens drawn behind it; expected one, or none")
+    _within("a token id", event.tokens, 0, MOST_ID)
+    _read("the prompt", event.prompt_tokens, event.reused_tokens)
+    _duration("the time of the prompt", event.elapsed_ms, 1e3)
+
+
+def check_step(step: StepEvent) -> None:
+    """One step by itself: its tree, its candidates, its walk. Raises FormatError."""
+    tree, drafts = step.tree, step.drafts
+    _check_tree(tree)
+    _check_drafts(drafts)
+    if step.drafted_depth != max(tree.depths):
+        raise FormatError(f"a drafted depth of {step.drafted_depth:,}; expected the tree's {max(tree.depths):,}")
+    if step.accepted_depth != len(tree.accepted) - 1:
+        raise FormatError(f"an accepted depth of {step.accepted_depth:,}; expected {len(tree.accepted) - 1:,}")
+    if step.wanted is not None:
+        _within("a token id", (step.wanted,), 0, MOST_ID)
+    walked = [tree.tokens[node] for node in tree.accepted[1:]]
+    path, drawn = step.tokens[: len(walked)], step.tokens[len(walked) :]
+    other = drawn and step.wanted not in (None, drawn[0])
+    if not step.tokens or list(path) != walked[: len(path)] or len(drawn) > 1 or other:
+        raise FormatError(f"a step of {len(step.tokens):,} tokens that are not those of its walk")
+    _within("a token id", step.tokens, 0, MOST_ID)
+    _within("the length after a step", (step.length,), 0, MOST_POSITIONS)
+    _check_stages(step.stages)
+
+
+def _check_tree(tree: StepTree) -> None:
+    count = len(tree.tokens)
+    columns = (tree.parents, tree.depths, tree.probs, tree.path_probs)
+    if not 1 <= count <= MOST_NODES or any(len(column) != count for column in columns):
+        lengths = ", ".join(str(len(column)) for column in (tree.tokens, *columns))
+        raise FormatError(f"a tree with columns of {lengths} nodes; expected five of one length, 1 to {MOST_NODES}")
+    if tree.parents[0] != -1 or tree.depths[0] != 0:
+        raise FormatError("a tree whose node 0 is no root")
+    for node in range(1, count):
+        parent = tree.parents[node]
+        if not 0 <= parent < node or tree.depths[node] != tree.depths[parent] + 1:
+            raise FormatError(
+                f"a tree whose node {node} has parent {parent:,} and depth {tree.depths[node]:,}; "
+                "expected a parent before it, one less deep"
+            )
+        if not tree.path_probs[node] <= tree.path_probs[parent] * (1 + SLACK):
+            raise FormatError(f"a tree whose node {node} is likelier than the path to its parent")
+    _within("a token id", tree.tokens, 0, MOST_ID)
+    _within("a probability", (*tree.probs, *tree.path_probs), 0, 1 + SLACK)
+    taken = tree.accepted
+    if taken[:1] != (0,) or not all(0 < node < count for node in taken[1:]):
+        raise FormatError(f"a walk of {len(taken):,} nodes that is not one of the tree, from its root")
+    if any(tree.parents[node] != before for before, node in itertools.pairwise(taken)):
+        raise FormatError("a walk that does not go from each node to a child of it")
+
+
+def _check_drafts(drafts: StepDrafts) -> None:
+    widths = {len(row) for row in (*drafts.tokens, *drafts.log_probs)}
+    depth = len(drafts.tokens)
+    if depth != len(drafts.log_probs) or depth > MOST_DEPTH or len(widths) > 1 or not widths <= _WIDTHS:
+        raise FormatError(
+            f"candidates of {depth:,} depths with {len(drafts.log_probs):,} of log-probabilities, {len(widths)} widths;"
+            f" expected the same of both, up to {MOST_DEPTH} by {MOST_WIDTH}"
+        )
+    for tokens, log_probs in zip(drafts.tokens, drafts.log_probs):
+        _within("a candidate's token id", tokens, 0, MOST_ID)
+        _within("a log-probability", log_probs, -float("inf"), SLACK)
+
+
+def check_report(report: TurnReport) -> None:
+    """What is told of a turn. Raises FormatError."""
+    stats = report.stats
+    _within("a token id", report.tokens, 0, MOST_ID)
+    if stats.tokens != len(report.tokens):
+        raise FormatError(f"a report of {stats.tokens:,} tokens that lists {len(report.tokens):,}")
+    counts = ("steps", "prompt_tokens", "reused_tokens", "drafted", "verified", "accepted")
+    _within("a count of a report", [getattr(stats, name) for name in counts], 0, MOST_POSITIONS)
+    _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
+    depths, rates = stats.drafted_by_depth, stats.accept_rate_by_depth
+    if len(depths) != len(rates) or len(depths) > MOST_DEPTH or any(a < b for a, b in itertools.pairwise(depths)):
+        raise FormatError(f"a report of {len(depths):,} draft positions with {len(rates):,} rates; expected as many")
+    _within("a report's steps by draft position", depths, 0, stats.steps)
+    _within("a rate", rates, 0, 1)
+    if len(stats.lengths) > MOST_NODES + 1 or (stats.lengths and sum(stats.lengths) != stats.steps):
+        raise FormatError(f"a report of {stats.steps:,} steps whose lengths are those of {sum(stats.lengths):,}")
+    _within("a report's steps by length", stats.lengths, 0, stats.steps)
+    _check_speeds(stats.acceptance_length, stats.tokens_per_second)
+    _duration("the time to the first token", stats.ttft_ms, 1e3)
+    _duration("the time of the steps", stats.decode_s)
+    _check_stages(stats.stage_ms)
+    for part in (stats.thinking, stats.answer):
+        _check_part(part)
+
+
+def _check_part(part: PartStats) -> None:
+    _within("a count of a report's part", (part.steps, part.tokens), 0, MOST_POSITIONS)
+    _check_speeds(part.acceptance_length, part.tokens_per_second)
+    _duration("the time of a report's part", part.seconds)
+
+
+def _check_speeds(acceptance_length: float, tokens_per_second: float) -> None:
+    _within("an acceptance length", (acceptance_length,), 0, MOST_NODES)
+    _within("a speed", (tokens_per_second,), 0, MOST_POSITIONS / SHORTEST)
+
+
+def _check_stages(stages: StageTimes) -> None:
+    # Differences of stamps: one may come out a little below zero.
+    _within("the time of a stage", _stages(stages), -LONGEST * 1e3, LONGEST * 1e3)
+
+
+def _read(what: str, length: int, reused: int) -> None:
+    if not 0 <= reused <= length <= MOST_POSITIONS:
+        raise FormatError(f"{what} of {length:,} tokens, {reused:,} of them reused")
+
+
+def _duration(what: str, time: float, second: float = 1.0) -> None:
+    """`second`: how many of the time's units one has."""
+    if time != 0 and not SHORTEST * second <= time <= LONGEST * second:
+        raise FormatError(f"{what} is {time / second:g} s; expected 0 to {LONGEST:g}")
+
+
+def _within(what: str, values: Collection[float], low: float, high: float) -> None:
+    # JSON has no NaN, so the ends tell of all: this runs over each of a step's some 300 numbers.
+    if values and not (low <= min(values) and max(values) <= high):
+        value = next(value for value in values if not low <= value <= high)
+        raise FormatError(f"{what} is {f'{value:,}':.40}; expected {low:g} to {high:g}")
