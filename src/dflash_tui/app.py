@@ -7,23 +7,26 @@ import dataclasses
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 from textual.widgets import TextArea
 
 from dflash_core.knobs import Knobs
 from dflash_tui.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
+from dflash_tui.driver import TerminalDriver
 from dflash_tui.flow import fault, keep_trace
+from dflash_tui.hangup import end_later, watched
 from dflash_tui.history import History, data_folder
 from dflash_tui.keys import is_nowhere, nowhere, remapped
 from dflash_tui.log import LOG
@@ -37,6 +40,7 @@ from dflash_tui.starting import arguments_again
 from dflash_tui.themes import installed, load_themes, unknown_theme
 from dflash_tui.widgets.prompt import Prompt
 
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 JOIN_S = 2.0  # how long quitting waits for a step that is under way
 TOLD = 2  # problems that a toast names; the log has them all
 
@@ -73,6 +77,7 @@ class DFlashApp(App[int]):
         self._wanted_theme = theme or self.settings.theme
         self._theme_dirs = theme_dirs
         self._away = self._tells_focus = False
+        self._signals: dict[signal.Signals, Any] = {}  # what was done at them before the app
         self.fault = ""  # why the app ended, where it was not asked to
         self.again: list[str] = []  # the arguments to start anew with when it has ended
         self._watchers = list(request.watchers)
@@ -82,6 +87,10 @@ class DFlashApp(App[int]):
         history = History(data_dir or data_folder())
         self.chat = chat(loader, knobs or request.knobs, history, _name(request), request.resume)
         self.chat.tuning.context = request.context
+
+    def get_driver_class(self) -> type[Driver]:
+        driver = super().get_driver_class()
+        return TerminalDriver if driver is LinuxDriver else driver
 
     async def on_mount(self) -> None:
         self._heed_signals()
@@ -222,16 +231,23 @@ class DFlashApp(App[int]):
         loop = asyncio.get_running_loop()
 
         def end(number: int, _frame: FrameType | None) -> None:
-            self._rescue()
+            # One end is enough; and where the terminal is gone, the app may wait for it for ever.
+            for one in ENDS:
+                signal.signal(one, signal.SIG_IGN)
+            self.again = []
+            end_later(128 + number)
             loop.call_soon_threadsafe(self._leave, 128 + number)
-            # Where the terminal is gone, the app may wait for it for ever.
-            last = threading.Timer(JOIN_S + 1, os._exit, (128 + number,))
-            last.daemon = True
-            last.start()
+            self._rescue()
 
         # Not the loop's own handlers: those would wait with it.
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, end)
+        for number in ENDS:
+            self._signals[number] = signal.signal(number, end)
+
+    def heed_signals_no_more(self) -> None:
+        """The app has ended. Where a signal did that, a second one is still ignored: the end is under way."""
+        for number, before in self._signals.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, before)
 
     def _rescue(self) -> list[str]:
         """Say where what was typed and generated is, because nobody asked for this end."""
@@ -288,7 +304,9 @@ def open_app(app: DFlashApp) -> int:
     for name in ("COLUMNS", "LINES"):  # where a shell exports them, they would stand against every resize
         os.environ.pop(name, None)
     take_pastes()
-    code = app.run(mouse=app.settings.mouse)
+    with watched((0, 1, 2)):
+        code = app.run(mouse=app.settings.mouse)
+    app.heed_signals_no_more()
     if code is None:
         code = app.return_code or 0
     if app.fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import io
 import os
@@ -17,6 +18,7 @@ from dflash_core.trace import tracing
 from dflash_tui import __version__, log, marks
 from dflash_tui.commands.table import COMMANDS, TRACE_HELP, Invocation, file_path
 from dflash_tui.config import Config, load_config
+from dflash_tui.hangup import watched
 from dflash_tui.session import LoadRequest
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -65,9 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
         if args.command not in [one.name for one in COMMANDS if not one.models]:
             _check_files(config)
-        with tracing(args.trace) as trace:
-            watched = request if trace is None else dataclasses.replace(request, watchers=(trace,))
-            code = _dispatch(parser, args, watched, config)
+        # Whoever redirects both outputs does not want the terminal to end this; the app draws on it, and reads it.
+        with watched((1, 2)), tracing(args.trace) as trace:
+            asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
+            code = _dispatch(parser, args, asked, config)
         if trace is not None and trace.problem:
             sys.stderr.write(f"dflash-tui: {trace.problem}\n")
         sys.stdout.flush()
@@ -206,7 +209,8 @@ def _check_files(config: Config) -> None:
 
 
 def _fail(message: str) -> int:
-    sys.stderr.write(f"dflash-tui: {message}\n")
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        sys.stderr.write(f"dflash-tui: {message}\n")
     return FAILED
 
 

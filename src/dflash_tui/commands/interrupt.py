@@ -18,7 +18,7 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[list[bool]]:
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         seen.append(True)
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
     previous = signal.signal(signal.SIGINT, handle)

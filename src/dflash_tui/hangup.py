@@ -1,0 +1,102 @@
+"""A terminal that goes away ends the program as SIGHUP does, also where nobody sends one: `make` and other parents keep
+it to themselves, and a session without a controlling terminal gets none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import termios
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+END_S: Final = 2.5  # after a hangup the program is given this long to end by itself
+TICK_S: Final = 1.0  # where the system does not report a hangup of a terminal, it is looked for this often
+_GONE: Final = select.POLLHUP | select.POLLERR
+
+
+@contextmanager
+def watched(descriptors: Iterable[int]) -> Iterator[None]:
+    """While this is entered, a hangup of a terminal among `descriptors` ends the program. Nothing is read from it."""
+    terminals = [descriptor for descriptor in descriptors if _is_terminal(descriptor)]
+    if not terminals:
+        yield
+        return
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=_watch, args=(terminals, reading), name="dflash-hangup", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(writing)  # wakes the thread, which ends
+        thread.join()
+        os.close(reading)
+
+
+def hang_up() -> None:
+    """Send this program SIGHUP, and end it if that has not done so in `END_S`. Called from any thread but the main one;
+    does nothing where SIGHUP is ignored, as under nohup."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return
+    # To the main thread, where Python's handlers run: whatever it waits in is interrupted for them.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGHUP)
+    end_later(128 + signal.SIGHUP)
+
+
+def end_later(code: int) -> None:
+    """End the program with this exit code after `END_S`, whatever it is doing then."""
+    timer = threading.Timer(END_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:  # closed
+        return False
+
+
+def _watch(terminals: list[int], wake: int) -> None:
+    poll = select.poll()
+    for terminal in terminals:
+        poll.register(terminal, 0)  # errors and hangups are always reported
+    poll.register(wake, 0)
+    while True:
+        found = dict(poll.poll(TICK_S * 1000))
+        if wake in found:
+            return
+        for descriptor, event in found.items():
+            if not event & _GONE:  # a system that cannot poll terminals
+                poll.unregister(descriptor)
+        gone = [one for one in terminals if found.get(one, 0) & _GONE or not _answers(one)]
+        if gone:
+            for descriptor in gone:
+                _replace(descriptor)
+            hang_up()
+            return
+
+
+def _answers(terminal: int) -> bool:
+    """Whether there is a terminal; a process in the background may ask too."""
+    try:
+        termios.tcgetattr(terminal)
+    except termios.error:
+        return False
+    return True
+
+
+def _replace(descriptor: int) -> None:
+    """Put something harmless in the place of a dead terminal: input that stays silent, output that takes everything.
+
+    A reader would find an endless end of file, and a writer an error, while the program saves what it has."""
+    with contextlib.suppress(OSError):
+        if descriptor == 0:
+            silent, _open = os.pipe()  # its other end stays open until the process ends
+        else:
+            silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, descriptor)
+        os.close(silent)

@@ -1,0 +1,201 @@
+"""A terminal that goes away: the program ends, whatever its parents do with SIGHUP, and what it has is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.keeper import Keeper
+
+PATIENCE_S = 60.0  # loading torch on a busy machine
+LIMIT_S = 20.0  # for an end that takes 3 s at most; more only where others have the processor
+
+
+class Terminal:
+    """A program whose terminal is the other end of `master`; it sees SIGHUP only from what is between."""
+
+    def __init__(self, home: Path, command: list[str], *, controlling: bool) -> None:
+        self.home = home
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        kinds = ("DATA", "CONFIG", "CACHE", "STATE")
+        env = {**os.environ, "TERM": "xterm-256color", "HOME": str(home)}
+        env |= {f"XDG_{kind}_HOME": str(home) for kind in kinds}
+
+        def begin() -> None:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            os.setsid()
+            if controlling:
+                fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=home, preexec_fn=begin
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def wait(self, *texts: str) -> None:
+        """Until all of `texts` have been written, in whatever order."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(text in self.seen for text in texts):
+            assert time.monotonic() < deadline, f"never seen: {texts}\n{self.seen[-4000:]}"
+            if select.select([self.master], [], [], 0.2)[0]:
+                try:
+                    self.seen += os.read(self.master, 1 << 16).decode(errors="replace")
+                except OSError:
+                    pytest.fail(f"it ended: {self.seen[-4000:]}")
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def go_away(self) -> None:
+        os.close(self.master)
+        self.master = -1
+
+    def program(self) -> int:
+        """The process that was told its id by `BEGIN`."""
+        return int((self.home / "pid").read_text())
+
+    def close(self) -> None:
+        if self.master >= 0:
+            os.close(self.master)
+        for pid in (self.process.pid, self.program() if (self.home / "pid").exists() else 0):
+            if pid and alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(LIMIT_S)
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one that has ended and waits for its parent does not."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(found.strip()) and not found.startswith("Z")
+
+
+def ended(pid: int) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while alive(pid):
+        assert time.monotonic() < deadline, "the program lives on without a terminal"
+        time.sleep(0.05)
+
+
+BEGIN = """
+import os, sys
+open("pid", "w").write(str(os.getpid()))
+from dflash_tui.__main__ import run
+sys.exit(run())
+"""
+# The same, where a key has the main thread wait for ever.
+HELD = """
+import threading
+from dflash_tui.screens.chat import ChatScreen
+ChatScreen.action_think = lambda self: (open("held", "w").close(), threading.Event().wait())
+"""
+
+
+def through_make(home: Path, line: str) -> list[str]:
+    (home / "makefile").write_text(f"chat:\n\t@{line}\n")
+    return ["make", "chat"]
+
+
+def through_sh(home: Path, line: str) -> list[str]:
+    return ["sh", "-c", f"trap '' HUP; {line}; true"]
+
+
+def through_a_session(home: Path, line: str) -> list[str]:
+    return ["setsid", "sh", "-c", line]
+
+
+def directly(home: Path, line: str) -> list[str]:
+    return ["sh", "-c", f"exec {line}"]
+
+
+WAYS = (through_make, through_sh, through_a_session, directly)
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def open_terminal(tmp_path: Path) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def start(way: Callable[[Path, str], list[str]], *options: str, program: str = BEGIN) -> Terminal:
+        (tmp_path / "program.py").write_text(program)
+        command = way(tmp_path, shlex.join([sys.executable, "program.py", *options]))
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"{command[0]} is not installed")
+        opened.append(Terminal(tmp_path, command, controlling=way in (through_make, through_sh)))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_in_mid_answer(open_terminal: Open, way: Callable[[Path, str], list[str]], tmp_path: Path) -> None:
+    terminal = open_terminal(way, "--demo", "--set", "ignore_eos=on", "--set", "max_tokens=3000")
+    terminal.wait("ctx")
+    terminal.type("hi\r")
+    terminal.wait("writing")
+    terminal.type("half a thought")
+    terminal.wait("thought")
+    terminal.go_away()
+    ended(terminal.program())
+    keeper = Keeper(tmp_path / "dflash-tui")
+    assert keeper.rescue().texts == ("half a thought",)
+    [entry] = keeper.store.list()
+    question, answer = keeper.store.branches(entry.card.id).path
+    assert question.content == "hi"
+    assert answer.content
+
+
+@pytest.mark.parametrize(
+    ("options", "seen", "typed"),
+    [
+        (("--demo",), "dflash", ""),  # while it loads
+        ((), "Welcome", ""),
+        (("--demo",), "ctx", "\x0f"),  # the list of chats
+        (("--demo",), "ctx", "\x1bOP"),  # help
+        (("--demo", "ask", "hi", "--set", "ignore_eos=on", "--set", "max_tokens=3000"), "reading the prompt", ""),
+        (("ask", "-"), "", ""),
+    ],
+    ids=["loading", "first start", "chats", "help", "ask", "ask at its start"],
+)
+def test_elsewhere(open_terminal: Open, options: tuple[str, ...], seen: str, typed: str) -> None:
+    terminal = open_terminal(through_make, *options)
+    terminal.wait(seen)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (terminal.home / "pid").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    terminal.type(typed)
+    terminal.go_away()
+    ended(terminal.program())
+
+
+def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal(through_make, "--demo", program=HELD + BEGIN)
+    terminal.wait("ctx")
+    terminal.type("kept")
+    terminal.wait("kept")
+    terminal.type("\x14")  # Ctrl+T
+    deadline = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "held").exists():
+        assert time.monotonic() < deadline, "the key was not heard"
+        time.sleep(0.05)
+    terminal.go_away()
+    ended(terminal.program())
+    assert Keeper(tmp_path / "dflash-tui").rescue().texts == ("kept",)
