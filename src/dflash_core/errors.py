@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dflash_core.clean import LINE, one_line
+
+MESSAGE = LINE - 40  # characters; what is put in front of a message has room in its line
+
 
 class DFlashError(Exception):
-    """Base of all refusals. `str(error)` is a single line that can be shown to a user as it is."""
+    """Base of all refusals. `str(error)` is a single line of at most `MESSAGE` characters that can be shown to a user
+    as it is, whatever a file has put into it."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(message, MESSAGE))
 
 
 class FormatError(DFlashError):

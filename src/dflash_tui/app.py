@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,10 +19,14 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
+from textual.filter import LineFilter
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from dflash_core.clean import lines
 from dflash_core.knobs import Knobs
+from dflash_tui.commands.output import write_err
 from dflash_tui.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
 from dflash_tui.driver import TerminalDriver
 from dflash_tui.flow import fault, keep_trace
@@ -38,6 +42,7 @@ from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.starting import arguments_again
 from dflash_tui.themes import installed, load_themes, unknown_theme
+from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.prompt import Prompt
 
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -76,6 +81,7 @@ class DFlashApp(App[int]):
         self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
         self._wanted_theme = theme or self.settings.theme
         self._theme_dirs = theme_dirs
+        self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
         self._signals: dict[signal.Signals, Any] = {}  # what was done at them before the app
         self.fault = ""  # why the app ended, where it was not asked to
@@ -101,14 +107,14 @@ class DFlashApp(App[int]):
             await self.push_screen(ModelsScreen(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
-        for title, lines in (("Themes left out", problems), ("Settings left out", self.config.problems)):
-            for line in lines:
+        for title, found in (("Themes left out", problems), ("Settings left out", self.config.problems)):
+            for line in found:
                 LOG.warning("%s", line)
-            if lines:
+            if found:
                 # One toast for all of them, on the screen that stays.
-                more = [f"and {len(lines) - TOLD} more in the log: /log"] if len(lines) > TOLD else []
-                text = "\n".join([*lines[:TOLD], *more]).replace(str(Path.home()), "~")
-                self.notify(text, title=title, severity="warning", timeout=10, markup=False)
+                more = [f"and {len(found) - TOLD} more in the log: /log"] if len(found) > TOLD else []
+                text = "\n".join([*found[:TOLD], *more]).replace(str(Path.home()), "~")
+                self.notify(text, title=title, severity="warning", timeout=10)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, (Key, Paste)) and not event.is_forwarded and self.chat in self.screen_stack[-1:]:
@@ -119,7 +125,7 @@ class DFlashApp(App[int]):
         """Say once why what watches the turns, a trace for one, has given up."""
         for watcher in [one for one in self._watchers if one.problem]:
             self._watchers.remove(watcher)
-            self.notify(watcher.problem, title="Trace", severity="warning", timeout=15, markup=False)
+            self.notify(watcher.problem, title="Trace", severity="warning", timeout=15)
 
     def _load_themes(self) -> list[str]:
         found = installed() if self._theme_dirs is None else load_themes(self._theme_dirs)
@@ -135,6 +141,21 @@ class DFlashApp(App[int]):
         for command in super().get_system_commands(screen):
             if command.title not in ("Quit", "Keys", "Screenshot", "Maximize", "Minimize", "Theme"):
                 yield command
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), self._control_codes]
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """What every screen's and widget's `notify` comes to. Messages quote files, so none is read as markup."""
+        super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def get_key_display(self, binding: Binding) -> str:
         # In the footer an action without a key is still there to be clicked.
@@ -310,9 +331,9 @@ def open_app(app: DFlashApp) -> int:
     if code is None:
         code = app.return_code or 0
     if app.fault:
-        sys.stderr.write(f"dflash-tui: {app.fault}\n")
+        write_err(f"dflash-tui: {app.fault}")
     if app.again:
-        sys.stderr.write("dflash-tui: starting anew, the conversation goes on\n")
+        write_err("dflash-tui: starting anew, the conversation goes on")
         sys.stderr.flush()
         # What the interpreter was started with, up to the program's own arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])

@@ -10,12 +10,14 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
-from dflash_core.errors import DFlashError, KnobError
+from dflash_core.clean import one_line
+from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_core.trace import tracing
 from dflash_tui import __version__, log, marks
+from dflash_tui.commands.output import write_err
 from dflash_tui.commands.table import COMMANDS, TRACE_HELP, Invocation, file_path
 from dflash_tui.config import Config, load_config
 from dflash_tui.hangup import watched
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.command is not None:
             for line in config.problems:
-                sys.stderr.write(f"dflash-tui: {line}\n")
+                write_err(f"dflash-tui: {line}")
         log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
         if args.command not in [one.name for one in COMMANDS if not one.models]:
             _check_files(config)
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
             code = _dispatch(parser, args, asked, config)
         if trace is not None and trace.problem:
-            sys.stderr.write(f"dflash-tui: {trace.problem}\n")
+            write_err(f"dflash-tui: {trace.problem}")
         sys.stdout.flush()
         return code
     except DFlashError as error:
@@ -87,13 +89,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _fail("out of memory; close other programs or use a smaller model")
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
+        write_err("\ninterrupted")
         return INTERRUPTED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its refusals may quote file names, for a shell's `*` stands for whatever lies in a folder."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message, MESSAGE))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The grammar. Global options are understood before and after the command."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dflash-tui",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -210,7 +219,7 @@ def _check_files(config: Config) -> None:
 
 def _fail(message: str) -> int:
     with contextlib.suppress(OSError):  # a terminal that is gone
-        sys.stderr.write(f"dflash-tui: {message}\n")
+        write_err(f"dflash-tui: {one_line(message)}")
     return FAILED
 
 

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from textual.widget import Widget
 
-from dflash_core.errors import ContextError, DFlashError, KernelError
+from dflash_core.clean import lines, one_line
+from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
@@ -188,7 +189,7 @@ def needs_restart(error: Exception) -> bool:
 
 def fault(error: Exception) -> str:
     """An error that is no refusal, as one line."""
-    return f"fault in the program: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+    return one_line(f"fault in the program: {type(error).__name__}: {error}", MESSAGE)
 
 
 def keep_trace(trace: str, folder: Path) -> str:
@@ -196,7 +197,7 @@ def keep_trace(trace: str, folder: Path) -> str:
     path = folder / "last-error.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(trace, encoding="utf-8", errors="replace")
+        path.write_text(lines(trace), encoding="utf-8", errors="replace")
     except OSError:
         return f"the trace could not be written to {path}"
     return f"the trace is in {path}"

@@ -18,10 +18,10 @@ from typing import IO
 
 import msgspec
 
+from dflash_core.clean import encodable
 from dflash_core.errors import FormatError
 from dflash_core.record import Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
 from dflash_tui.branches import new_id
-from dflash_tui.clean import encodable
 
 
 class Typed(msgspec.Struct, frozen=True):

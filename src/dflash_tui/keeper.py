@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_core.clean import encodable
 from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord, pack
 from dflash_core.turns import Turns
 from dflash_tui.branches import Branches, Node, new_id
-from dflash_tui.clean import encodable
 from dflash_tui.journal import Journal, Left, Place
 from dflash_tui.session import ConversationLike, OnPrefill, TurnLike
 from dflash_tui.store import Card, Store, StoreError, title_of

@@ -7,10 +7,21 @@ import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from dflash_core.clean import lines
+
 FILE_NAME = "dflash-tui.log"
 SIZE, KEPT = 1_000_000, 3  # bytes of one file, older files that are kept
 LOG = logging.getLogger("dflash_tui")
-_FORMAT = logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s")
+
+
+class _Format(logging.Formatter):
+    """What files and models are called stands in the log, and the log is read in a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return lines(super().format(record))
+
+
+_FORMAT = _Format("%(asctime)s %(process)d %(levelname)s %(message)s")
 
 
 def log_file() -> Path:

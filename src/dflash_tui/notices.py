@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from dflash_tui.clean import clean
+from dflash_core.clean import clean
 
 
 def desktop_notice(text: str, environment: Mapping[str, str] = os.environ) -> str:

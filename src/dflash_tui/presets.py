@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value, unknown_knob
 from dflash_tui.config import line_of
@@ -133,7 +134,7 @@ def read_preset(path: Path, problems: list[str]) -> Preset | None:
         except KnobError as error:
             default = f"; its default, {SPEC[name].show(SPEC[name].default)}, is used" if name in SPEC else ""
             problem(f"knobs.{name}", f"{error}{default}")
-    return Preset(path.stem, about, changes, path)
+    return Preset(one_line(path.stem), one_line(about), changes, path)
 
 
 def write_preset(preset: Preset) -> None:

@@ -144,7 +144,7 @@ class TestWhatIf:
             await pilot.press("up", "enter")
             await pilot.pause()
             assert app.chat.knobs.budget == 20
-            assert table.get_row_at(table.cursor_row)[0].strip() == "20"
+            assert table.get_row_at(table.cursor_row)[0].plain.strip() == "20"
 
     async def test_without_a_turn(self, app: DFlashApp) -> None:
         async with app.run_test(size=(80, 24)) as pilot:

@@ -12,8 +12,8 @@ from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 
+from dflash_core.clean import clean, token_label
 from dflash_tui import segments
-from dflash_tui.clean import clean, token_label
 from dflash_tui.segments import Segmenter
 from dflash_tui.widgets.streamed import Segment, Streamed, parser
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from dflash_core.clean import clean
 from dflash_core.events import TurnReport
-from dflash_tui.clean import clean
 from dflash_tui.commands.interrupt import stop_on_interrupt
-from dflash_tui.commands.output import Notes, write_json
+from dflash_tui.commands.output import Notes, write_json, write_out
 from dflash_tui.session import LoadRequest
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
 def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bool:
     """Stream the turn; `quiet` leaves its text to the JSON object, `lines` waits for whole ones. True if the user
     interrupted it."""
-    shown = clean if sys.stdout.isatty() or lines else str
     written = told = 0
 
     def write(text: str) -> None:
@@ -81,7 +80,7 @@ def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bo
             notes.line("answer:")
         written += len(text)
         notes.end_line()
-        sys.stdout.write(shown(text))
+        write_out(clean(text) if lines else text)
         sys.stdout.flush()
 
     def tell(text: str) -> None:
@@ -89,7 +88,7 @@ def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bo
         if lines and not told and text.strip():
             notes.line("thinking:")
         told += len(text)
-        notes.thinking(clean(text))
+        notes.thinking(text)
 
     def ready(text: str) -> int:
         """How much of it may be written by now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import statistics
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ from dflash_core.memory import gib
 from dflash_core.nvml import Management
 from dflash_tui import __version__, lab_text
 from dflash_tui.commands.interrupt import stop_on_interrupt
-from dflash_tui.commands.output import Notes, keep_json, write_json
+from dflash_tui.commands.output import Notes, keep_json, write_json, write_out
 from dflash_tui.session import LoadRequest
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
     if as_json:
         write_json(figures)
     else:
-        sys.stdout.write("\n".join([*table(found), "", *chain_table(together)]) + "\n")
+        write_out("\n".join([*table(found), "", *chain_table(together)]) + "\n")
     return 0
 
 
@@ -96,7 +95,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
         write_json(found)
     elif sweep.result.trials:
         parts = (lab_text.table(sweep.result), stage_lines(sweep.result, loop_ms), lab_text.notes(sweep.result))
-        sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+        write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 130 if interrupted else 0
 
 
@@ -154,7 +153,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     if as_json:
         write_json(found)
     else:
-        sys.stdout.write("\n".join(step_lines(bench.report, facts)) + "\n")
+        write_out("\n".join(step_lines(bench.report, facts)) + "\n")
     return 0
 
 

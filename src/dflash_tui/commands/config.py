@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from textual.theme import BUILTIN_THEMES
 
 from dflash_core.knobs import SPECS
-from dflash_tui.commands.output import write_json
+from dflash_tui.commands.output import write_err, write_json, write_out
 from dflash_tui.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
 from dflash_tui.keys import FIXED, remapped
 from dflash_tui.log import log_file
@@ -22,7 +21,7 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
     rows = _rows(config)
     beside = _beside(config)
     for line in beside:
-        sys.stderr.write(f"dflash-tui: {line}\n")
+        write_err(f"dflash-tui: {line}")
     if as_json:
         values = {name: str(value) if isinstance(value, Path) else value for name, value in rows.items()}
         origins = {name: config.origins.get(name, "default") for name in rows}
@@ -32,11 +31,11 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
     for name, value in rows.items():
         section, _, inner = name.partition(".")
         if inner and section != table:
-            sys.stdout.write(f"\n[{section}]\n")
+            write_out(f"\n[{section}]\n")
             table = section
         key = quoted(inner) if "." in inner else inner or name
         line = f"{key} = {_toml(value)}"
-        sys.stdout.write(f"{line:<40} # {config.origins.get(name, 'default')}\n" if origin else f"{line}\n")
+        write_out(f"{line:<40} # {config.origins.get(name, 'default')}\n" if origin else f"{line}\n")
     return 0
 
 
@@ -47,7 +46,7 @@ def paths(*, as_json: bool) -> int:
         write_json({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()})
         return 0
     for name, path in found.items():
-        sys.stdout.write(f"{name:<8} {path}{'' if path.exists() else '  (not there)'}\n")
+        write_out(f"{name:<8} {path}{'' if path.exists() else '  (not there)'}\n")
     return 0
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from dflash_core.clean import escaped, one_line
 from dflash_core.errors import DFlashError, FormatError
-from dflash_tui.clean import clean
-from dflash_tui.commands.output import write_json
+from dflash_tui.commands.output import write_err, write_json, write_out
 from dflash_tui.history import data_folder
 from dflash_tui.store import Card, Entry, Store
 from dflash_tui.widgets.bars import counted
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if not kept:
         raise DFlashError(f"nothing was changed: {problem}")
     if problem:
-        sys.stderr.write(f"note: {problem}\n")
+        write_err(f"note: {problem}")
     return code
 
 
@@ -42,17 +42,21 @@ def _list(store: Store, args: argparse.Namespace) -> int:
     if args.json:
         write_json({"conversations": [_about(entry.card) | {"messages": entry.messages} for entry in entries]})
     elif not entries:
-        sys.stderr.write("no conversations\n" if not args.search else "no conversation has these words\n")
+        write_err("no conversations" if not args.search else "no conversation has these words")
     else:
         short = _short([entry.card.id for entry in store.list()])
         for entry in entries:
-            sys.stdout.write(_line(entry, short) + "\n")
+            write_out(_line(entry, short) + "\n")
     return 0
 
 
 def _line(entry: Entry, length: int) -> str:
     changed = datetime.fromtimestamp(entry.card.updated).strftime("%Y-%m-%d %H:%M")
-    return f"{entry.card.id[:length]}  {changed}  {entry.messages:>4}  {clean(entry.card.title)}"
+    return f"{one_line(entry.card.id[:length])}  {changed}  {entry.messages:>4}  {one_line(entry.card.title)}"
+
+
+def _named(card: Card) -> str:
+    return f"{one_line(card.id)}  {one_line(card.title)}"
 
 
 def _short(ids: Sequence[str]) -> int:
@@ -74,14 +78,18 @@ def _export(store: Store, args: argparse.Namespace) -> int:
     if args.output is None:
         if args.json:
             raise DFlashError("--json reports on a file; name it with --output FILE, or write --as json")
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        if sys.stdout.isatty():
+            text = data.decode()
+            write_out(escaped(text) if kind == "json" else text)
+        else:  # byte by byte what a file would hold
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
         return 0
     args.output.write_bytes(data)
     if args.json:
         write_json({"written": str(args.output), "bytes": len(data), "conversations": [_about(card) for card in cards]})
     else:
-        sys.stderr.write(f"{args.output}: {counted(len(cards), 'conversation')}, {len(data):,} bytes\n")
+        write_err(f"{args.output}: {counted(len(cards), 'conversation')}, {len(data):,} bytes")
     return 0
 
 
@@ -99,7 +107,7 @@ def _import(store: Store, args: argparse.Namespace) -> int:
         write_json({"conversations": [_about(card) for card in cards]})
     else:
         for card in cards:
-            sys.stdout.write(f"{card.id}  {clean(card.title)}\n")
+            write_out(_named(card) + "\n")
     return 0
 
 
@@ -111,7 +119,7 @@ def _delete(store: Store, args: argparse.Namespace) -> int:
         write_json({"deleted": [_about(card) for card in cards]})
     else:
         for card in cards:
-            sys.stderr.write(f"deleted {card.id}  {clean(card.title)}\n")
+            write_err(f"deleted {_named(card)}")
     return 0
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from typing import Any, Literal
 from dflash_core.memory import gib
 from dflash_core.nvrtc import OLDEST
 from dflash_tui.commands.machine import Machine, look
-from dflash_tui.commands.output import Notes, write_json
+from dflash_tui.commands.output import Notes, write_json, write_out
 from dflash_tui.session import LoadRequest
 
 Verdict = Literal["ok", "note", "problem"]
@@ -55,7 +54,7 @@ def run(request: LoadRequest, *, as_json: bool = False) -> int:
         checks = [dataclasses.asdict(finding) for finding in findings]
         write_json({"verdict": worst(findings), "problems": problems, "checks": checks})
     else:
-        sys.stdout.write(report(findings))
+        write_out(report(findings))
     return 1 if problems else 0
 
 

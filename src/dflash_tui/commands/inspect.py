@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dflash_core.clean import one_line
 from dflash_core.config import (
     DRAFT_ARCHITECTURES,
     DraftConfig,
@@ -22,7 +23,7 @@ from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
-from dflash_tui.commands.output import write_json
+from dflash_tui.commands.output import write_json, write_out
 
 Rows = list[tuple[str, str]]
 
@@ -53,7 +54,7 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
     if as_json:
         write_json(described)
     else:
-        sys.stdout.write(text)
+        write_out(text)
     if misfit is not None:
         sys.stdout.flush()
         raise misfit
@@ -155,4 +156,4 @@ def _listed(label: str, lines: list[str] | tuple[str, ...]) -> Rows:
 
 
 def _section(path: Path, rows: Rows) -> str:
-    return "".join([f"{path}\n", *(f"  {label:<13} {text}\n" for label, text in rows)])
+    return "".join([f"{one_line(str(path))}\n", *(f"  {label:<13} {one_line(text)}\n" for label, text in rows)])

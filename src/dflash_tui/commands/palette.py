@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.markup import escape
 
 from dflash_tui.keys import Action, actions_of
 
@@ -35,7 +36,7 @@ class ActionProvider(Provider):
 
     @staticmethod
     def _help(one: Action) -> str:
-        return f"{one.help}  ({one.shown})" if one.shown else one.help
+        return escape(f"{one.help}  ({one.shown})" if one.shown else one.help)
 
     async def _run(self, one: Action) -> None:
         await self.screen.run_action(one.action)

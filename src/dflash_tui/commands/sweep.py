@@ -16,7 +16,7 @@ from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.lab.sweep import Case, SweepResult, default_repeats
 from dflash_tui import lab_text
 from dflash_tui.commands.interrupt import stop_on_interrupt
-from dflash_tui.commands.output import Notes, write_json
+from dflash_tui.commands.output import Notes, write_json, write_out
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.bars import clip, counted
 from dflash_tui.widgets.plot import plot
@@ -93,5 +93,5 @@ def _report(result: SweepResult, files: Sequence[Path], notes: Notes, *, as_json
 
 
 def _print(*parts: Sequence[str]) -> None:
-    sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+    write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     sys.stdout.flush()

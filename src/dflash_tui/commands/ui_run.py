@@ -8,7 +8,6 @@ import os
 import pty
 import select
 import struct
-import sys
 import tempfile
 import termios
 from functools import partial
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
-from dflash_tui.commands.output import Notes, keep_json, write_json
+from dflash_tui.commands.output import Notes, keep_json, write_json, write_out
 from dflash_tui.commands.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_table
 from dflash_tui.session import LoadRequest
 
@@ -35,7 +34,7 @@ def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -
     if as_json:
         write_json(answer["figures"])
     else:
-        sys.stdout.write(answer["text"] + "\n")
+        write_out(answer["text"] + "\n")
     return 0
 
 

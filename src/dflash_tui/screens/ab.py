@@ -9,18 +9,18 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Static
 
+from dflash_core.clean import clean
 from dflash_core.knobs import SPECS
 from dflash_core.lab.diff import Stretch, diff
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.sweep import Sweep
 from dflash_core.lab.versus import versus
 from dflash_tui import lab_text
-from dflash_tui.clean import clean
 from dflash_tui.keys import bindings
 from dflash_tui.lab_request import AB, parse_ab
 from dflash_tui.screens.measuring import MeasuringScreen
+from dflash_tui.widgets.literal import Static
 
 OTHER = "bold underline"
 
@@ -37,7 +37,7 @@ class ABScreen(MeasuringScreen):
 
     def body(self) -> Iterable[Widget]:
         yield self.line()
-        yield Static("", id="ab-figures", markup=False)
+        yield Static("", id="ab-figures")
         yield Horizontal(
             VerticalScroll(Static("", id="ab-a"), id="ab-left"),
             VerticalScroll(Static("", id="ab-b"), id="ab-right"),

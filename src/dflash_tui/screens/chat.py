@@ -10,12 +10,12 @@ from textual.binding import BindingType
 from textual.containers import Container, Horizontal
 from textual.events import Key, Paste, Resize
 from textual.screen import Screen
-from textual.widgets import Footer, Markdown, Static, TextArea
+from textual.widgets import Footer, Markdown, TextArea
 
+from dflash_core.clean import clean
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, Knobs
 from dflash_tui import collector
-from dflash_tui.clean import clean
 from dflash_tui.commands import slash
 from dflash_tui.commands.palette import ActionProvider
 from dflash_tui.commands.slash_command import SlashError
@@ -39,6 +39,7 @@ from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.lines import Flash, LoadingLine
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
@@ -90,7 +91,7 @@ class ChatScreen(Screen[None]):
                 yield Static("❯", id="prompt-mark")
                 yield Prompt(self.past)
             yield Footer(show_command_palette=False, compact=True)
-        yield Static("", id="tiny", markup=False)
+        yield Static("", id="tiny")
 
     def on_mount(self) -> None:
         self.query_one(TitleRow).title = self._title

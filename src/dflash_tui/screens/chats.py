@@ -13,10 +13,10 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Footer, Input
 from textual.widgets.option_list import Option
 
-from dflash_tui.clean import clean
+from dflash_core.clean import clean, one_line
 from dflash_tui.commands.palette import ActionProvider
 from dflash_tui.keys import bindings
 from dflash_tui.screens.confirm import ConfirmScreen
@@ -24,6 +24,7 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.store import Entry
 from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.lines import Flash
+from dflash_tui.widgets.literal import OptionList, Static
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
@@ -56,14 +57,14 @@ class ChatsScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         with Container(id="chats"):
-            yield Static("", id="chats-heading", markup=False)
+            yield Static("", id="chats-heading")
             with Horizontal(id="chats-line"):
-                yield Static(" /", id="chats-mark", markup=False)
+                yield Static(" /", id="chats-mark")
                 yield _Search(placeholder="words of a title or message", id="chats-search", compact=True)
             with Horizontal(id="chats-body"):
-                yield _List(id="chats-list", markup=False, compact=True)
+                yield _List(id="chats-list", compact=True)
                 with VerticalScroll(id="chats-beside", can_focus=False):
-                    yield Static("", id="chats-preview", markup=False)
+                    yield Static("", id="chats-preview")
             yield Flash()
             yield Footer(show_command_palette=False, compact=True)
 
@@ -117,7 +118,7 @@ class ChatsScreen(Screen[None]):
     def _option(self, entry: Entry) -> Option:
         present = self._keeping.keeper.card
         mark = "● " if present is not None and entry.card.id == present.id else "  "
-        title, excerpt = clean(entry.card.title), clean(entry.excerpt)
+        title, excerpt = one_line(entry.card.title), one_line(entry.excerpt)
         about = f"  {_when(entry.card.updated)} · {counted(entry.messages, 'message')} · "
         return Option(Content.assemble(mark, (title, "bold"), "\n", (about, "$foreground 70%"), excerpt))
 
@@ -203,7 +204,7 @@ class ChatsScreen(Screen[None]):
                 await self._keeping.delete(entry.card.id)
                 self._list()
 
-        question = f"Delete “{clean(entry.card.title)}”, {counted(entry.messages, 'message')}, for good?"
+        question = f"Delete “{one_line(entry.card.title)}”, {counted(entry.messages, 'message')}, for good?"
         self.app.push_screen(ConfirmScreen(question, "delete", "keep it"), sure)
 
     def action_help(self) -> None:

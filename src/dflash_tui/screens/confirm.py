@@ -9,9 +9,9 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from dflash_tui.keys import retold
+from dflash_tui.widgets.literal import Static
 
 
 class ConfirmScreen(ModalScreen[bool]):

@@ -9,10 +9,10 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from dflash_tui.commands.slash import SLASH
 from dflash_tui.keys import actions_of, retold
+from dflash_tui.widgets.literal import Static
 
 
 class HelpScreen(ModalScreen[None]):

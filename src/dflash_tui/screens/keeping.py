@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
@@ -47,7 +48,7 @@ class Keeping:
         elif rescued.cards:
             card = rescued.cards[-1]
             more = f" (and {len(rescued.cards) - 1} more, in the list: Ctrl+O)" if len(rescued.cards) > 1 else ""
-            question = f"The program ended in the middle of an answer: {card.title}{more}"
+            question = f"The program ended in the middle of an answer: {one_line(card.title)}{more}"
 
             async def answered(yes: bool | None) -> None:
                 if yes:
@@ -67,7 +68,7 @@ class Keeping:
         else:
             self._told = False
         for problem in problems:
-            self._screen.notify(problem, title="Data folder", severity="warning", timeout=15, markup=False)
+            self._screen.notify(problem, title="Data folder", severity="warning", timeout=15)
 
     def warning(self) -> str:
         """What quitting now would lose; empty where that is nothing."""

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer, Static
+from textual.widgets import Footer
 
 from dflash_core.conversation import Message
 from dflash_core.errors import DFlashError, KnobError
@@ -25,6 +25,7 @@ from dflash_tui.experiment import Experiment
 from dflash_tui.flow import fault, keep_trace
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.widgets.lines import Flash
+from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
@@ -56,7 +57,7 @@ class LabScreen(Screen[None]):
         with Vertical(classes="lab-main"):
             yield Static(self._heading(), classes="lab-heading")
             yield from self.body()
-            yield Static("", id="lab-progress", markup=False)
+            yield Static("", id="lab-progress")
             yield Flash()
             yield Footer(show_command_palette=False, compact=True)
 

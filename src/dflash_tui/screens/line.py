@@ -10,7 +10,9 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, Static
+from textual.widgets import Input
+
+from dflash_tui.widgets.literal import Static
 
 
 class LineScreen(ModalScreen[str | None]):

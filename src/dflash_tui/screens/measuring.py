@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.containers import Horizontal
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from dflash_core.errors import DFlashError
 from dflash_core.lab.export import ENDINGS, check_path, write
@@ -20,6 +20,7 @@ from dflash_tui.experiment import Experiment
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.line import LineScreen
 from dflash_tui.widgets.bars import counted
+from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen

@@ -13,12 +13,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input
 from textual.widgets.option_list import Option
 
+from dflash_core.clean import one_line
 from dflash_core.errors import DeviceError
 from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import Management
+from dflash_tui.widgets.literal import OptionList, Static
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
@@ -60,9 +62,11 @@ class ModelsScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="models", classes="dialog"):
             yield Static(FIRST if self._first else "Which model?", id="models-title")
-            yield Static(machine(), id="models-machine", markup=False)
+            yield Static(machine(), id="models-machine")
             options = [Option("demo pair: small, comes with the program", id=DEMO)]
-            options += [Option(f"{path.name}  {gib(path.stat().st_size)}", id=str(path)) for path in self._files]
+            options += [
+                Option(f"{one_line(path.name)}  {gib(path.stat().st_size)}", id=str(path)) for path in self._files
+            ]
             yield OptionList(*options)
             yield Input(placeholder="or the path of a GGUF file", id="models-target", suggester=Paths(drafts=False))
             yield Input(
@@ -70,7 +74,7 @@ class ModelsScreen(ModalScreen[None]):
                 id="models-draft",
                 suggester=Paths(drafts=True),
             )
-            yield Static("", id="models-problem", markup=False)
+            yield Static("", id="models-problem")
             yield Static(
                 Content.assemble(
                     ("Enter", "bold $accent"), " takes it   ", ("Tab", "bold $accent"), " next field   ",
@@ -109,7 +113,7 @@ class ModelsScreen(ModalScreen[None]):
             self._take(*paths)
 
     def _refuse(self, why: str) -> None:
-        self.query_one("#models-problem", Static).update(why)
+        self.query_one("#models-problem", Static).update(one_line(why))
 
     def _take(self, target: Path | None, draft: Path | None) -> None:
         self.dismiss()

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.widget import Widget
-from textual.widgets import Static
 
 from dflash_core.lab.plain import FEWEST_STEPS, PlainRun
 from dflash_tui.keys import bindings
 from dflash_tui.plain_speeds import when
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.widgets.bars import short, speed
+from dflash_tui.widgets.literal import Static
 
 
 class PlainScreen(LabScreen):
@@ -25,7 +25,7 @@ class PlainScreen(LabScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
 
     def body(self) -> Iterable[Widget]:
-        yield Static("", id="plain-body", markup=False)
+        yield Static("", id="plain-body")
 
     def on_mount(self) -> None:
         super().on_mount()

@@ -56,7 +56,7 @@ class Shell:
     def loaded(self) -> None:
         """The pair that was wanted is here: open with it from the next start on."""
         if self._wanted is not None and (problem := self._program.remember_model(*self._wanted)):
-            self._screen.notify(problem, title="Not remembered", severity="warning", markup=False)
+            self._screen.notify(problem, title="Not remembered", severity="warning")
         self._wanted = None
 
     def reload(self) -> None:

@@ -11,18 +11,19 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Footer
 
+from dflash_core.clean import one_line
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord
-from dflash_tui.clean import clean
 from dflash_tui.commands.palette import ActionProvider
 from dflash_tui.keys import bindings
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.widgets import calibration
 from dflash_tui.widgets.bars import clip, counted
 from dflash_tui.widgets.blocks import content, line, wrapped
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
 from dflash_tui.widgets.step_text import LEGENDS, By, StepText
 from dflash_tui.widgets.tree_text import LEGEND, drawn, wanted_line
@@ -135,9 +136,9 @@ class StepsScreen(Screen[None]):
             return Content.styled(" Steps", "bold $primary")
         start = self._record.start
         place = f"  turn {self.turn + 1}/{len(self.turns)}  "
-        names = f"  {start.target}" + (f" + {start.draft}" if start.draft else "")
+        names = f"  {one_line(start.target)}" + (f" + {one_line(start.draft)}" if start.draft else "")
         room = max(self.size.width - len(place) - 9, 10)
-        prompt = clip(clean(start.prompt).replace("\n", " "), max(room - len(names), 10))
+        prompt = clip(one_line(start.prompt), max(room - len(names), 10))
         return Content.assemble(
             (" Steps", "bold $primary"), place, (f"❯ {prompt}", "bold"), (clip(names, room), "$foreground 70%")
         )

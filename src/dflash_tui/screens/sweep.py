@@ -9,7 +9,6 @@ from textual import on
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
 
 from dflash_core.knobs import SPEC
 from dflash_core.lab.grid import settings
@@ -21,6 +20,7 @@ from dflash_tui.keys import bindings
 from dflash_tui.lab_request import SWEEP, parse_sweep
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.widgets.curve import CurveView
+from dflash_tui.widgets.literal import DataTable, Static
 
 
 class SweepScreen(MeasuringScreen):
@@ -37,10 +37,10 @@ class SweepScreen(MeasuringScreen):
         yield self.line()
         yield Horizontal(
             _Table(id="sweep-table"),
-            Vertical(CurveView("sweep-curve"), Static("", id="sweep-field", markup=False), classes="curves"),
+            Vertical(CurveView("sweep-curve"), Static("", id="sweep-field"), classes="curves"),
             classes="lab-body stacked",
         )
-        yield Static("", id="sweep-notes", markup=False)
+        yield Static("", id="sweep-notes")
 
     def plan(self, text: str, lab: Laboratory) -> Sweep:
         axes, options = parse_sweep(text or SWEEP)
@@ -92,7 +92,7 @@ class SweepScreen(MeasuringScreen):
             self.adopt({name: getattr(knobs, name) for name in self.result.axes if name in SPEC})
 
 
-class _Table(DataTable[str]):
+class _Table(DataTable):
     """Settings in the order of the grid; Enter takes the one under the cursor over."""
 
     HELP = "Up and down choose a setting, Enter takes it over for the next turn."
@@ -104,7 +104,7 @@ class _Table(DataTable[str]):
         """Fill the table anew; the cursor stays where it is."""
         row = self.cursor_row
         self.clear(columns=True)
-        self.add_columns(*headings)
+        self.add_headings(headings)
         for key, line in zip(keys, lines):
-            self.add_row(*line, key=str(key))
+            self.add_texts(line, key=str(key))
         self.move_cursor(row=min(row, len(lines) - 1))

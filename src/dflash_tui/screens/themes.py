@@ -10,8 +10,9 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
+
+from dflash_tui.widgets.literal import OptionList, Static
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen

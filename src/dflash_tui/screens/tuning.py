@@ -98,5 +98,5 @@ class Tuning:
         """Say once what is wrong with preset files."""
         if self.presets.problems:
             text = "\n".join(self.presets.problems)
-            self._screen.notify(text, title="Presets", severity="warning", timeout=10, markup=False)
+            self._screen.notify(text, title="Presets", severity="warning", timeout=10)
             self.presets.problems.clear()

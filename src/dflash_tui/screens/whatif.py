@@ -9,7 +9,6 @@ from textual import on
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC
@@ -23,6 +22,7 @@ from dflash_tui.keys import bindings
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.curve import CurveView
+from dflash_tui.widgets.literal import DataTable, Static
 from dflash_tui.widgets.plot import Mark
 
 TURNS = 8  # as many of the newest turns tell what a step costs
@@ -41,13 +41,13 @@ class WhatIfScreen(LabScreen):
     curve: Curve | None = None
 
     def body(self) -> Iterable[Widget]:
-        yield Static("", id="whatif-finding", markup=False)
+        yield Static("", id="whatif-finding")
         yield Horizontal(
             _Table(id="whatif-table"),
             Vertical(CurveView("whatif-speed"), CurveView("whatif-length"), classes="curves"),
             classes="lab-body",
         )
-        yield Static("", id="whatif-notes", markup=False)
+        yield Static("", id="whatif-notes")
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -181,7 +181,7 @@ def _sign(point: Point, it: Curve, best: Point | None, plain: str = "") -> str:
     return plain or ("●" if point.source == "measured" else "○")
 
 
-class _Table(DataTable[str]):
+class _Table(DataTable):
     """Budgets with what is known of them; Enter takes the one under the cursor over."""
 
     HELP = "Up and down choose a budget, Enter takes it over for the next turn."
@@ -194,13 +194,13 @@ class _Table(DataTable[str]):
         key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
         self.clear(columns=True)
         exact = it.kind == "exact"
-        self.add_columns("budget", "tok/step", *(("estimate",) if exact else ()), "ms", "tok/s")
+        self.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
         best = it.best
         shown = [p for p in it.points if p.budget in SHOWN or p is best or p.budget == it.current]
         before = {one.budget: one.length for one in estimated}
         for point, cells in zip(shown, lab_text.whatif_table(shown, it.current, best)):
             budget, length, *rest = cells
             extra = [f"{before[point.budget]:.2f}"] if exact and point.budget in before else []
-            self.add_row(budget, length, *extra, *rest, key=str(point.budget))
+            self.add_texts([budget, length, *extra, *rest], key=str(point.budget))
         wanted = key if key is not None and any(str(p.budget) == key for p in shown) else str(it.current)
         self.move_cursor(row=self.get_row_index(wanted))

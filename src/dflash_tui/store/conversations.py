@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_core.clean import encodable
 from dflash_core.errors import KnobError
 from dflash_core.events import TurnReport
 from dflash_core.record import TurnRecord, pack, unpack
 from dflash_tui.branches import Branches, Node, new_id
-from dflash_tui.clean import encodable
 from dflash_tui.store.database import Database, StoreError
 
 TITLE = 60  # characters of a title that is made from a message

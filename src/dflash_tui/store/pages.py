@@ -12,8 +12,8 @@ from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
+from dflash_core.clean import clean, one_line
 from dflash_tui.branches import Node
-from dflash_tui.clean import clean
 from dflash_tui.commands.ask import figures
 from dflash_tui.store.exchange import Whole, to_json
 
@@ -66,7 +66,8 @@ def to_svg(one: Whole) -> str:
         legacy_windows=False,
     )
     console.print(Group(*shown))
-    return _WEB_FONTS.sub("", console.export_svg(title=clean(one.card.title)))
+    # Once more as a whole: an entity in Markdown stands for any character, and XML does not take all of them.
+    return clean(_WEB_FONTS.sub("", console.export_svg(title=one_line(one.card.title))))
 
 
 def _about(one: Whole) -> str:

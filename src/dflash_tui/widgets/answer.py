@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Static
 
+from dflash_core.clean import clean
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
-from dflash_tui.clean import clean
 from dflash_tui.log import LOG
 from dflash_tui.meter import Meter
 from dflash_tui.widgets.bars import chance, speed
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.streamed import Streamed
 
@@ -38,7 +38,7 @@ class Answer(Foldable):
         self.line = FoldLine()
         self.thinking = Thinking()
         self.body = Streamed()
-        self.footer = Static("", classes="turn-footer", markup=False)
+        self.footer = Static("", classes="turn-footer")
         self.inside = Vertical(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""

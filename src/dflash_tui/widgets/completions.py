@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
-from textual.widgets import Static
+
+from dflash_tui.widgets.literal import Static
 
 SHOWN = 6
 
@@ -24,7 +25,7 @@ class Completions(Static):
     """Tab takes the marked one, Up and Down mark another; Enter takes one that was marked so."""
 
     def __init__(self) -> None:
-        super().__init__("", id="completions", markup=False)
+        super().__init__("", id="completions")
         self.rows: Sequence[Completion] = ()
         self.marked = 0
         self.moved = False  # the mark, by the user

@@ -11,9 +11,10 @@ from textual.content import Content
 from textual.events import Click
 from textual.reactive import reactive
 from textual.widget import Widget
-from textual.widgets import Static
 
+from dflash_core.clean import one_line
 from dflash_tui.widgets.bars import seconds
+from dflash_tui.widgets.literal import Static
 
 
 class FoldLine(Widget, can_focus=True):
@@ -25,6 +26,9 @@ class FoldLine(Widget, can_focus=True):
 
     title: reactive[str] = reactive("", layout=True)
     open: reactive[bool] = reactive(False)
+
+    def validate_title(self, title: str) -> str:
+        return one_line(title)
 
     def render(self) -> Content:
         mark = "▼" if self.open else "▶"
@@ -60,7 +64,7 @@ class Thinking(Foldable):
     def __init__(self) -> None:
         super().__init__(classes="thinking")
         self.line = FoldLine()
-        self.body = Static("", classes="thinking-body", markup=False)
+        self.body = Static("", classes="thinking-body")
         self.text = ""
         self._drawn = -1
 

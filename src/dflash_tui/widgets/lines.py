@@ -8,10 +8,11 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Static
 
+from dflash_core.clean import one_line
 from dflash_tui.keys import retold
 from dflash_tui.widgets.bars import clip, meter, seconds
+from dflash_tui.widgets.literal import Static
 
 
 class LoadingLine(Widget):
@@ -34,6 +35,9 @@ class LoadingLine(Widget):
         self.phase, self.fraction = phase, fraction
         self.elapsed = time.monotonic() - self._began
 
+    def validate_phase(self, phase: str) -> str:
+        return one_line(phase)
+
     def render(self) -> Content:
         width = self.size.width - 2
         known = f" {meter(self.fraction, 12)} {self.fraction * 100:.0f}%" if self.fraction > 0 else ""
@@ -45,13 +49,13 @@ class Flash(Static):
     """A small fact for a few seconds. Errors that matter later are notes, not flashes."""
 
     def __init__(self) -> None:
-        super().__init__("", id="flash", markup=False)
+        super().__init__("", id="flash")
         self.text = ""
         self._timer: Timer | None = None
 
     def say(self, text: str, keep_s: float = 5.0) -> None:
         """Show `text`; the next one replaces it."""
-        self.text = text = retold(text, self.app)
+        self.text = text = retold(one_line(text), self.app)
         self.update(Content(text))
         self.display = bool(text)
         if self._timer is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from dflash_core.memory import Ledger, gib
 from dflash_tui.widgets.bars import bar, fit
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 
 NAME, SIZE = 14, 10

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from textual.content import Content
-from textual.widgets import Static
 
+from dflash_core.clean import lines
 from dflash_tui.keys import retold
+from dflash_tui.widgets.literal import Static
 
 _MARKS = {"error": "✗", "info": "·"}
 
@@ -17,8 +18,8 @@ class Note(Static):
 
     def __init__(self, message: str, advice: str = "", kind: Literal["error", "info"] = "error") -> None:
         super().__init__(classes=f"note -{kind}")
-        self.message = message
-        self.advice = advice
+        self.message = lines(message)
+        self.advice = lines(advice)
         self._kind = kind
 
     def on_mount(self) -> None:

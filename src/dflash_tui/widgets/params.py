@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import DescendantFocus
-from textual.widgets import Static
 
 from dflash_core.knobs import CONTEXT, SPECS, Group, Knobs, Spec
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.slider import Slider

@@ -12,8 +12,10 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.geometry import Size
 from textual.visual import VisualType
-from textual.widgets import Label, Markdown, Static
+from textual.widgets import Label, Markdown
 from textual.widgets.markdown import MarkdownFence
+
+from dflash_tui.widgets.literal import Static
 
 ROOM = 4  # rows
 # Textual follows one base class only when it looks for a widget's CSS, so what is mixed in must not be a widget.

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from dflash_core.events import STAGES, PartStats, TurnReport, TurnStats, so_far
 from dflash_core.lab.plain import PlainSpeed
@@ -20,6 +19,7 @@ from dflash_tui.plain_speeds import when
 from dflash_tui.speeds import course
 from dflash_tui.widgets.bars import bar, seconds, short, spark, speed
 from dflash_tui.widgets.blocks import Block, beside, content, line, wrapped
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.roomy import redraw
 

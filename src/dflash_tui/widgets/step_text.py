@@ -9,9 +9,9 @@ from typing import Literal
 from rich.cells import cell_len
 from textual.content import Content
 
+from dflash_core.clean import clean
 from dflash_core.events import StepEvent
 from dflash_core.record import TurnRecord
-from dflash_tui.clean import clean
 
 By = Literal["depth", "step"]
 OWN = "$foreground"

@@ -8,9 +8,10 @@ from typing import Literal
 from markdown_it import MarkdownIt
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Markdown, Static
+from textual.widgets import Markdown
 
 from dflash_tui.segments import Segmenter
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.roomy import Fence, Paragraph, Roomy
 
 PART = 4_000  # characters of one plain part; a new one begins after it
@@ -65,7 +66,7 @@ class PlainLines(Roomy, Static):
     """Source lines as they are: of a list that has moved on, or of a block that is long and still open."""
 
     def __init__(self, kind: Literal["settled", "tail", "raw"]) -> None:
-        super().__init__("", classes=kind, markup=False)
+        super().__init__("", classes=kind)
         self.text = ""
 
     def add(self, text: str) -> None:

@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import Ledger
 from dflash_tui.widgets.bars import clip, fit, meter, short, spark, speed
@@ -21,6 +22,9 @@ class TitleRow(Widget):
     title: reactive[str] = reactive("")
     context: reactive[tuple[int, int]] = reactive((0, 0))
     ledger: reactive[Ledger | None] = reactive[Ledger | None](None)
+
+    def validate_title(self, title: str) -> str:
+        return one_line(title)
 
     def render(self) -> Content:
         width = self.size.width
@@ -86,7 +90,7 @@ class StatusStrip(Widget):
         if others:
             parts.append((f"  •{others} more", "bold $warning"))
         asked = f"mode {it.knobs.mode}" if not it.mode else it.mode if not it.reason else f"{it.mode}: {it.reason}"
-        parts.append((f"  {asked}", "$foreground 70%"))
+        parts.append((f"  {one_line(asked)}", "$foreground 70%"))
         return _clipped(parts, width)
 
 

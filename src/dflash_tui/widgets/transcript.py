@@ -5,14 +5,14 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
+from dflash_core.clean import clean
 from dflash_core.knobs import Knobs
-from dflash_tui.clean import clean
 from dflash_tui.keys import retold
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.fold import Foldable, FoldLine
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
 
 SHOWN = 20  # turns that keep their form
@@ -37,10 +37,10 @@ class TurnBlock(Vertical):
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="user"):
-            yield Static("❯ ", classes="user-mark", markup=False)
+            yield Static("❯ ", classes="user-mark")
             yield Static(Content(clean(self.prompt)), classes="user-text")
-            yield Static("", classes="user-place", markup=False)
-        yield Static("", classes="queued", markup=False)
+            yield Static("", classes="user-place")
+        yield Static("", classes="queued")
 
     @property
     def over(self) -> bool:
@@ -89,7 +89,7 @@ class Earlier(Foldable):
         super().__init__(id="earlier")
         self.texts: list[str] = []
         self.line = FoldLine()
-        self.body = Static("", markup=False)
+        self.body = Static("")
 
     def compose(self) -> ComposeResult:
         yield self.line

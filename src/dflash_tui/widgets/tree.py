@@ -7,9 +7,9 @@ from collections.abc import Callable
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from dflash_core.events import StepEvent
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.roomy import redraw
 from dflash_tui.widgets.tree_text import drawn

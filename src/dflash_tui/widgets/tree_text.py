@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from textual.content import Content
 
+from dflash_core.clean import token_label
 from dflash_core.events import StepEvent
 from dflash_core.rejected import Departure, Rejected, departure, rejected
-from dflash_tui.clean import token_label
 from dflash_tui.widgets.bars import chance, clip
 
 COLUMNS = 13  # mark, own and path probability at the right of the token

@@ -1,0 +1,63 @@
+"""Text of a file, a model or a user, made safe to show: whatever a terminal would obey is replaced by a mark."""
+
+from __future__ import annotations
+
+import re
+
+LINE = 500  # characters of one line of an error, a note or the log
+MARK = "�"
+
+# Control characters of both sets, overrides of the writing direction (they make shown text read differently from what
+# it is), halves of surrogate pairs, and the two that no XML file may hold. A line end stays.
+_HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_INSTEAD = {"\t": "    ", "\r": ""} | dict.fromkeys("\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029", " ")
+
+
+def clean(text: str) -> str:
+    """Replace control characters; a CR is dropped, so CRLF becomes LF even when it is split between two pieces."""
+    return _HIDDEN.sub(lambda found: _INSTEAD.get(found[0], MARK), text)
+
+
+def one_line(text: str, most: int = LINE) -> str:
+    """`text` on one line of at most `most` characters; of a longer one the middle is left out."""
+    if len(text) > 4 * most:  # no time is spent on what is left out anyway
+        text = f"{text[: 2 * most]} … {text[-2 * most :]}"
+    return _cut(clean(" ".join(text.split())), most)
+
+
+def lines(text: str, most: int = LINE) -> str:
+    """Clean text whose line ends and indents stay; the middle of each line longer than `most` is left out."""
+    return "\n".join(_cut(line, most) for line in clean(text).split("\n"))
+
+
+def _cut(line: str, most: int) -> str:
+    if len(line) <= most:
+        return line
+    head = most * 2 // 3
+    return f"{line[:head]}…{line[len(line) - (most - head - 1) :]}"
+
+
+def stripped(text: str) -> str:
+    """`text` without hidden characters, as wide on a terminal as it was: for what has been laid out already."""
+    return _HIDDEN.sub(lambda found: MARK if found[0] >= "\ud800" else "", text)
+
+
+def marked(text: str) -> str:
+    """`text` with a mark for each hidden character but tabs, and as long as it was: what points into it stays right."""
+    return _HIDDEN.sub(lambda found: "\t" if found[0] == "\t" else MARK, text)
+
+
+def escaped(json: str) -> str:
+    """JSON with its hidden characters written as escapes: the same value, safe to show."""
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
+
+
+def encodable(text: str) -> str:
+    """`text` with a question mark for each half of a surrogate pair, which no file, database or tokenizer takes."""
+    return text.encode(errors="replace").decode()
+
+
+def token_label(text: str) -> str:
+    """A token as the tree shows it: its spaces, line ends and tabs made visible."""
+    shown = text.replace("\r", "␍").replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣")
+    return clean(shown) or "∅"

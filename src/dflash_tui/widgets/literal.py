@@ -1,0 +1,95 @@
+"""Widgets that show text as it is: nothing in it is markup, nothing in it reaches the terminal as a control code.
+
+File names, titles, models' words and errors all pass through these, so every screen takes its widgets from here;
+Textual's own read markup in whatever text they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from rich.text import Text
+from textual import widgets
+from textual.color import Color
+from textual.content import Content
+from textual.filter import LineFilter
+from textual.visual import VisualType
+from textual.widgets.option_list import Option
+
+from dflash_core.clean import clean, marked, stripped
+
+if TYPE_CHECKING:
+    from textual.widgets._option_list import OptionListContent
+
+
+def literal(content: VisualType) -> VisualType:
+    """A text as Content without markup; a mark for each character of it that a terminal would obey."""
+    if isinstance(content, str):
+        return Content(clean(content))
+    if isinstance(content, Content):
+        shown = marked(content.plain)
+        return content if shown == content.plain else Content(shown, list(content.spans))
+    return content
+
+
+class Static(widgets.Static):
+    """Textual's, with text as it is."""
+
+    def __init__(
+        self,
+        content: VisualType = "",
+        *,
+        expand: bool = False,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(literal(content), expand=expand, markup=False, id=id, classes=classes)
+
+    def update(self, content: VisualType = "", *, layout: bool = True) -> None:
+        super().update(literal(content), layout=layout)
+
+
+class OptionList(widgets.OptionList):
+    """Textual's, with text as it is."""
+
+    def __init__(self, *content: OptionListContent, id: str | None = None, compact: bool = False) -> None:
+        super().__init__(*content, id=id, markup=False, compact=compact)
+
+    def add_options(self, new_options: Iterable[OptionListContent]) -> OptionList:
+        super().add_options([_option(one) for one in new_options])
+        return self
+
+
+def _option(one: OptionListContent) -> OptionListContent:
+    if one is None:
+        return None
+    if isinstance(one, Option):
+        return Option(literal(one.prompt), id=one.id, disabled=one.disabled)
+    return literal(one)
+
+
+class DataTable(widgets.DataTable[Text]):
+    """Textual's, with text as it is."""
+
+    def add_texts(self, cells: Iterable[str], *, key: str) -> None:
+        """A row."""
+        self.add_row(*(Text(clean(cell)) for cell in cells), key=key)
+
+    def add_headings(self, labels: Iterable[str]) -> None:
+        """A column each."""
+        self.add_columns(*(Text(clean(label)) for label in labels))
+
+
+class ControlCodeFilter(LineFilter):
+    """The last look at every line that any widget has rendered: what a terminal would obey does not go out.
+
+    Everything is laid out by then, so it is left out and not marked; `literal` marks it where it comes in.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment if (text := stripped(segment.text)) == segment.text else segment._replace(text=text)
+            for segment in segments
+        ]
