@@ -219,7 +219,7 @@ def _check_files(config: Config) -> None:
 
 def _fail(message: str) -> int:
     with contextlib.suppress(OSError):  # a terminal that is gone
-        write_err(f"dflash-tui: {one_line(message)}")
+        write_err(f"dflash-tui: {one_line(message, MESSAGE)}")
     return FAILED
 
 

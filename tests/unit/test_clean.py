@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import unicodedata
-import xml.etree.ElementTree as xml
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -93,5 +93,5 @@ def test_a_picture_of_hostile_text_is_well_formed() -> None:
     )
     card = Card(EVERY, model=EVERY)
     svg = to_svg(Whole(card, Branches([question, answer], answer.id)))
-    assert len(list(xml.fromstring(svg).iter())) > 10
+    assert len(list(ElementTree.fromstring(svg).iter())) > 10
     assert not obeyed(svg)
