@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
+from dflash_core.arch.spec import LayerSpec
 from dflash_core.decoder import StepDecoder, plan
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.loading import DEFAULT_CARD, CardOptions, Draft, Progress, Target, open_draft, open_target, silent
 from dflash_core.memory import Ledger, Owner
-from dflash_core.models.qwen35 import Qwen35, Rows
+from dflash_core.models.rows import Rows
+from dflash_core.models.target import TargetModel
 from dflash_core.runner import Runner
 
 # What torch starts with: the cores this process may use.
@@ -82,7 +85,7 @@ class Engine(Runner):
         """Seconds per target pass with these knobs, from one timed layer of each kind; None where it is too little
         to mention."""
         mode, block = plan(knobs, self.session.draft_block).mode, self.session.draft_block
-        if not isinstance(self.target.model, Qwen35):
+        if not isinstance(self.target.model, TargetModel):
             return None
         nodes = {"ar": 0, "chain": min(knobs.budget, block - 1), "tree": knobs.budget}[mode]
         seconds = time_step(self.target.model, 1 + nodes)
@@ -129,21 +132,20 @@ def _leave_a_core() -> None:
 
 
 @torch.inference_mode()
-def time_step(model: Qwen35, rows: int) -> float:
+def time_step(model: TargetModel, rows: int) -> float:
     """Predicted seconds of one target pass of `rows` rows: one timed layer per kind, times their number, plus the
     head in proportion to its weights."""
-    config = model.config
-    batch = Rows.of([0] * rows, range(-1, rows - 1), 0, config.conv_kernel)
+    spec = model.spec
+    batch = Rows.of([0] * rows, range(-1, rows - 1), 0)
     x = model.token_embd.rows([0]).expand(rows, -1)
-    seconds: dict[type, float] = {}
+    seconds: dict[LayerSpec, float] = {}
     for block in model.blk:
-        kind = type(block.mixer)
-        if kind not in seconds:
+        if block.spec not in seconds:
             for _ in range(2):  # the first pass pays for page faults and thread pools that no later one sees
                 started = time.perf_counter()
-                block(x, batch, block.mixer.new_state())
-                seconds[kind] = time.perf_counter() - started
-    total = sum(seconds[type(block.mixer)] for block in model.blk)
-    layer = config.embedding_length * (3 * config.feed_forward_length + config.inner_size)
-    head: int = config.vocab_size * config.embedding_length
-    return total + min(seconds.values()) / layer * head
+                block(x, batch, block.new_state())
+                seconds[block.spec] = time.perf_counter() - started
+    total = sum(seconds[block.spec] for block in model.blk)
+    hidden = spec.embedding_length
+    weights = {layer: sum(map(math.prod, layer.tensors(hidden).values())) for layer in seconds}
+    return total + min(seconds[layer] / weights[layer] for layer in seconds) * spec.vocab_size * hidden

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import torch
 
 from dflash_core import memory
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import Logits, Machine, Session
 from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.config import (
     DraftConfig,
-    TargetConfig,
     check_pair,
     mask_token,
     paired,
@@ -32,7 +32,7 @@ from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Ledger, Owner, gib
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
-from dflash_core.models.qwen35 import Qwen35
+from dflash_core.models.target import TargetModel
 from dflash_core.runner import PREFILL_CHUNK, check_ids
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
@@ -60,14 +60,14 @@ class Target:
     `model` and `packed` are there after `load`.
     """
 
-    model: Any  # of the backend: models.qwen35.Qwen35 on the CPU
+    model: Any  # of the backend: models.target.TargetModel on the CPU
     packed: bool
 
     def __init__(self, path: str | Path) -> None:
         self.notes: tuple[str, ...] = ()  # what a user should know of how it was opened
         self.program_bytes = memory.host_memory().process  # Python and torch, before any of the model
         self.file: GGUFFile = open_gguf(path)
-        self.config: TargetConfig = target_config(self.file)
+        self.config: ModelSpec = target_config(self.file)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -99,7 +99,7 @@ class Target:
         if not self.packed:
             _check_fits("target", self.file, dense)
         weights = Weights(self.file, dtype=dtype, packed=self.packed)
-        self.model = Qwen35(weights, self.config, lambda done, total: progress("loading the target", done / total))
+        self.model = TargetModel(weights, self.config, lambda done, total: progress("loading the target", done / total))
 
     def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions.
@@ -194,7 +194,7 @@ def load_target(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> Target:
-    """Load a qwen35 GGUF. `packed` keeps weights quantised in memory; by default only where floats would not fit.
+    """Load a target GGUF. `packed` keeps weights quantised in memory; by default only where floats would not fit.
 
     Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """

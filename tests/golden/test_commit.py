@@ -8,7 +8,8 @@ import torch
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.models.qwen35 import DeltaState, LayerState
+from dflash_core.models.delta_net import DeltaState
+from dflash_core.models.kv_cache import KVCache
 from support.golden import golden, goldens
 
 PROMPT = 20
@@ -26,7 +27,7 @@ def path_to(parents: list[int], node: int) -> list[int]:
     return path[::-1]
 
 
-def tensors(state: LayerState, length: int) -> list[torch.Tensor]:
+def tensors(state: DeltaState | KVCache, length: int) -> list[torch.Tensor]:
     if isinstance(state, DeltaState):
         return [state.s, state.conv]
     return [state.k[:, :length], state.v[:, :length]]

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from dflash_core import Engine, Knobs
+from dflash_core.arch.kinds import Attention, DeltaNet
 from dflash_core.conversation import Conversation, Message, build_prompt
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import load_pair
@@ -44,9 +45,10 @@ def plain(question: str, sampled: bool) -> list[int]:
 def test_the_pair_is_small_and_of_the_real_architecture() -> None:
     assert demo_target_path().stat().st_size + demo_draft_path().stat().st_size < 20_000_000
     config = engine().target.config
-    assert config.time_step_rank == 3 * config.group_count
-    assert (config.state_size, config.key_length) == (128, 256)
-    assert config.n_attention > 0 < config.n_linear
+    delta, attention = config.of(DeltaNet), config.of(Attention)
+    assert delta[0].value_heads == 3 * delta[0].key_heads
+    assert (delta[0].key_dim, attention[0].head_dim) == (128, 256)
+    assert len(attention) > 0 < len(delta)
     assert not config.tied_output
     assert engine().draft is not None
     assert engine().draft.config.block_size == 16

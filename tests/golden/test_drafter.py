@@ -97,7 +97,7 @@ def test_masks_and_windows(sliding: tuple[bool, ...], causal: tuple[bool, ...], 
     states = draft.model.new_states()
     for at in (0, 13, 14):  # the context arrives in pieces, as it does after steps of different length
         end = {0: 13, 13: 14, 14: LENGTH}[at]
-        draft.model.absorb(torch.from_numpy(features[at:end]), at, states)
+        draft.model.update_cache(torch.from_numpy(features[at:end]), at, states)
     ours = draft.model.forward(noise.double(), LENGTH, states, window).numpy()
     # The rotary frequencies are rounded to float32, as every implementation of the model does.
     assert np.abs(ours - expected).max() < 1e-5

@@ -12,7 +12,7 @@ import pytest
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.models.qwen35 import DeltaState
+from dflash_core.models.delta_net import DeltaState
 from support.golden import golden, goldens, reference, target
 from support.planted import PlantedBackend, decode
 

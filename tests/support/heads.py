@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.attention import HeadShape
-from dflash_core.models.layers import Rotary, rms_norm
+from dflash_core.models.norm import Rotary, rms_norm
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
@@ -20,11 +21,11 @@ from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_pass import WIDTHS
-from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, tensor_type
-from dflash_core.config import DraftConfig, TargetConfig, target_config, target_shapes
+from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, draft_types, target_types
+from dflash_core.config import DraftConfig, target_config
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import UnsupportedError
-from dflash_core.formats.drafter import draft_shapes, open_drafter
+from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.formats.weights import TensorInfo
@@ -60,7 +61,7 @@ class Pair:
     """What a session is built from."""
 
     target: Any
-    target_config: TargetConfig
+    target_config: ModelSpec
     draft: Any
     draft_config: DraftConfig
 
@@ -80,17 +81,10 @@ def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str,
 
 def large() -> Pair:
     """The synthetic 27B pair, cut to the first layers: all types and sizes occur among them."""
-    config = replace(TARGET_27B, block_count=LAYERS, full_attention=TARGET_27B.full_attention[:LAYERS])
-    draft_config = replace(DRAFT_27B, target_layers=tuple(range(len(DRAFT_27B.target_layers))))
-    shapes = target_shapes(config)
-    types = {}
-    for name, shape in shapes.items():
-        index = int(name.split(".")[1]) if name.startswith("blk.") else 0
-        vector = len(shape) == 1 or name.endswith("conv1d.weight")
-        types[name] = "F32" if vector else tensor_type(name, LAYERS, index, index // 4)
-    draft = draft_shapes(draft_config)
-    draft_types = {name: "F32" if len(shape) == 1 else "Q8_0" for name, shape in draft.items()}
-    return Pair(header("27b", shapes, types), config, header("27b-draft", draft, draft_types), draft_config)
+    spec = replace(TARGET_27B, layers=TARGET_27B.layers[:LAYERS])
+    draft = replace(DRAFT_27B, target_layers=tuple(range(len(DRAFT_27B.target_layers))))
+    files = header("27b", spec.tensors(), target_types(spec)), header("27b-draft", draft.tensors(), draft_types(draft))
+    return Pair(files[0], spec, files[1], draft)
 
 
 def demo() -> Pair:

@@ -12,26 +12,26 @@ import pytest
 
 from dflash_core.bench import synthetic
 from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
-from dflash_core.config import target_config, target_shapes
+from dflash_core.config import target_config
 from dflash_core.errors import DeviceError
-from dflash_core.formats.drafter import draft_shapes, open_drafter
+from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_tui.cli import main
 
 
-def sizes(config: object, shapes: dict[str, tuple[int, ...]]) -> tuple[int, int]:
+def sizes(shapes: dict[str, tuple[int, ...]], types: dict[str, str]) -> tuple[int, int]:
     """Parameters and bytes of a file."""
-    types = synthetic._types(config, shapes)  # type: ignore[arg-type]
     params = sum(math.prod(shape) for shape in shapes.values())
     return params, sum(math.prod(shapes[n]) // BY_NAME[k].block * BY_NAME[k].size for n, k in types.items())
 
 
 def test_the_27b_has_the_size_of_the_real_files() -> None:
-    params, total = sizes(synthetic.TARGET_27B, target_shapes(synthetic.TARGET_27B))
+    target, draft = synthetic.TARGET_27B, synthetic.DRAFT_27B
+    params, total = sizes(target.tensors(), synthetic.target_types(target))
     assert params == pytest.approx(26.90e9, rel=1e-3)
     assert total / 2**30 == pytest.approx(15.58, abs=0.02)
-    _, total = sizes(synthetic.DRAFT_27B, draft_shapes(synthetic.DRAFT_27B))
+    _, total = sizes(draft.tensors(), synthetic.draft_types(draft))
     assert total == pytest.approx(1.84e9, rel=5e-3)
 
 
@@ -48,18 +48,17 @@ def test_made_up_blocks_are_weights_of_unit_gain(kind: str) -> None:
 
 
 def test_a_made_up_pair_opens(tmp_path: Path) -> None:
-    small = dataclasses.replace(
-        synthetic.TARGET_27B, block_count=4, embedding_length=256, feed_forward_length=256, head_count=2,
-        head_count_kv=1, group_count=1, time_step_rank=2, inner_size=256, full_attention=(False, False, False, True),
-    )  # fmt: skip
+    small = synthetic.SETTINGS_27B | {
+        "block_count": 4, "embedding_length": 256, "feed_forward_length": 256, "attention.head_count": 2,
+        "attention.head_count_kv": 1, "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 256,
+    }  # fmt: skip
     draft = dataclasses.replace(
         synthetic.DRAFT_27B, block_count=2, embedding_length=256, feed_forward_length=256, head_count=2,
         head_count_kv=1, target_layers=(1, 3), sliding=(True, False), causal=(False, False),
     )  # fmt: skip
-    for name, config, shapes in (("t", small, target_shapes(small)), ("d", draft, draft_shapes(draft))):
-        synthetic._write(tmp_path / name, config, shapes, lambda phase, done: None)
-    found = target_config(open_gguf(tmp_path / "t"))
-    assert dataclasses.replace(found, name=small.name) == small
+    synthetic._write_target(tmp_path / "t", small, lambda phase, done: None)
+    synthetic._write_draft(tmp_path / "d", draft, lambda phase, done: None)
+    assert target_config(open_gguf(tmp_path / "t")) == synthetic.target_of(small)
     config, _ = open_drafter(tmp_path / "d")
     assert (config.block_size, config.target_layers, config.mask_token_id) == (16, (1, 3), synthetic.MASK)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "t"]  # nothing half-written is left

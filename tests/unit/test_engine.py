@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -253,9 +254,10 @@ def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("dflash_core.engine.time.perf_counter", lambda: float(next(ticks)))
     predicted = Engine(target(), draft()).predicted_step_seconds(Knobs(budget=22))
     assert predicted is not None
-    config = target().config
-    layer = config.embedding_length * (3 * config.feed_forward_length + config.inner_size)
-    assert predicted == pytest.approx(4 + config.vocab_size * config.embedding_length / layer)
+    spec = target().config
+    hidden = spec.embedding_length
+    largest = max(sum(map(math.prod, layer.tensors(hidden).values())) for layer in spec.layers)
+    assert predicted == pytest.approx(4 + spec.vocab_size * hidden / largest)
 
 
 def test_a_fast_step_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dflash_core.arch.kinds import Attention, DeltaNet, SwiGLU
+from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import (
     DraftConfig,
-    TargetConfig,
     check_pair,
     paired,
     target_config,
-    target_shapes,
     types_by_group,
     unusual,
 )
@@ -27,15 +27,16 @@ from dflash_core.formats.gguf import GGUFFile, open_gguf
 from support.formats import ATTENTION, EVERY, NEXTN, TARGET_KEYS, TARGET_SHAPES, blocks, without, write_target
 from support.golden import golden, goldens
 
-TINY = TargetConfig(
-    name="Tiny", architecture="qwen35", block_count=4, nextn_predict_layers=0, context_length=4096,
-    embedding_length=256, feed_forward_length=512, head_count=2, head_count_kv=1, key_length=256, rms_eps=1e-6,
-    rope_freq_base=1e7, rope_dimension_count=64, conv_kernel=4, state_size=128, group_count=2, time_step_rank=4,
-    inner_size=512, full_attention=(False, False, False, True), vocab_size=768, tied_output=False, file_type="F16",
+FULL = Attention(heads=2, kv_heads=1, head_dim=256, rotary=64, rope_base=1e7, eps=1e-6, gated=True)
+LINEAR = DeltaNet(key_heads=2, value_heads=4, key_dim=128, value_dim=128, conv_kernel=4, eps=1e-6)
+TINY = ModelSpec(
+    name="Tiny", architecture="qwen35", context_length=4096, embedding_length=256, vocab_size=768, rms_eps=1e-6,
+    layers=tuple(LayerSpec(mixer, SwiGLU(512), "post_attention_norm.weight") for mixer in (*(LINEAR,) * 3, FULL)),
+    file_type="F16",
 )  # fmt: skip
 
 
-def config_of(path: Path, keys: dict[str, Any] = TARGET_KEYS, shapes: Any = TARGET_SHAPES) -> TargetConfig:
+def config_of(path: Path, keys: dict[str, Any] = TARGET_KEYS, shapes: Any = TARGET_SHAPES) -> ModelSpec:
     return target_config(open_gguf(write_target(path / "a.gguf", keys, shapes)))
 
 
@@ -53,8 +54,9 @@ def test_golden_configurations(path: Path) -> None:
 
 def test_derived_sizes() -> None:
     config = target_config(open_gguf(golden("tiny-Q4_K_M.gguf")))
-    assert (config.value_head_dim, config.conv_channels, config.n_linear, config.n_attention) == (128, 1024, 3, 1)
-    assert target_shapes(config).keys() == open_gguf(golden("tiny-Q4_K_M.gguf")).tensors.keys()
+    assert (len(config.of(DeltaNet)), len(config.of(Attention)), LINEAR.channels, LINEAR.inner) == (3, 1, 1024, 512)
+    assert config.mixers == {LINEAR: (0, 1, 2), FULL: (3,)}
+    assert config.tensors().keys() == open_gguf(golden("tiny-Q4_K_M.gguf")).tensors.keys()
 
 
 def test_what_inspect_shows_of_a_golden_file() -> None:
@@ -111,7 +113,7 @@ def test_the_file_may_choose_its_attention_layers(tmp_path: Path) -> None:
     rest = {name: shape for name, shape in TARGET_SHAPES.items() if not name.startswith("blk.")}
     keys = TARGET_KEYS | {"qwen35.attention.recurrent_layers": [False, True]}
     config = config_of(tmp_path, keys, rest | linear | attention)
-    assert config.full_attention == (True, False)
+    assert [type(layer.mixer) for layer in config.layers] == [Attention, DeltaNet]
     assert "the file itself names its full-attention layers: 0" in unusual(open_gguf(tmp_path / "a.gguf"), config)
     assert refusal(tmp_path, FormatError, keys | {"qwen35.attention.recurrent_layers": [True]}) == (
         "a.gguf: qwen35.attention.recurrent_layers is [True], expected true or false, or a list of 2 of them;"
@@ -292,7 +294,8 @@ def test_all_mismatches_are_said_at_once(drafter: DraftConfig) -> None:
 
 
 def test_what_a_pair_fills_in_is_said(drafter: DraftConfig) -> None:
-    target = dataclasses.replace(TINY, nextn_predict_layers=1, rope_freq_base=1e6)
+    slower = LayerSpec(dataclasses.replace(FULL, rope_base=1e6), SwiGLU(512))
+    target = dataclasses.replace(TINY, nextn_predict_layers=1, layers=(*TINY.layers[:3], slower))
     lucebox = dataclasses.replace(drafter, flavour="lucebox", mask_token_id=None)
     assert check_pair(target, lucebox, 700) == (
         "the drafter names no mask token: 700 is taken from the target",

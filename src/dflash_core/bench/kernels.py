@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.buffers import acts_for
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.target_pass import WIDTHS
-from dflash_core.bench.synthetic import TARGET_27B, tensor_type
-from dflash_core.config import target_shapes
+from dflash_core.bench.synthetic import TARGET_27B, target_types
 from dflash_core.errors import OutOfMemoryError
 
 ARENA = 3 << 30
@@ -79,17 +79,15 @@ class Ladder:
 
 def products_27b() -> list[Product]:
     """All products of a step of the synthetic 27B target, in order, its head last."""
-    config = TARGET_27B
-    shapes = target_shapes(config)
+    shapes, types = TARGET_27B.tensors(), target_types(TARGET_27B)
     found = []
-    for index, full in enumerate(config.full_attention):
-        rank = sum(config.full_attention[:index])
-        for names in (*(FULL if full else DELTA), *FEED_FORWARD):
+    for index, layer in enumerate(TARGET_27B.layers):
+        for names in (*(FULL if isinstance(layer.mixer, Attention) else DELTA), *FEED_FORWARD):
             tensors = [f"blk.{index}.{name}.weight" for name in names]
-            matrices = tuple((tensor_type(t, config.block_count, index, rank), shapes[t][0]) for t in tensors)
+            matrices = tuple((types[t], shapes[t][0]) for t in tensors)
             found.append(Product(" ".join(names), matrices, shapes[tensors[0]][1]))
     rows, columns = shapes["output.weight"]
-    return [*found, Product("output", ((tensor_type("output.weight", config.block_count, 0), rows),), columns, 1)]
+    return [*found, Product("output", ((types["output.weight"], rows),), columns, 1)]
 
 
 class Bench:

@@ -32,7 +32,7 @@ from dflash_core.formats.quants import BY_NAME
 from dflash_core.formats.weights import WeightFile
 from dflash_core.loading import Target, load_target
 from dflash_core.models.matrix import Matrix, Weights
-from dflash_core.models.qwen35 import Qwen35
+from dflash_core.models.target import TargetModel
 
 FLOATS = ("F32", "F16", "BF16")
 Rounding = Callable[[Tensor, int], Tensor]
@@ -152,7 +152,7 @@ def measure(
     file = open_gguf(path)
 
     def logits(scheme: Scheme) -> Float32:
-        target.model = Qwen35(RoundedWeights(file, scheme), target_config(file))
+        target.model = TargetModel(RoundedWeights(file, scheme), target_config(file))
         return np.concatenate([target.logits(ids) for ids in texts])
 
     reference = logits(Scheme(exact))

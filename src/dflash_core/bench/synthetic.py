@@ -17,42 +17,50 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.config import DraftConfig, TargetConfig, target_shapes
+from dflash_core.arch.architecture import Head
+from dflash_core.arch.kinds import Attention, Shapes
+from dflash_core.arch.qwen35 import ARCHITECTURE
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.config import DraftConfig
 from dflash_core.errors import DFlashError, OutOfMemoryError
-from dflash_core.formats.drafter import draft_shapes
 from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.memory import gib
 
-Shapes = Mapping[str, tuple[int, ...]]
 VOCABULARY = 248_320
 END_OF_TEXT, IM_START, IM_END, THINK, END_THINK, MASK = 248_044, 248_045, 248_046, 248_068, 248_069, 248_070
 POOL_BYTES = 1 << 26
 SEED = 0
 
-TARGET_27B = TargetConfig(
-    name="synthetic qwen35 27B",
-    architecture="qwen35",
-    block_count=64,
-    nextn_predict_layers=0,
-    context_length=262_144,
-    embedding_length=5120,
-    feed_forward_length=17_408,
-    head_count=24,
-    head_count_kv=4,
-    key_length=256,
-    rms_eps=1e-6,
-    rope_freq_base=1e7,
-    rope_dimension_count=64,
-    conv_kernel=4,
-    state_size=128,
-    group_count=16,
-    time_step_rank=48,
-    inner_size=6144,
-    full_attention=tuple((index + 1) % 4 == 0 for index in range(64)),
-    vocab_size=VOCABULARY,
-    tied_output=False,
-    file_type="Q4_K_M",
-)
+SETTINGS_27B: dict[str, Any] = {
+    "block_count": 64,
+    "context_length": 262_144,
+    "embedding_length": 5120,
+    "feed_forward_length": 17_408,
+    "attention.head_count": 24,
+    "attention.head_count_kv": 4,
+    "attention.key_length": 256,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 1e7,
+    "rope.dimension_count": 64,
+    "rope.dimension_sections": [11, 11, 10, 0],
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 128,
+    "ssm.group_count": 16,
+    "ssm.time_step_rank": 48,
+    "ssm.inner_size": 6144,
+    "full_attention_interval": 4,
+}
+
+
+def target_of(settings: Mapping[str, Any]) -> ModelSpec:
+    """The target that these settings describe."""
+    values = {f"{ARCHITECTURE.name}.{key}": value for key, value in settings.items()}
+    general = {"general.name": "synthetic qwen35 27B", "general.file_type": 15}
+    keys = ARCHITECTURE.settings("synthetic", {**values, **general})
+    return ARCHITECTURE.read(keys, Head(VOCABULARY, tied_output=False))
+
+
+TARGET_27B = target_of(SETTINGS_27B)
 
 DRAFT_27B = DraftConfig(
     name="synthetic DFlash drafter",
@@ -89,20 +97,18 @@ def synthetic_pair(folder: Path, layers: int = 64, progress: Callable[[str, floa
 
     Raises DFlashError where the folder cannot be written and OutOfMemoryError where the disk has too little room.
     """
-    target = replace(TARGET_27B, block_count=layers, full_attention=TARGET_27B.full_attention[:layers])
-    taps = tuple(layer for layer in DRAFT_27B.target_layers if layer < layers)
-    draft = replace(DRAFT_27B, target_layers=taps)
+    settings = SETTINGS_27B | {"block_count": layers}
+    captured = tuple(layer for layer in DRAFT_27B.target_layers if layer < layers)
+    draft = replace(DRAFT_27B, target_layers=captured)
     tag = "27b" if layers == TARGET_27B.block_count else f"27b-{layers}-layers"
     pair = Pair(folder / f"synthetic-{tag}-Q4_K_M.gguf", folder / f"synthetic-{tag}-dflash-Q8_0.gguf")
     say = progress or (lambda phase, done: None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, config, shapes in (
-            (pair.target, target, target_shapes(target)),
-            (pair.draft, draft, draft_shapes(draft)),
-        ):
-            if not path.exists():
-                _write(path, config, shapes, say)
+        if not pair.target.exists():
+            _write_target(pair.target, settings, say)
+        if not pair.draft.exists():
+            _write_draft(pair.draft, draft, say)
     except OSError as error:
         raise DFlashError(f"{folder}: {error.strerror}; name another folder for the synthetic files") from None
     return pair
@@ -129,24 +135,55 @@ def tensor_type(name: str, layers: int, index: int, rank: int = 0) -> str:
     return "Q4_K"
 
 
-def _types(config: TargetConfig | DraftConfig, shapes: Shapes) -> dict[str, str]:
+def target_types(spec: ModelSpec) -> dict[str, str]:
+    """The storage type of every tensor of a target."""
+    full = [index for index, layer in enumerate(spec.layers) if isinstance(layer.mixer, Attention)]
     types: dict[str, str] = {}
-    for name, shape in shapes.items():
-        if len(shape) == 1 or name.endswith("conv1d.weight"):
-            types[name] = "F32"
-        elif isinstance(config, DraftConfig):
-            types[name] = "Q8_0"
-        else:
-            index = int(name.split(".")[1]) if name.startswith("blk.") else 0
-            types[name] = tensor_type(name, config.block_count, index, index // 4)
+    for name, shape in spec.tensors().items():
+        index = int(name.split(".")[1]) if name.startswith("blk.") else 0
+        rank = sum(at < index for at in full)
+        types[name] = "F32" if _is_vector(name, shape) else tensor_type(name, spec.block_count, index, rank)
     return types
 
 
-def _write(path: Path, config: TargetConfig | DraftConfig, shapes: Shapes, say: Callable[[str, float], None]) -> None:
+def draft_types(config: DraftConfig) -> dict[str, str]:
+    """The storage type of every tensor of a drafter."""
+    return {name: "F32" if _is_vector(name, shape) else "Q8_0" for name, shape in config.tensors().items()}
+
+
+def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 1 or name.endswith("conv1d.weight")
+
+
+def _write_target(path: Path, settings: Mapping[str, Any], say: Callable[[str, float], None]) -> None:
+    spec = target_of(settings)
+
+    def described(writer: Any) -> None:
+        writer.add_name(spec.name)
+        for key, value in settings.items():
+            {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[type(value)](
+                f"{spec.architecture}.{key}", value
+            )
+        writer.add_file_type(15)
+
+    _write(path, spec.architecture, described, spec.tensors(), target_types(spec), say)
+
+
+def _write_draft(path: Path, config: DraftConfig, say: Callable[[str, float], None]) -> None:
+    _write(path, "dflash", lambda writer: _draft_settings(writer, config), config.tensors(), draft_types(config), say)
+
+
+def _write(
+    path: Path,
+    architecture: str,
+    described: Callable[[Any], None],
+    shapes: Shapes,
+    types: Mapping[str, str],
+    say: Callable[[str, float], None],
+) -> None:
     """Write one file, tensor by tensor, under a temporary name until it is whole."""
     import gguf
 
-    types = _types(config, shapes)
     sizes = {name: _n_bytes(shapes[name], kind) for name, kind in types.items()}
     total, free = sum(sizes.values()), shutil.disk_usage(path.parent).free
     if total + (64 << 20) > free:
@@ -154,9 +191,9 @@ def _write(path: Path, config: TargetConfig | DraftConfig, shapes: Shapes, say: 
             f"{path.name} takes {gib(total)} but {path.parent} has {gib(free)} free; name a folder with more room"
         )
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    writer = gguf.GGUFWriter(part, config.architecture if isinstance(config, TargetConfig) else "dflash")
+    writer = gguf.GGUFWriter(part, architecture)
     try:
-        _settings(writer, config)
+        described(writer)
         _vocabulary(writer)
         for name, kind in types.items():
             shape, block = shapes[name], BY_NAME[kind]
@@ -234,7 +271,7 @@ def _half(value: float) -> Bytes:
     return np.frombuffer(np.float16(value).tobytes(), np.uint8)
 
 
-def _settings(writer: Any, c: TargetConfig | DraftConfig) -> None:
+def _draft_settings(writer: Any, c: DraftConfig) -> None:
     writer.add_name(c.name)
     writer.add_block_count(c.block_count)
     writer.add_context_length(TARGET_27B.context_length)
@@ -245,23 +282,12 @@ def _settings(writer: Any, c: TargetConfig | DraftConfig) -> None:
     writer.add_key_length(c.key_length)
     writer.add_layer_norm_rms_eps(c.rms_eps)
     writer.add_rope_freq_base(c.rope_freq_base)
-    if isinstance(c, DraftConfig):
-        writer.add_rope_dimension_count(c.key_length)
-        writer.add_uint32("dflash.block_size", c.block_size)
-        writer.add_array("dflash.target_layers", [layer + 1 for layer in c.target_layers])  # counted by their input
-        writer.add_uint32("dflash.attention.sliding_window", c.sliding_window)
-        writer.add_array("dflash.attention.sliding_window_pattern", list(c.sliding))
-        writer.add_mask_token_id(MASK)
-        return
-    writer.add_rope_dimension_count(c.rope_dimension_count)
-    writer.add_rope_dimension_sections([11, 11, 10, 0])
-    writer.add_ssm_conv_kernel(c.conv_kernel)
-    writer.add_ssm_state_size(c.state_size)
-    writer.add_ssm_group_count(c.group_count)
-    writer.add_ssm_time_step_rank(c.time_step_rank)
-    writer.add_ssm_inner_size(c.inner_size)
-    writer.add_full_attention_interval(4)
-    writer.add_file_type(15)
+    writer.add_rope_dimension_count(c.key_length)
+    writer.add_uint32("dflash.block_size", c.block_size)
+    writer.add_array("dflash.target_layers", [layer + 1 for layer in c.target_layers])  # counted by their input
+    writer.add_uint32("dflash.attention.sliding_window", c.sliding_window)
+    writer.add_array("dflash.attention.sliding_window_pattern", list(c.sliding))
+    writer.add_mask_token_id(MASK)
 
 
 def _vocabulary(writer: Any) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from gguf.quants import dequantize, quantize
 
+from dflash_core.arch.qwen35 import ARCHITECTURE
+
 from . import tokenizer as tok
 from .shapes import DraftConfig, Shapes, TargetConfig, Weights, draft_shapes, export_form, target_shapes
 
@@ -18,7 +20,7 @@ TEMPLATE = Path(__file__).parent / "chat_template.jinja"
 
 def write_target(path: Path, c: TargetConfig, weights: Weights, tokenizer: Path, name: str = "DFlash demo") -> None:
     """Write a target with the storage types of `target_shapes`."""
-    w = gguf.GGUFWriter(path, "qwen35")
+    w = gguf.GGUFWriter(path, ARCHITECTURE.name)
     _write_sizes(w, c, name, c.context, c.rope_dim)
     w.add_rope_dimension_sections([11, 11, 10, 0])
     w.add_ssm_conv_kernel(c.conv)

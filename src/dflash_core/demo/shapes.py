@@ -7,10 +7,16 @@ initialising, training, rounding and exporting are loops over one table. Linear 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from dflash_core.arch.kinds import Attention, DeltaNet, SwiGLU
+from dflash_core.arch.qwen35 import ARCHITECTURE
+from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.config import dflash_tensors
 
 Weights = dict[str, Tensor]
 
@@ -82,57 +88,34 @@ def default_taps(target_layers: int, count: int) -> tuple[int, ...]:
 
 def target_shapes(c: TargetConfig) -> Shapes:
     """Every tensor of the target, in the order of the file."""
-    out: Shapes = {"token_embd.weight": ((c.vocab, c.hidden), "Q4_0")}
-    for i in range(c.layers):
-        b = f"blk.{i}."
-        out[b + "attn_norm.weight"] = ((c.hidden,), "F32")
-        if c.is_full(i):
-            out[b + "attn_q.weight"] = ((2 * c.heads * c.head_dim, c.hidden), "Q5_0")
-            out[b + "attn_k.weight"] = ((c.kv_heads * c.head_dim, c.hidden), "Q5_0")
-            out[b + "attn_v.weight"] = ((c.kv_heads * c.head_dim, c.hidden), "Q5_0")
-            out[b + "attn_output.weight"] = ((c.hidden, c.heads * c.head_dim), "Q5_0")
-            out[b + "attn_q_norm.weight"] = ((c.head_dim,), "F32")
-            out[b + "attn_k_norm.weight"] = ((c.head_dim,), "F32")
-        else:
-            out[b + "attn_qkv.weight"] = ((c.conv_dim, c.hidden), "Q4_0")
-            out[b + "attn_gate.weight"] = ((c.inner, c.hidden), "Q4_0")
-            out[b + "ssm_conv1d.weight"] = ((c.conv_dim, c.conv), "F32")
-            out[b + "ssm_dt.bias"] = ((c.v_heads,), "F32")
-            out[b + "ssm_a"] = ((c.v_heads,), "F32")
-            out[b + "ssm_beta.weight"] = ((c.v_heads, c.hidden), "Q8_0")
-            out[b + "ssm_alpha.weight"] = ((c.v_heads, c.hidden), "Q8_0")
-            out[b + "ssm_norm.weight"] = ((c.state,), "F32")
-            out[b + "ssm_out.weight"] = ((c.hidden, c.inner), "Q4_0")
-        out[b + "post_attention_norm.weight"] = ((c.hidden,), "F32")
-        out[b + "ffn_gate.weight"] = ((c.ffn, c.hidden), "Q4_0")
-        out[b + "ffn_up.weight"] = ((c.ffn, c.hidden), "Q4_0")
-        out[b + "ffn_down.weight"] = ((c.hidden, c.ffn), "Q4_0")
-    out["output_norm.weight"] = ((c.hidden,), "F32")
-    out["output.weight"] = ((c.vocab, c.hidden), "Q5_0")
-    return out
+    tensors = spec(c).tensors()
+    return {name: (shape, _target_type(re.sub(r"^blk\.\d+\.", "", name), shape)) for name, shape in tensors.items()}
+
+
+def spec(c: TargetConfig) -> ModelSpec:
+    """The target as the decoder sees it."""
+    attention = Attention(c.heads, c.kv_heads, c.head_dim, c.rope_dim, c.rope_theta, c.eps, gated=True)
+    delta = DeltaNet(c.k_heads, c.v_heads, c.state, c.state, c.conv, c.eps)
+    mixers = (attention if c.is_full(layer) else delta for layer in range(c.layers))
+    layers = tuple(LayerSpec(mixer, SwiGLU(c.ffn), "post_attention_norm.weight") for mixer in mixers)
+    return ModelSpec("DFlash demo", ARCHITECTURE.name, c.context, c.hidden, c.vocab, c.eps, layers)
+
+
+def _target_type(part: str, shape: tuple[int, ...]) -> str:
+    """How a tensor of a layer, or one outside the layers, is stored."""
+    if len(shape) == 1 or part == "ssm_conv1d.weight":
+        return "F32"
+    if part in ("ssm_alpha.weight", "ssm_beta.weight"):
+        return "Q8_0"
+    sharp = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "output.weight")
+    return "Q5_0" if part in sharp else "Q4_0"
 
 
 def draft_shapes(c: DraftConfig, kind: str = "Q8_0") -> Shapes:
     """Every tensor of the drafter in the `dflash` flavour's names; `kind` stores the matrices."""
-    out: Shapes = {
-        "fc.weight": ((c.hidden, len(c.taps) * c.hidden), kind),
-        "enc.output_norm.weight": ((c.hidden,), "F32"),
-    }
-    for i in range(c.layers):
-        b = f"blk.{i}."
-        out[b + "attn_norm.weight"] = ((c.hidden,), "F32")
-        out[b + "attn_q.weight"] = ((c.heads * c.head_dim, c.hidden), kind)
-        out[b + "attn_k.weight"] = ((c.kv_heads * c.head_dim, c.hidden), kind)
-        out[b + "attn_v.weight"] = ((c.kv_heads * c.head_dim, c.hidden), kind)
-        out[b + "attn_output.weight"] = ((c.hidden, c.heads * c.head_dim), kind)
-        out[b + "attn_q_norm.weight"] = ((c.head_dim,), "F32")
-        out[b + "attn_k_norm.weight"] = ((c.head_dim,), "F32")
-        out[b + "ffn_norm.weight"] = ((c.hidden,), "F32")
-        out[b + "ffn_gate.weight"] = ((c.ffn, c.hidden), kind)
-        out[b + "ffn_up.weight"] = ((c.ffn, c.hidden), kind)
-        out[b + "ffn_down.weight"] = ((c.hidden, c.ffn), kind)
-    out["output_norm.weight"] = ((c.hidden,), "F32")
-    return out
+    mixer = Attention(c.heads, c.kv_heads, c.head_dim, c.head_dim, c.rope_theta, c.eps)
+    tensors = dflash_tensors(c.hidden, len(c.taps), (LayerSpec(mixer, SwiGLU(c.ffn)),) * c.layers)
+    return {name: (shape, kind if len(shape) > 1 else "F32") for name, shape in tensors.items()}
 
 
 def initialise(shapes: Shapes, layers: int, seed: int) -> Weights:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.config import DraftConfig, Flavour
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import open_gguf
@@ -76,33 +77,6 @@ def open_drafter(path: str | Path) -> tuple[DraftConfig, WeightFile]:
     return _open_gguf(path)
 
 
-def draft_shapes(config: DraftConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a drafter and its shape in torch order."""
-    c, hidden = config, config.embedding_length
-    queries, keys = c.head_count * c.key_length, c.head_count_kv * c.key_length
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (hidden, len(c.target_layers) * hidden),
-        "enc.output_norm.weight": (hidden,),
-        "output_norm.weight": (hidden,),
-    }
-    block: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (hidden,),
-        "attn_q.weight": (queries, hidden),
-        "attn_k.weight": (keys, hidden),
-        "attn_v.weight": (keys, hidden),
-        "attn_output.weight": (hidden, queries),
-        "attn_q_norm.weight": (c.key_length,),
-        "attn_k_norm.weight": (c.key_length,),
-        "ffn_norm.weight": (hidden,),
-        "ffn_gate.weight": (c.feed_forward_length, hidden),
-        "ffn_up.weight": (c.feed_forward_length, hidden),
-        "ffn_down.weight": (hidden, c.feed_forward_length),
-    }
-    for index in range(c.block_count):
-        shapes |= {f"blk.{index}.{name}": shape for name, shape in block.items()}
-    return shapes
-
-
 def canonical(name: str) -> str:
     """The upstream GGUF name of a tensor; a name that no flavour knows stays as it is."""
     if name in OUTSIDE:
@@ -123,7 +97,7 @@ def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) ->
             raise FormatError(f"{source}: {names[to]} and {name} are the same tensor ({to}); convert the drafter again")
         names[to] = name
     tensors = {to: dataclasses.replace(weights.tensors[name], name=to) for to, name in names.items()}
-    check_tensors(source, tensors, draft_shapes(config))
+    check_tensors(source, tensors, config.tensors())
     return RenamedWeights(weights, names, tensors)
 
 
@@ -142,7 +116,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     source = path.name
     architecture = Settings(source, weights.metadata).text("general.architecture")
     if architecture not in FLAVOURS:
-        role = "a target model" if architecture.startswith("qwen35") else "not a DFlash drafter"
+        role = "a target model" if architecture in ARCHITECTURES else "not a DFlash drafter"
         raise UnsupportedError(
             f"{source} is {role} (architecture {architecture}), expected a DFlash drafter"
             f" ({', '.join(FLAVOURS)}); give the drafter made for your target"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.config import (
     DRAFT_ARCHITECTURES,
     DraftConfig,
-    TargetConfig,
     check_pair,
     mask_token,
     target_config,
@@ -61,7 +63,7 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
     return 0
 
 
-def _fit(target: TargetConfig, draft: DraftConfig, gguf: GGUFFile) -> tuple[dict[str, Any], MismatchError | None]:
+def _fit(target: ModelSpec, draft: DraftConfig, gguf: GGUFFile) -> tuple[dict[str, Any], MismatchError | None]:
     try:
         notes = check_pair(target, draft, mask_token(gguf))
     except MismatchError as error:
@@ -82,8 +84,9 @@ def _types(file: WeightFile) -> dict[str, dict[str, dict[str, int]]]:
     }
 
 
-def _target_facts(config: TargetConfig, gguf: GGUFFile) -> dict[str, Any]:
-    facts = {"path": str(gguf.path), "format": f"GGUF v{gguf.version}", "config": dataclasses.asdict(config)}
+def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": str(gguf.path), "format": f"GGUF v{gguf.version}"}
+    facts["config"] = ARCHITECTURES[config.architecture].facts(config)
     return facts | _sizes(gguf) | {"types": _types(gguf), "unusual": list(unusual(gguf, config))}
 
 
@@ -92,21 +95,18 @@ def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
     return facts | _sizes(file) | {"types": _types(file)}
 
 
-def _target_rows(config: TargetConfig, gguf: GGUFFile) -> Rows:
+def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
+    counts = Counter(layer.mixer.title for layer in config.layers)
+    feed_forward = dict.fromkeys(layer.ffn.describe() for layer in config.layers)
     return [
         ("name", config.name),
         (
             "architecture",
-            f"{config.architecture}: {config.n_linear} gated delta net and {config.n_attention} full-attention layers",
+            f"{config.architecture}: {' and '.join(f'{n} {title}' for title, n in counts.items())} layers",
         ),
         ("size", f"{_size_line(gguf)}; GGUF v{gguf.version}{', ' if config.file_type else ''}{config.file_type}"),
-        ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
-        ("attention", f"{config.head_count} heads over {config.head_count_kv} KV heads of {config.key_length}"),
-        (
-            "delta net",
-            f"{config.time_step_rank} V heads of {config.value_head_dim}"
-            f" over {config.group_count} K heads of {config.state_size}, convolution {config.conv_kernel}",
-        ),
+        ("width", f"hidden {config.embedding_length:,}, {', '.join(feed_forward)}"),
+        *((mixer.label, mixer.describe()) for mixer in sorted(config.mixers, key=lambda mixer: mixer.label)),
         ("vocabulary", f"{config.vocab_size:,} rows; context {config.context_length:,}"),
         *_type_rows(gguf),
         *_listed("unusual", unusual(gguf, config) or ("nothing",)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dflash_core import memory
-from dflash_core.config import DraftConfig, TargetConfig
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.config import DraftConfig
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Ledger, Owner
 from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK
@@ -58,17 +59,15 @@ class CpuMachine:
         return Ledger(self.name, owners, host.total, host.free, host.process)
 
 
-def _kv_bytes(config: TargetConfig) -> int:
+def _kv_bytes(spec: ModelSpec) -> int:
     """Target keys and values per position."""
-    return config.n_attention * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
+    return sum(layer.mixer.position_numbers for layer in spec.layers) * FLOAT_BYTES
 
 
 def _draft_kv_bytes(config: DraftConfig) -> int:
-    return config.block_count * 2 * config.head_count_kv * config.key_length * FLOAT_BYTES
+    return sum(layer.mixer.position_numbers for layer in config.layers) * FLOAT_BYTES
 
 
-def _state_bytes(config: TargetConfig) -> int:
-    """Recurrent and convolution states of all linear layers."""
-    layer = config.time_step_rank * config.state_size * config.value_head_dim
-    layer += (config.conv_kernel - 1) * config.conv_channels
-    return config.n_linear * layer * FLOAT_BYTES
+def _state_bytes(spec: ModelSpec) -> int:
+    """What layers keep whatever the length: recurrent and convolution states."""
+    return sum(layer.mixer.state_numbers for layer in spec.layers) * FLOAT_BYTES

@@ -13,8 +13,9 @@ from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.decoder import Decoder
 from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
-from dflash_core.models.layers import KVCache
-from dflash_core.models.qwen35 import DeltaState, LayerState, Qwen35, Rows
+from dflash_core.models.kv_cache import KVCache
+from dflash_core.models.rows import LayerState, Rows
+from dflash_core.models.target import TargetModel
 
 # Features wait until this many rows are there or a draft needs them, so that plain decoding rarely pays for them.
 ABSORB_ROWS = 256
@@ -25,18 +26,18 @@ class CpuCheckpoint:
     """The recurrent states at `length`; keys and values need no copy, they are only cut."""
 
     length: int
-    states: list[DeltaState]
+    states: list[LayerState | None]
 
     @property
     def nbytes(self) -> int:
-        return sum(state.s.nbytes + state.conv.nbytes for state in self.states)
+        return sum(state.nbytes for state in self.states if state is not None)
 
 
 class CpuSession:
     """Implements `backends.base.Backend` for a target and, if given, a drafter with the embedded mask token."""
 
     def __init__(
-        self, target: Qwen35, draft: DFlash | None = None, mask_token: int = 0, taps: Sequence[int] = ()
+        self, target: TargetModel, draft: DFlash | None = None, mask_token: int = 0, taps: Sequence[int] = ()
     ) -> None:
         self.target, self.drafter, self.mask_token = target, draft, mask_token
         self.taps = draft.config.target_layers if draft else tuple(taps)
@@ -56,7 +57,7 @@ class CpuSession:
 
     def _run(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         """One target pass over a tree: final hidden rows (n, hidden); the tapped outputs become the features."""
-        rows = Rows.of(tokens, parents, self.length, self.target.config.conv_kernel)
+        rows = Rows.of(tokens, parents, self.length)
         h, taps = self.target.forward(rows, self.states, self.taps)
         self._features = torch.cat(taps, dim=-1) if taps else None
         return h
@@ -92,16 +93,13 @@ class CpuSession:
         assert self.drafter is not None, "features without a drafter"
         assert self.length == 0, "features of a sequence that has its own"
         rows = torch.from_numpy(np.ascontiguousarray(features)).to(self.drafter.output_norm.dtype)
-        self.drafter.absorb(rows, 0, self.draft_states)
+        self.drafter.update_cache(rows, 0, self.draft_states)
         self.length = self._absorbed = len(rows)
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int]) -> None:
         for state in self.states:
-            if isinstance(state, KVCache):
-                state.keep(self.length, path)
-            else:
-                state.keep(path)
+            state.commit(self.length, path)
         if self.drafter is not None and self._features is not None:
             self._waiting.append(self._features[list(path)])
         self._features = None
@@ -113,7 +111,7 @@ class CpuSession:
     def _absorb(self) -> None:
         """Hand the features of newly committed positions to the drafter; rejected rows never get there."""
         if self.drafter is not None and self._waiting:
-            self.drafter.absorb(torch.cat(self._waiting), self._absorbed, self.draft_states)
+            self.drafter.update_cache(torch.cat(self._waiting), self._absorbed, self.draft_states)
             self._waiting.clear()
             self._absorbed = self.length
 
@@ -125,7 +123,7 @@ class CpuSession:
 
     def checkpoint(self) -> CpuCheckpoint:
         self._absorb()
-        return CpuCheckpoint(self.length, [s.copy() for s in self.states if isinstance(s, DeltaState)])
+        return CpuCheckpoint(self.length, [state.checkpoint() for state in self.states])
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
@@ -133,16 +131,17 @@ class CpuSession:
             return
         assert isinstance(checkpoint, CpuCheckpoint), "a checkpoint of another backend"
         self._absorb()
-        kept = iter(checkpoint.states)
-        self.states = [next(kept).copy() if isinstance(s, DeltaState) else s for s in self.states]
+        kept = [state and state.checkpoint() for state in checkpoint.states]
+        self.states = [copy or state for copy, state in zip(kept, self.states, strict=True)]
         self.length = self._absorbed = checkpoint.length
 
     @property
     def nbytes(self) -> dict[str, int]:
         """Bytes held now: recurrent states, target KV, drafter KV."""
-        recurrent = sum(s.s.nbytes + s.conv.nbytes for s in self.states if isinstance(s, DeltaState))
-        kv = sum(s.nbytes for s in self.states if isinstance(s, KVCache))
-        return {"states": recurrent, "target KV": kv, "drafter KV": sum(cache.nbytes for cache in self.draft_states)}
+        held = {"states": 0, "target KV": 0, "drafter KV": sum(cache.nbytes for cache in self.draft_states)}
+        for state in self.states:
+            held[state.component] += state.nbytes
+        return held
 
     @staticmethod
     def _numpy(logits: Tensor) -> Logits:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_core.arch import kinds
 from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
 from dflash_core.backends.cuda.acts import ROWS as ACT_ROWS
 from dflash_core.backends.cuda.attention import SplitOrder
@@ -158,12 +159,14 @@ class TargetBuffers:
         outputs += [block.ffn.down for block in target.blk]
         self.capacity = capacity
         self.slots = context + MAX_NODES
-        self.kv = KeyValues.empty(config.n_attention, config.head_count_kv, self.slots, config.key_length, device)
-        self.delta = DeltaMemory(target.delta, config.n_linear, capacity, device)
+        self.kv = KeyValues.empty(
+            len(config.of(kinds.Attention)), target.heads.kv_heads, self.slots, target.heads.head_dim, device
+        )
+        self.delta = DeltaMemory(target.delta, len(config.of(kinds.DeltaNet)), capacity, device)
         card = target.device.card
         order = SplitOrder.of(target.heads, self.slots, card.multiprocessors, card.shared_bytes)
         self.splits = Splits(
-            order, config.head_count_kv, target.heads.packed_rows(PASS_ROWS), config.key_length, device
+            order, target.heads.kv_heads, target.heads.packed_rows(PASS_ROWS), target.heads.head_dim, device
         )
         self.h = torch.zeros(PASS_ROWS, config.embedding_length, device=device)
         self.acts = acts_for(max(p.columns for p in (*inputs, *outputs)), device)
@@ -178,7 +181,7 @@ class TargetBuffers:
         """Room for larger trees; committed states stay, rows of the last pass do not."""
         old, device = self.delta, target.device.torch_device
         # All of it before anything changes: where the card is full, trees of the size there was still go.
-        delta = DeltaMemory(target.delta, target.config.n_linear, capacity, device, (old.s, old.conv))
+        delta = DeltaMemory(target.delta, len(target.config.of(kinds.DeltaNet)), capacity, device, (old.s, old.conv))
         features = torch.zeros(capacity, max(self.tap_width, 1), device=device)
         self.delta, self.features, self.capacity = delta, features, capacity
 
@@ -200,9 +203,9 @@ class ChunkBuffers:
         self.chunks = -(-rows // PASS_ROWS)
         self.padded = padded = self.chunks * PASS_ROWS
         # A range of the FFN's columns whose three weights fit one after the other: whole groups, as even as can be.
-        groups = groups_of(config.feed_forward_length)
+        groups = groups_of(target.blk[0].ffn.width)
         most = WEIGHT_BYTES // (2 * max(width, GROUP) * GROUP)
-        self.ffn_width = min(-(-groups // -(-groups // most)) * GROUP, config.feed_forward_length)
+        self.ffn_width = min(-(-groups // -(-groups // most)) * GROUP, target.blk[0].ffn.width)
 
         self.counts = torch.zeros(2, dtype=torch.int32, device=device)
         self.encoder: Tensor | None = None

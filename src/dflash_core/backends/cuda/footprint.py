@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.buffers import PASS_ROWS, PREFILL_ROWS, ChunkBuffers, DraftBuffers, TargetBuffers
 from dflash_core.backends.cuda.gdn import DeltaLaunch
 from dflash_core.backends.cuda.head import Head
@@ -11,7 +12,7 @@ from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.prefill import ChunkPass
-from dflash_core.config import DraftConfig, TargetConfig
+from dflash_core.config import DraftConfig
 from dflash_core.formats.weights import WeightFile
 
 
@@ -29,7 +30,7 @@ class Footprint:
     """Of a target on a card, and of its drafter once `add_draft` was called. Raises UnsupportedError for tensor types
     without a kernel, and for shapes that the card has too little shared memory for."""
 
-    def __init__(self, file: WeightFile, config: TargetConfig, card: Card, half: bool = False) -> None:
+    def __init__(self, file: WeightFile, config: ModelSpec, card: Card, half: bool = False) -> None:
         self._device, self._half = MetaDevice(card), half
         upload = MetaUpload(file)
         self._target = DeviceTarget(self._device, upload, config, half)

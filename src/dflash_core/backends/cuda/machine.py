@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dflash_core.arch.kinds import DeltaNet
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.buffers import PASS_ROWS, PREFILL_ROWS
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH
-from dflash_core.config import TargetConfig
 from dflash_core.errors import DeviceError
 from dflash_core.memory import Ledger, Owner
 from dflash_core.nvml import Management
@@ -57,20 +58,20 @@ class CudaMachine:
         nodes = session.buffers.capacity if isinstance(session, CudaSession) else PASS_ROWS
         return self.owners(target.config, draft is not None, context, nodes)
 
-    def owners(self, config: TargetConfig, drafted: bool, context: int, nodes: int = PASS_ROWS) -> tuple[Owner, ...]:
+    def owners(self, config: ModelSpec, drafted: bool, context: int, nodes: int = PASS_ROWS) -> tuple[Owner, ...]:
         """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
         need = self.footprint.sequence(context, drafted=drafted, capacity=nodes)
         positions = f"{context:,} positions"
         owners = [
             Owner("target KV", need.kv, positions),
-            Owner("states", need.states, f"{config.n_linear} gated delta net layers"),
+            Owner("states", need.states, f"{len(config.of(DeltaNet))} gated delta net layers"),
             Owner("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations"),
         ]
         if drafted:
             owners.append(Owner("drafter KV", need.draft_kv, positions))
         return tuple(owners)
 
-    def longest(self, config: TargetConfig, drafted: bool, room: int) -> int:
+    def longest(self, config: ModelSpec, drafted: bool, room: int) -> int:
         """The most positions, in steps of SMALLEST_CONTEXT, that `room` bytes hold; 0 where they hold none."""
         fits, steps = 0, config.context_length // SMALLEST_CONTEXT
         while fits < steps:

@@ -10,15 +10,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dflash_core.arch import kinds
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.attention import HeadShape
 from dflash_core.backends.cuda.gdn import DeltaShape
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.state import MAX_DEPTH
-from dflash_core.config import DraftConfig, TargetConfig
+from dflash_core.config import DraftConfig
 from dflash_core.errors import UnsupportedError
-from dflash_core.models.layers import Rotary
+from dflash_core.models.norm import Rotary
 
 
 class Upload(Protocol):
@@ -73,10 +75,11 @@ class Attention:
 class Block:
     """One layer of the target. `place` counts the layers of its kind before it: where its state lies."""
 
-    def __init__(self, device: Device, upload: Upload, index: int, config: TargetConfig, half: bool) -> None:
+    def __init__(self, device: Device, upload: Upload, index: int, config: ModelSpec, half: bool) -> None:
         prefix = f"blk.{index}."
-        full = config.full_attention[index]
-        self.place = sum(kind == full for kind in config.full_attention[:index])
+        layer = config.layers[index]
+        full = isinstance(layer.mixer, kinds.Attention)
+        self.place = config.mixers[layer.mixer].index(index)
         self.attn_norm = upload.vector(prefix + "attn_norm.weight")
         self.post_attention_norm = upload.vector(prefix + "post_attention_norm.weight")
         self.mixer: GatedDeltaNet | Attention = (Attention if full else GatedDeltaNet)(device, upload, prefix, half)
@@ -90,15 +93,14 @@ class DeviceTarget:
         self,
         device: Device,
         upload: Upload,
-        config: TargetConfig,
+        config: ModelSpec,
         half: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.device, self.config, self.half = device, config, half
-        self.delta = DeltaShape.of(
-            config.group_count, config.time_step_rank, config.state_size, config.value_head_dim, config.conv_kernel
-        )
-        self.heads = HeadShape(config.key_length, config.head_count, config.head_count_kv, config.rope_dimension_count)
+        (d,), (a,) = config.of(kinds.DeltaNet)[:1], config.of(kinds.Attention)[:1]
+        self.delta = DeltaShape.of(d.key_heads, d.value_heads, d.key_dim, d.value_dim, d.conv_kernel)
+        self.heads = HeadShape(a.head_dim, a.heads, a.kv_heads, a.rotary)
         self.embedding_type, self.token_embd = upload.raw("token_embd.weight")
         self.blk: list[Block] = []
         for index in range(config.block_count):
@@ -107,7 +109,7 @@ class DeviceTarget:
                 progress(index + 1, config.block_count)
         self.output_norm = upload.vector("output_norm.weight")
         self.output: Matrix = upload.matrix("token_embd.weight" if config.tied_output else "output.weight")
-        rotary = Rotary(config.rope_dimension_count, config.rope_freq_base, torch.float32)
+        rotary = Rotary(a.rotary, a.rope_base, torch.float32)
         self.frequencies = rotary.frequencies.to(device.torch_device)
 
 

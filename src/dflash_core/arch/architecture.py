@@ -1,0 +1,59 @@
+"""How the files of one architecture are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.formats.gguf import GGUFFile
+from dflash_core.formats.metadata import Settings
+
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
+    30: "IQ4_XS", 32: "BF16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a model's tensors say of its embedding and head."""
+
+    vocab_size: int
+    tied_output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How files of one architecture are read.
+
+    read: settings (under the architecture's prefix) -> model; raises FormatError or UnsupportedError. facts: a model's
+    sizes under the names of the settings. check: refusals that say more than a missing tensor would. notes: what is
+    unusual about a file. models: which models these are.
+    """
+
+    name: str
+    models: str
+    read: Callable[[Settings, Head], ModelSpec]
+    facts: Callable[[ModelSpec], dict[str, Any]]
+    check: Callable[[GGUFFile, ModelSpec], None] = lambda gguf, spec: None
+    notes: Callable[[GGUFFile, ModelSpec], list[str]] = lambda gguf, spec: []
+
+    def settings(self, source: str, values: Mapping[str, Any]) -> Settings:
+        """Metadata as `read` takes it."""
+        return Settings(source, values, self.name + ".")
+
+
+def file_type(keys: Settings) -> str:
+    """The file's own word for its mix of types; empty where it does not say."""
+    return FILE_TYPES.get(keys.integer("general.file_type", low=0, default=-1), "")
+
+
+def matrix_types(gguf: GGUFFile) -> Counter[str]:
+    """How many matrices are stored in each type; filters of convolutions, which are never quantised, left out."""
+    matrices = (i for i in gguf.tensors.values() if len(i.shape) > 1 and not i.name.endswith("conv1d.weight"))
+    return Counter(info.type for info in matrices)

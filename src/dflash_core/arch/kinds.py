@@ -1,0 +1,178 @@
+"""The kinds of layers, as plain data: their sizes, their tensors, and what they keep of a sequence.
+
+Each kind lists its tensors here and nowhere else. To run, a kind also needs a file in models/ (the CPU reference) and
+one in backends/cuda/layers/, each with a line in the table beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+Shapes = dict[str, tuple[int, ...]]
+"""Tensor name -> shape in torch order."""
+
+
+class Mixer(Protocol):
+    """What mixes the rows of a sequence."""
+
+    @property
+    def title(self) -> str:
+        """Its kind, in the words before "layers"."""
+
+    @property
+    def label(self) -> str:
+        """Its kind in a table's first column."""
+
+    def tensors(self, hidden: int) -> Shapes:
+        """Its tensors in a model of width `hidden`."""
+
+    def describe(self) -> str:
+        """Its sizes for people."""
+
+    @property
+    def position_numbers(self) -> int:
+        """Numbers that it keeps for every position: keys and values."""
+
+    @property
+    def state_numbers(self) -> int:
+        """Numbers that it keeps whatever the length: a recurrent state."""
+
+
+class FeedForward(Protocol):
+    """What maps every row by itself."""
+
+    def tensors(self, hidden: int) -> Shapes: ...
+
+    def describe(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Softmax attention: `heads` query heads over `kv_heads` heads of keys and values, `head_dim` wide each.
+
+    rotary: dimensions of a head that are rotated, by the angles of `rope_base`. gated: attn_q holds of each head the
+    query, then a gate whose sigmoid its output is multiplied by. eps: of the norms over the heads of Q and K.
+    window: positions that a query sees, its own included; 0 for all of them.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary: int
+    rope_base: float
+    eps: float
+    gated: bool = False
+    window: int = 0
+
+    @property
+    def title(self) -> str:
+        return "sliding-window attention" if self.window else "full-attention"
+
+    @property
+    def label(self) -> str:
+        return "attention"
+
+    @property
+    def query_rows(self) -> int:
+        """Rows of attn_q."""
+        return (2 if self.gated else 1) * self.heads * self.head_dim
+
+    def tensors(self, hidden: int) -> Shapes:
+        return {
+            "attn_q.weight": (self.query_rows, hidden),
+            "attn_k.weight": (self.kv_heads * self.head_dim, hidden),
+            "attn_v.weight": (self.kv_heads * self.head_dim, hidden),
+            "attn_output.weight": (hidden, self.heads * self.head_dim),
+            "attn_q_norm.weight": (self.head_dim,),
+            "attn_k_norm.weight": (self.head_dim,),
+        }
+
+    def describe(self) -> str:
+        window = f", over a window of {self.window:,}" if self.window else ""
+        return f"{self.heads} heads over {self.kv_heads} KV heads of {self.head_dim}{window}"
+
+    @property
+    def position_numbers(self) -> int:
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def state_numbers(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """A gated delta net: a recurrent state for each of `value_heads` heads, behind a short causal convolution.
+
+    Value head i reads key head i % key_heads. eps: of the norm over the heads of its output.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_kernel: int
+    eps: float
+
+    @property
+    def title(self) -> str:
+        return "gated delta net"
+
+    @property
+    def label(self) -> str:
+        return "delta net"
+
+    @property
+    def inner(self) -> int:
+        """Width of all value heads side by side."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: q, k and v side by side."""
+        return 2 * self.key_heads * self.key_dim + self.inner
+
+    def tensors(self, hidden: int) -> Shapes:
+        return {
+            "attn_qkv.weight": (self.channels, hidden),
+            "attn_gate.weight": (self.inner, hidden),
+            "ssm_conv1d.weight": (self.channels, self.conv_kernel),
+            "ssm_dt.bias": (self.value_heads,),
+            "ssm_a": (self.value_heads,),
+            "ssm_beta.weight": (self.value_heads, hidden),
+            "ssm_alpha.weight": (self.value_heads, hidden),
+            "ssm_norm.weight": (self.value_dim,),
+            "ssm_out.weight": (hidden, self.inner),
+        }
+
+    def describe(self) -> str:
+        return (
+            f"{self.value_heads} V heads of {self.value_dim} over {self.key_heads} K heads of {self.key_dim},"
+            f" convolution {self.conv_kernel}"
+        )
+
+    @property
+    def position_numbers(self) -> int:
+        return 0
+
+    @property
+    def state_numbers(self) -> int:
+        return self.value_heads * self.key_dim * self.value_dim + (self.conv_kernel - 1) * self.channels
+
+
+@dataclass(frozen=True, slots=True)
+class SwiGLU:
+    """ffn_down( silu(ffn_gate x) * (ffn_up x) ), `width` wide inside."""
+
+    width: int
+
+    def tensors(self, hidden: int) -> Shapes:
+        return {
+            "ffn_gate.weight": (self.width, hidden),
+            "ffn_up.weight": (self.width, hidden),
+            "ffn_down.weight": (hidden, self.width),
+        }
+
+    def describe(self) -> str:
+        return f"feed-forward {self.width:,}"

@@ -1,0 +1,13 @@
+"""The architectures that run, by the name in a GGUF file."""
+
+from __future__ import annotations
+
+from dflash_core.arch import qwen35
+from dflash_core.arch.architecture import Architecture
+
+ARCHITECTURES: dict[str, Architecture] = {known.name: known for known in (qwen35.ARCHITECTURE,)}
+
+
+def supported() -> str:
+    """The architectures that run, for messages."""
+    return ", ".join(ARCHITECTURES)

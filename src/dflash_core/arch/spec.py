@@ -1,0 +1,79 @@
+"""A whole model as plain data, filled once from the file that holds it; nothing later reads metadata keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dflash_core.arch.kinds import FeedForward, Mixer, Shapes
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """h += mixer(attn_norm h); h += ffn(ffn_norm h). `ffn_norm`: how the architecture names the second norm."""
+
+    mixer: Mixer
+    ffn: FeedForward
+    ffn_norm: str = "ffn_norm.weight"
+
+    def tensors(self, hidden: int) -> Shapes:
+        return {
+            "attn_norm.weight": (hidden,),
+            **self.mixer.tensors(hidden),
+            self.ffn_norm: (hidden,),
+            **self.ffn.tensors(hidden),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """An embedding, layers, a norm and a head.
+
+    layers: the trunk; the MTP blocks that may follow it are not among them. vocab_size: rows of the embedding, padding
+    rows included. file_type: "Q4_K_M", or empty where the file does not say.
+    """
+
+    name: str
+    architecture: str
+    context_length: int
+    embedding_length: int
+    vocab_size: int
+    rms_eps: float
+    layers: tuple[LayerSpec, ...]
+    tied_output: bool = False
+    nextn_predict_layers: int = 0
+    file_type: str = ""
+
+    @property
+    def block_count(self) -> int:
+        return len(self.layers)
+
+    @property
+    def mixers(self) -> dict[Mixer, tuple[int, ...]]:
+        """The layers that have each mixer, in order of first appearance."""
+        found: dict[Mixer, tuple[int, ...]] = {}
+        for index, layer in enumerate(self.layers):
+            found[layer.mixer] = (*found.get(layer.mixer, ()), index)
+        return found
+
+    def of(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """The mixers of one kind, layer by layer."""
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, kind))
+
+    def tensors(self) -> Shapes:
+        """Every tensor of the trunk, in the order of a forward pass."""
+        hidden = self.embedding_length
+        shapes: Shapes = {"token_embd.weight": (self.vocab_size, hidden)}
+        for index, layer in enumerate(self.layers):
+            shapes |= layer_tensors(index, layer, hidden)
+        shapes["output_norm.weight"] = (hidden,)
+        if not self.tied_output:
+            shapes["output.weight"] = (self.vocab_size, hidden)
+        return shapes
+
+
+def layer_tensors(index: int, layer: LayerSpec, hidden: int) -> Shapes:
+    """The tensors of layer `index` by their names in the file."""
+    return {f"blk.{index}.{name}": shape for name, shape in layer.tensors(hidden).items()}

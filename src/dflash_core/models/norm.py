@@ -1,0 +1,33 @@
+"""RMS norm and rotary positions, which every kind of layer uses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`x` (..., d) over the root of its mean square, times `weight` (d,). GGUF weights already hold any +1."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+class Rotary:
+    """NEOX rotary embedding over the first `dims` of each head; pairs (i, i + dims/2), angle p * base^(-2i/dims)."""
+
+    def __init__(self, dims: int, base: float, dtype: torch.dtype) -> None:
+        self.dims = dims
+        exponents = torch.arange(0, dims, 2, dtype=torch.float64) / dims
+        # Rounded to float32 before the product: that is what every implementation of this model multiplies.
+        self.frequencies = (base**-exponents).float().to(dtype)
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(n,) positions -> cosines and sines, each (n, dims/2)."""
+        angle = positions.to(self.frequencies.dtype)[:, None] * self.frequencies
+        return angle.cos(), angle.sin()
+
+    def __call__(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """`x` (heads, n, head_dim) rotated; dimensions past `dims` pass through."""
+        cos, sin = angles
+        half = self.dims // 2
+        a, b, rest = x[..., :half], x[..., half : self.dims], x[..., self.dims :]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), dim=-1)

@@ -1,0 +1,70 @@
+"""The rows of one pass, and what every layer keeps of a sequence.
+
+Every pass runs a set of rows that hang behind the committed context as a tree: a prefill chunk is a chain of rows,
+a verify pass the root and its drafts, plain decoding the root alone. One code path serves all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dflash_core.tree import ancestors, conv_taps
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one pass. `length` positions are committed; row i sits at position length + depth of i.
+
+    tokens: n ids; parents: n rows, -1 for the root; positions (n,); ancestors (n, n) bool, self included, and its
+    complement `unrelated`; `sums` (n, n) float64, which adds up a row's ancestors.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    length: int
+    positions: Tensor
+    ancestors: Tensor
+    unrelated: Tensor
+    sums: Tensor
+    _taps: dict[int, Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def of(tokens: Sequence[int], parents: Sequence[int], length: int) -> Rows:
+        mask = torch.from_numpy(ancestors(parents))
+        positions = length + mask.sum(dim=1) - 1
+        return Rows(tuple(tokens), tuple(parents), length, positions, mask, ~mask, mask.T.double())
+
+    def taps(self, kernel: int) -> Tensor:
+        """What a causal convolution over `kernel` inputs reads for each row, (n, kernel): see tree.conv_taps."""
+        if kernel not in self._taps:
+            self._taps[kernel] = torch.from_numpy(conv_taps(self.parents, kernel))
+        return self._taps[kernel]
+
+    def visible(self, window: int = 0) -> Tensor:
+        """(n, length + n) attention mask: all committed positions, ancestors, self; of these the last `window`."""
+        mask = F.pad(self.ancestors, (self.length, 0), value=True)
+        if window:
+            keys = torch.cat((torch.arange(self.length), self.positions))
+            mask &= self.positions[:, None] - keys < window
+        return mask
+
+
+class LayerState(Protocol):
+    """What one layer keeps of one sequence. `component`: what its bytes count as."""
+
+    component: str
+
+    def commit(self, length: int, path: Sequence[int]) -> None:
+        """Keep the rows `path` of the last pass behind `length` committed positions."""
+
+    def checkpoint(self) -> LayerState | None:
+        """A copy of what cannot be rewound; None where cutting is enough."""
+
+    @property
+    def nbytes(self) -> int: ...

@@ -1,0 +1,89 @@
+"""A target in plain torch, built from its spec: attributes carry the GGUF tensor names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from dflash_core.arch import kinds
+from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.models.attention import Attention
+from dflash_core.models.delta_net import GatedDeltaNet
+from dflash_core.models.feed_forward import SwiGLU
+from dflash_core.models.kv_cache import DEFAULT_CACHE
+from dflash_core.models.matrix import Matrix, Weights
+from dflash_core.models.norm import rms_norm
+from dflash_core.models.rows import LayerState, Rows
+
+# What runs each kind of layer: called with the weights, a prefix of their names, the spec, and the cache's type.
+MIXERS: dict[type, Callable[[Weights, str, Any, str], Any]] = {
+    kinds.Attention: Attention,
+    kinds.DeltaNet: lambda weights, prefix, spec, _: GatedDeltaNet(weights, prefix, spec),
+}
+FEED_FORWARDS: dict[type, Callable[[Weights, str, Any], Callable[[Tensor], Tensor]]] = {kinds.SwiGLU: SwiGLU}
+
+
+class Block:
+    """One layer: h += mixer(norm h); h += ffn(norm h)."""
+
+    def __init__(self, weights: Weights, index: int, spec: LayerSpec, eps: float, cache_type: str) -> None:
+        prefix = f"blk.{index}."
+        self.spec, self.eps = spec, eps
+        self.attn_norm = weights.vector(prefix + "attn_norm.weight")
+        self.mixer = MIXERS[type(spec.mixer)](weights, prefix, spec.mixer, cache_type)
+        self.ffn_norm = weights.vector(prefix + spec.ffn_norm)
+        self.ffn = FEED_FORWARDS[type(spec.ffn)](weights, prefix, spec.ffn)
+
+    def new_state(self) -> LayerState:
+        state: LayerState = self.mixer.new_state()
+        return state
+
+    def __call__(self, h: Tensor, rows: Rows, state: LayerState) -> Tensor:
+        h = h + self.mixer(rms_norm(h, self.attn_norm, self.eps), rows, state)
+        return h + self.ffn(rms_norm(h, self.ffn_norm, self.eps))
+
+
+class TargetModel:
+    """The whole target. Holds weights only; what a conversation owns is in the list of layer states.
+
+    `cache_type`: how keys and values are kept, a name of kv_cache.CACHE_TYPES.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        spec: ModelSpec,
+        progress: Callable[[int, int], None] | None = None,
+        cache_type: str = DEFAULT_CACHE,
+    ) -> None:
+        self.spec = spec
+        self.token_embd: Matrix = weights.matrix("token_embd.weight")
+        self.blk: list[Block] = []
+        for index, layer in enumerate(spec.layers):
+            self.blk.append(Block(weights, index, layer, spec.rms_eps, cache_type))
+            if progress:
+                progress(index + 1, spec.block_count)
+        self.output_norm = weights.vector("output_norm.weight")
+        self.output: Matrix = self.token_embd if spec.tied_output else weights.matrix("output.weight")
+
+    def new_states(self) -> list[LayerState]:
+        return [block.new_state() for block in self.blk]
+
+    def forward(
+        self, rows: Rows, states: Sequence[LayerState], captured: Sequence[int] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run rows behind the committed states. Returns the final hidden rows (n, hidden) before `output_norm`, and
+        the output of each layer in `captured` (n, hidden), in that order. Nothing is committed."""
+        h = self.token_embd.rows(rows.tokens)
+        outputs: dict[int, Tensor] = {}
+        for index, (block, state) in enumerate(zip(self.blk, states, strict=True)):
+            h = block(h, rows, state)
+            if index in captured:
+                outputs[index] = h
+        return h, [outputs[index] for index in captured]
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Final hidden rows (n, hidden) -> logits (n, vocab)."""
+        return self.output(rms_norm(h, self.output_norm, self.spec.rms_eps))
