@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_tui.toml_file import TomlError, line_of, read_toml
 
 PREFIX = "DFLASH_TUI_"
 FILE_NAME = "config.toml"
@@ -158,7 +159,7 @@ def remember(name: str, value: str | bool | Path, path: Path | None = None) -> N
 def quoted(text: str) -> str:
     """A TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 
 
 def _rank(origin: str) -> int:
@@ -168,11 +169,10 @@ def _rank(origin: str) -> int:
 
 def _from_file(path: Path, kind: str, problems: list[str]) -> Iterator[_Entry]:
     try:
-        text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text)
+        text, table = read_toml(path)
     except (FileNotFoundError, NotADirectoryError):
         return
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, TomlError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         problems.append(f"{kind} {path}: {why}; nothing of it is used")
         return
@@ -295,19 +295,3 @@ def _near(name: str) -> str:
     known = [*PLAIN, *(f"knobs.{knob}" for knob in SPEC)]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, [knobs], [keys]"
-
-
-def line_of(text: str, name: str) -> int:
-    """The line, from 1, that sets `name` (dotted, as in `origins`) in a TOML text; 1 where it is not found.
-
-    tomllib keeps no positions. Tables and keys are matched by line, which is enough to point a reader at the place.
-    """
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
-            table = header[1].replace('"', "").replace("'", "").replace(" ", "")
-        elif entry := re.match(r"\s*([\w.\"'-]+)\s*=", line):
-            key = entry[1].replace('"', "").replace("'", "")
-            if f"{table}.{key}".lstrip(".") == name:
-                return number
-    return 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value, unknown_knob
-from dflash_tui.config import line_of
+from dflash_tui.toml_file import TomlError, line_of, read_toml
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
@@ -106,9 +105,8 @@ def changed(knobs: Knobs) -> dict[str, Value]:
 def read_preset(path: Path, problems: list[str]) -> Preset | None:
     """The preset of a file; what is wrong with it goes to `problems` by line and field, and its default is used."""
     try:
-        text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text, table = read_toml(path)
+    except (OSError, TomlError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         problems.append(f"preset {path}: {why}; left out")
         return None

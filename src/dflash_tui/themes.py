@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import re
-import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,14 @@ from textual.theme import Theme
 
 from dflash_core.errors import DFlashError
 from dflash_core.resources import themes_dir
-from dflash_tui.config import DEFAULT_THEME, config_folder, line_of
+from dflash_tui.config import DEFAULT_THEME, config_folder
+from dflash_tui.theme_variables import GROUND, OPAQUE, BadVariableError, resolved, shown
+from dflash_tui.toml_file import TomlError, line_of, read_toml
 
 _COLORS = (
     "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel",
     "boost",
 )  # fmt: skip
-_OPACITY = re.compile(r"\d{1,3}(\.\d+)?%")
 _KNOWN = {"name", "dark", "variables", *_COLORS}
 
 
@@ -69,59 +68,54 @@ def load_themes(folders: Iterable[Path]) -> Themes:
     for folder in folders:
         for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
             try:
-                text = path.read_text(encoding="utf-8")
-                theme = _read(text, path.stem)
+                text, table = read_toml(path)
+            except (OSError, TomlError) as error:
+                problems.append(f"{path.name}: {' '.join(str(error).split())}")
+                continue
+            try:
+                theme = _read(table, path.stem)
             except _BadThemeError as error:
                 line = f", line {line_of(text, error.field)}" if error.field else ""
                 problems.append(f"{path.name}{line}: {error}")
-            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-                problems.append(f"{path.name}: {' '.join(str(error).split())}")
             else:
                 found[theme.name] = theme
     return Themes(tuple(found.values()), tuple(problems))
 
 
-def _read(text: str, stem: str) -> Theme:
-    table = tomllib.loads(text)
+def _read(table: Mapping[str, Any], stem: str) -> Theme:
     unknown = sorted(set(table) - _KNOWN)
     if unknown:
-        raise _BadThemeError(f"unknown key {unknown[0]!r}; known: {', '.join(sorted(_KNOWN))}", unknown[0])
+        raise _BadThemeError(f"unknown key {shown(unknown[0])}; known: {', '.join(sorted(_KNOWN))}", unknown[0])
     name = table.get("name", stem)
     if not isinstance(name, str) or not name:
-        raise _BadThemeError(f"name is {name!r}; expected text", "name")
+        raise _BadThemeError(f"name is {shown(name)}; expected text", "name")
     dark = table.get("dark", True)
     if not isinstance(dark, bool):
-        raise _BadThemeError(f"dark is {dark!r}; expected true or false", "dark")
+        raise _BadThemeError(f"dark is {shown(dark)}; expected true or false", "dark")
     if "primary" not in table:
         raise _BadThemeError("no primary color; expected at least primary")
     colors: dict[str, Any] = {key: _color(key, table[key]) for key in _COLORS if key in table}
     variables = table.get("variables", {})
     if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
         raise _BadThemeError('variables is not a table of texts; expected [variables] with name = "value"', "variables")
-    _check_variables(variables)
-    return Theme(name=name, dark=dark, variables=dict(variables), **colors)
-
-
-def _color(key: str, value: object, table: str = "") -> str:
-    expected = _BadThemeError(f'{key} is {value!r}; expected a color such as "#5ec8b0"', table + key)
-    if not isinstance(value, str):
-        raise expected
+    theme = Theme(name=name, dark=dark, **colors)
     try:
-        Color.parse(value)
+        theme.variables = resolved(variables, theme.to_color_system().generate())
+    except BadVariableError as error:
+        raise _BadThemeError(str(error), f"variables.{error.name}") from None
+    return theme
+
+
+def _color(key: str, value: object) -> str:
+    try:
+        color = Color.parse(value) if isinstance(value, str) else None
     except ColorParseError:
-        raise expected from None
+        color = None
+    if color is None or not isinstance(value, str):
+        raise _BadThemeError(f'{key} is {shown(value)}; expected a color such as "#5ec8b0"', key)
+    if key == GROUND and color.a < 1:
+        raise _BadThemeError(f"{key} is {shown(value)}; {OPAQUE}", key)
     return value
-
-
-def _check_variables(variables: dict[str, str]) -> None:
-    """Variables that look like colors must be colors; Textual would stop at them in mid-start."""
-    for key, value in variables.items():
-        word, _, opacity = value.partition(" ")
-        if word.startswith("#"):
-            _color(key, word, "variables.")
-            if opacity and not _OPACITY.fullmatch(opacity.strip()):
-                expected = "expected a color, or a color and its opacity in percent"
-                raise _BadThemeError(f"{key} is {value!r}; {expected}", f"variables.{key}")
 
 
 assert {field.name for field in fields(Theme)} >= _KNOWN

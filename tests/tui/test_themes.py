@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import textual.widgets
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from textual.color import Color
+from textual.css.stylesheet import Stylesheet
+from textual.style import Style
+from textual.theme import BUILTIN_THEMES, Theme
 
+import dflash_tui
 from dflash_core.resources import themes_dir
 from dflash_tui import cli
 from dflash_tui.app import DFlashApp
-from dflash_tui.config import load_config, user_file
-from dflash_tui.themes import load_themes
+from dflash_tui.config import load_config, quoted, user_file
+from dflash_tui.themes import Themes, load_themes
 
 from .support import loaded, shows
 
 MakeApp = Callable[..., DFlashApp]
+SOURCES = Path(dflash_tui.__file__).parent
 
 
 def test_our_themes_load() -> None:
@@ -66,6 +76,25 @@ def contrast(a: Color, b: Color) -> float:
         ('primary = "#fff"\n[variables]\nborder = "#zz"', "line 3: border is '#zz'; expected a color"),
         ('primary = "#fff"\n[variables]\nborder = "#fff most"', "expected a color, or a color and its opacity"),
         ('primary = "#fff"\nname = ""', "name is ''; expected text"),
+        ('primary = "#fff"\nbackground = "transparent"', "line 2: background is 'transparent'; expected a color that"),
+        (
+            'primary = "#fff"\n[variables]\nbackground = "red 90%"',
+            "line 3: background is 'red 90%'; expected a color th",
+        ),
+        ('primary = "#fff"\n[variables]\nscrollbar = "nonsense"', "line 3: scrollbar is 'nonsense'; expected a color"),
+        (
+            'primary = "#fff"\n[variables]\nborder = "$acent"',
+            "line 3: border is '$acent'; there is no $acent; did you m",
+        ),
+        ('primary = "#fff"\n[variables]\na = "$b"\nb = "$a"', "line 3: a is '$b', which leads back to itself"),
+        ('primary = "#fff"\n[variables]\nborder = "auto"', "line 3: border is 'auto'; expected a color"),
+        ('primary = "#fff"\n[variables]\nlink-style = "red"', "line 3: link-style is 'red'; expected text styles"),
+        ('primary = "#fff"\n[variables]\nmine = "{"', "line 3: mine is '{'; expected a color"),
+        ('primary = "#fff"\n[variables]\n"a b" = "red"', "'a b' is no name"),
+        ("primary = " + "[" * 5000, "too deep"),
+        ("primary = " + "9" * 5000, "digits"),
+        ("[" + "a." * 50 + "a]\n", "deeper than 20"),
+        ("#" * (1 << 21), "larger than 1 MiB"),
         ("\xff\xfe", "codec"),
     ],
 )
@@ -78,6 +107,97 @@ def test_a_bad_file_is_named_with_its_fault(tmp_path: Path, text: str, problem: 
     assert found.problems[0].startswith("bad.toml")
     assert problem in found.problems[0]
     assert "\n" not in found.problems[0]
+
+
+def test_a_pipe_among_the_themes_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "bad.toml")
+    assert load_themes([tmp_path]).problems == ("bad.toml: not a regular file",)
+
+
+def themed(tmp_path: Path, text: str) -> Themes:
+    (tmp_path / "mine.toml").write_text(text)
+    return load_themes([tmp_path])
+
+
+def test_variables_may_refer_to_others(tmp_path: Path) -> None:
+    text = 'primary = "#fff"\naccent = "#102030"\n[variables]\nink = "$accent"\nborder = "$ink 50%"\ntext = "auto 70%"'
+    found = themed(tmp_path, text)
+    assert found.problems == ()
+    assert found.themes[0].variables == {"ink": "#102030", "border": "#1020307F", "text": "auto 70%"}
+
+
+def test_every_variable_of_textuals_own_themes_may_be_written(tmp_path: Path) -> None:
+    for theme in BUILTIN_THEMES.values():
+        if not theme.ansi:
+            generated = dict(theme.to_color_system().generate())
+            lines = [f"{name} = {quoted(value)}" for name, value in generated.items()]
+            found = themed(tmp_path, 'primary = "#88aaff"\n[variables]\n' + "\n".join(lines))
+            assert found.problems == ()
+
+
+OWN = sorted(Theme("any", "#88aaff").to_color_system().generate())
+COLORS = [name for name in Theme.__dataclass_fields__ if name not in {"name", "dark", "variables", "ansi"}]
+TEXTS = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
+USED = sorted(set(OWN).intersection(re.findall(r'"[^"\n]*\$([a-z-]+)', TEXTS)))
+VALUES = st.one_of(
+    st.sampled_from(
+        ["transparent", "auto", "initial", "none", "bold", "not", "not bold", "ansi_default", "ansi_red", ""]
+    ),
+    st.sampled_from(
+        ["#fff", "#12345678", "red", "rgb(1, 2, 3)", "hsl(10,20%,30%)", "$accent", "$text", "$link-style", "$x"]
+    ),
+    st.from_regex(r"(#[0-9a-f]{3,8}|auto|ansi_blue|\$[a-z]{1,6}|red)( [0-9]{1,4}%)?( [a-z%]{1,5})?", fullmatch=True),
+    st.text(max_size=12),
+    st.text(alphabet="#$%(){}[];:!,./*'\"\\0aF \n", max_size=8),
+)
+
+
+@pytest.fixture(scope="module")
+def sheet() -> Stylesheet:
+    """Every rule of the app and of every widget that Textual has."""
+    sheet = Stylesheet()
+    for name in textual.widgets.__all__:
+        sheet.add_source(getattr(textual.widgets, name).DEFAULT_CSS, (name, ""))
+    sheet.read(DFlashApp.CSS_PATH)
+    for path in SOURCES.rglob("*.py"):
+        for number, css in enumerate(re.findall(r'DEFAULT_CSS = """(.*?)"""', path.read_text(), re.DOTALL)):
+            sheet.add_source(css, (str(path), str(number)))
+    return sheet
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(st.sampled_from(COLORS), VALUES, max_size=2),
+    st.dictionaries(st.one_of(st.sampled_from(OWN), st.sampled_from(USED), st.text(max_size=4)), VALUES, max_size=3),
+)
+def test_whatever_a_theme_says_it_loads_or_is_named(
+    tmp_path: Path, sheet: Stylesheet, colors: dict[str, str], variables: dict[str, str]
+) -> None:
+    """What loads can be drawn with: every rule, and every style that the app writes into its texts."""
+    tables = [
+        "\n".join(f"{quoted(name)} = {quoted(value)}" for name, value in one.items()) for one in (colors, variables)
+    ]
+    primary = "" if "primary" in colors else 'primary = "#88aaff"\n'
+    found = themed(tmp_path, f"{primary}{tables[0]}\n[variables]\n{tables[1]}")
+    assert len(found.themes) + len(found.problems) == 1
+    assert all(problem.startswith("mine.toml, line ") for problem in found.problems)
+    for theme in found.themes:
+        every = theme.to_color_system().generate()
+        sheet.set_variables(every)
+        sheet.reparse()
+        for name in USED:
+            for opacity in ("", " 70%"):
+                Style.parse(f"${name}{opacity}", every)
+
+
+@pytest.mark.parametrize("value", ["ansi_default", "$surface", "#00000001", "red 0%"])
+@pytest.mark.parametrize("field", ["background", "panel"])
+async def test_the_app_starts_with_it_or_without(make_app: MakeApp, tmp_path: Path, field: str, value: str) -> None:
+    (tmp_path / "mine.toml").write_text(f'primary = "#88aaff"\n[variables]\n{field} = "{value}"')
+    app = make_app(theme_dirs=[themes_dir(), tmp_path], theme="mine")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        assert (app.theme == "mine") is (field != "background" or value in ("ansi_default", "$surface"))
 
 
 async def test_bad_files_make_one_toast_and_the_app_starts(make_app: MakeApp, tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""Reading the TOML files that a user writes: settings, themes, presets."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from dflash_core.errors import DFlashError
+
+MOST_BYTES = 1 << 20
+DEEPEST = 20  # tables inside each other
+
+
+class TomlError(DFlashError):
+    """A file that is no TOML, or none that a person wrote; one line says why."""
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file and what it says. Raises TomlError, and OSError where it cannot be read."""
+    if path.exists() and not path.is_file():
+        raise TomlError("not a regular file")  # reading a pipe would wait for ever
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise TomlError(f"larger than {MOST_BYTES >> 20} MiB")
+    try:
+        text = data.decode("utf-8")
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise TomlError("values inside each other too deep") from None
+    except ValueError as error:  # no UTF-8, no TOML, a number of thousands of digits
+        raise TomlError(" ".join(str(error).split())) from None
+    if _deeper(table, DEEPEST):
+        raise TomlError(f"tables inside each other deeper than {DEEPEST}")
+    return text, table
+
+
+def _deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(one, levels - 1) for one in inner)
+
+
+def line_of(text: str, name: str) -> int:
+    """The line, from 1, that sets `name` (dotted, as in `origins`) in a TOML text; 1 where it is not found.
+
+    tomllib keeps no positions. Tables and keys are matched by line, which is enough to point a reader at the place.
+    """
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+            table = header[1].replace('"', "").replace("'", "").replace(" ", "")
+        elif entry := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            key = entry[1].replace('"', "").replace("'", "")
+            if f"{table}.{key}".lstrip(".") == name:
+                return number
+    return 1
