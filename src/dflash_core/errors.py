@@ -19,6 +19,10 @@ class FormatError(DFlashError):
     """A file is not what its name promises: wrong magic, truncated, forged counts, missing keys or tensors."""
 
 
+class InputError(FormatError):
+    """A file that was named as input is not a regular one, or holds more than is read of it."""
+
+
 class UnsupportedError(DFlashError):
     """A well-formed file or platform that this program cannot run: architecture, quantisation type, device."""
 

@@ -1,11 +1,9 @@
-"""The entry point: `dflash-tui` and `python -m dflash_tui`. Imports next to nothing, so that Ctrl+C is handled before
-anything else is imported."""
+"""The entry point: `dflash-tui` and `python -m dflash_tui`. Handles Ctrl+C before anything is imported."""
 
-import contextlib
+# Built in, while `signal` imports the whole of enum first.
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
 import sys
-from types import FrameType
 
 INTERRUPTED = 130
 
@@ -24,12 +22,13 @@ def run() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
+def _end(_number: int, _frame: object) -> None:
     """End at once. A KeyboardInterrupt would pass through half-imported modules and native code, which turn it into
     other errors or crash; whatever has to survive is on the disk at every moment."""
-    with contextlib.suppress(OSError):
+    try:
         os.write(2, b"\ninterrupted\n")
-    os._exit(INTERRUPTED)
+    finally:
+        os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

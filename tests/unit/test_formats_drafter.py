@@ -80,7 +80,6 @@ def test_small_drafter_in_every_wrapping(tmp_path: Path) -> None:
             assert np.array_equal(opened.float32(gguf_name(name, 0)), values)
             assert np.array_equal(opened.float32(gguf_name(name, 0), slice(1, 9)), values[1:9])
             assert opened.raw(gguf_name(name, 0)).tobytes() == values.tobytes()
-        assert np.array_equal(opened.float32_rows("fc.weight", [5, 2]), random["fc.weight"][[5, 2]])
         assert opened.path == path
     flavours = [open_drafter(path)[0].flavour for path in paths]
     assert flavours == ["z-lab", "z-lab", "dflash", "dflash-draft", "lucebox"]

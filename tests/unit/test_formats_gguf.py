@@ -77,10 +77,8 @@ def test_every_type_dequantises_like_the_oracle(tmp_path: Path, name: str) -> No
         expected = dequantize(raw, gguf.GGMLQuantizationType[name])
     assert np.array_equal(opened.raw("w"), raw)
     assert np.array_equal(opened.float32("w"), expected, equal_nan=True)
-    for rows in (slice(0, 1), slice(5, 30), slice(-3, None), slice(4, 4), slice(None, None, 5)):
+    for rows in (slice(0, 1), slice(5, 30), slice(-3, None), slice(4, 4)):
         assert np.array_equal(opened.float32("w", rows), expected[rows], equal_nan=True)
-    chosen = np.array([36, 0, 7, 7])
-    assert np.array_equal(opened.float32_rows("w", chosen), expected[chosen], equal_nan=True)
     values = opened.float32("w")
     assert values.dtype == np.float32
     assert values.flags.writeable

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import InputError, UnsupportedError
 from dflash_core.formats import gguf as ours
 from dflash_core.formats.gguf import open_gguf
 from support.formats import (
@@ -61,7 +61,7 @@ def test_not_a_gguf_file(tmp_path: Path, content: bytes, message: str) -> None:
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert "does not exist; check the path" in refused(open_gguf, tmp_path / "absent.gguf")
     assert "is a folder, expected a file" in refused(open_gguf, tmp_path)
-    assert "is not a regular file" in refused(open_gguf, Path("/dev/null"))
+    assert "is a device, expected a regular file" in refused(open_gguf, Path("/dev/null"), InputError)
     assert "cannot be read" in refused(open_gguf, tmp_path / ("x" * 300))
 
 

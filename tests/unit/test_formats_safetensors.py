@@ -45,7 +45,6 @@ def test_types_rows_and_shapes(tmp_path: Path, dtype: torch.dtype) -> None:
         expected = tensor.float().numpy()
         assert np.array_equal(opened.float32(name), expected)
         assert np.array_equal(opened.float32(name, slice(1, 3)), expected[1:3])
-    assert np.array_equal(opened.float32_rows("a", [4, 0, 4]), tensors["a"].float().numpy()[[4, 0, 4]])
     assert opened.raw("c").shape == (6, 4 * dtype.itemsize)
 
 

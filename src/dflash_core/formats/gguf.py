@@ -1,4 +1,4 @@
-"""GGUF v2 and v3, memory-mapped. Every count, length and offset is checked against the file before it is used.
+"""GGUF v2 and v3. Every count, length and offset is checked against the file before it is used.
 
 The header is read once, front to back: magic, version, counts, metadata, tensor table; the data section starts at the
 next multiple of `general.alignment`. A file that opens has all its tensors inside it and of supported types.
@@ -6,7 +6,6 @@ next multiple of `general.alignment`. A file that opens has all its tensors insi
 
 from __future__ import annotations
 
-import mmap
 import re
 import struct
 from collections.abc import Mapping
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from dflash_core.errors import FormatError, UnsupportedError
-from dflash_core.formats.quants import SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED, Bytes
-from dflash_core.formats.weights import MappedWeights, check_apart, map_file, shown
+from dflash_core.formats.quants import SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED
+from dflash_core.formats.weights import Shard, StoredWeights, check_apart, shown
 from dflash_core.formats.weights import TensorInfo as TensorInfo
 
 MetaValue = str | int | float | bool | list[Any]
@@ -26,6 +25,7 @@ MetaValue = str | int | float | bool | list[Any]
 # Bounds on time and memory where a forged count or length would fit a file of many gigabytes.
 MAX_ITEMS = 1 << 22  # of all arrays together; a real vocabulary with its merges and types has some 750,000
 MAX_HEADER = 1 << 28  # bytes; a real header has some 10 MB
+FIRST_READ = 1 << 16  # bytes of it; then twice as many each time
 MAX_DEPTH = 4  # arrays of arrays; no known key nests at all
 MAX_DIMENSIONS = 4
 MAX_DIMENSION = 1 << 48
@@ -35,7 +35,7 @@ SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GGUFFile(MappedWeights):
+class GGUFFile(StoredWeights):
     """An open GGUF file, all shards of it. `metadata` is the first shard's."""
 
     version: int
@@ -53,14 +53,14 @@ def open_gguf(path: str | Path) -> GGUFFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shard:
+class _Opened:
     version: int
     metadata: dict[str, MetaValue]
     tensors: dict[str, TensorInfo]
-    data: Bytes
+    data: Shard
 
 
-def _open_split(path: Path, opened: _Shard, count: int) -> GGUFFile:
+def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
     match = SPLIT_NAME.fullmatch(path.name)
     if match is None or int(match[3]) != count:
         raise FormatError(
@@ -96,11 +96,12 @@ def _open_split(path: Path, opened: _Shard, count: int) -> GGUFFile:
     return GGUFFile(path, tensors, tuple(s.data for s in shards), shards[0].version, shards[0].metadata)
 
 
-def _read_shard(path: Path, index: int) -> _Shard:
-    data = map_file(path)
-    if data[:4] != b"GGUF":
-        raise FormatError(_not_gguf(path, data[:64]))
-    cursor = _Cursor(path.name, data)
+def _read_shard(path: Path, index: int) -> _Opened:
+    shard = Shard(path)
+    head = shard.read(0, min(len(shard), 64)).tobytes()
+    if head[:4] != b"GGUF":
+        raise FormatError(_not_gguf(path, head))
+    cursor = _Cursor(path.name, shard)
     cursor.offset = 4
     cursor.inside = "the version"
     version = cursor.scalar("I")
@@ -117,16 +118,20 @@ def _read_shard(path: Path, index: int) -> _Shard:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise FormatError(f"{path.name}: general.alignment is {alignment!r}, expected a power of two")
     tensors = _read_tensors(cursor, n_tensors, alignment, index)
-    return _Shard(version, metadata, tensors, np.frombuffer(data, np.uint8))
+    return _Opened(version, metadata, tensors, shard)
 
 
 class _Cursor:
-    """A position in the header. `inside` names what is being read, for the message if the file ends there."""
+    """A position in the header. `inside` names what is being read, for the message if the file ends there.
 
-    def __init__(self, name: str, data: mmap.mmap) -> None:
+    `data` is the file up to somewhere behind the position; it grows as the header is read.
+    """
+
+    def __init__(self, name: str, shard: Shard) -> None:
         self.name = name
-        self.data = data
-        self.size = min(len(data), MAX_HEADER)
+        self.shard = shard
+        self.data = b""
+        self.size = min(len(shard), MAX_HEADER)
         self.items = 0
         self.offset = 0
         self.inside = "the header"
@@ -140,11 +145,20 @@ class _Cursor:
                 f" {start:,} of {self.size:,}; the file is truncated or damaged, download it again"
             )
         self.offset = start + n_bytes
+        self.load(self.offset)
         return start
+
+    def load(self, end: int) -> None:
+        """Have `data` reach to `end`, which lies within `size`; far enough ahead that this is done a few times."""
+        have = len(self.data)
+        if end > have:
+            upto = min(max(end, 2 * have, FIRST_READ), self.size)
+            self.data += self.shard.read(have, upto - have).tobytes()
 
     def scalar(self, code: str) -> Any:
         layout = "<" + code
-        return struct.unpack_from(layout, self.data, self.need(struct.calcsize(layout)))[0]
+        start = self.need(struct.calcsize(layout))  # may replace the data
+        return struct.unpack_from(layout, self.data, start)[0]
 
     def string(self) -> str:
         length = self.scalar("Q")
@@ -172,14 +186,20 @@ class _Cursor:
     def strings(self, count: int) -> list[str]:
         """An array of strings; this loop is the time of opening a file with a large vocabulary."""
         self.claim(count, 8, "strings")
-        data, size, offset = self.data, self.size, self.offset
+        data, have, size, offset = self.data, len(self.data), self.size, self.offset
         length_at = struct.Struct("<Q").unpack_from
         raw: list[bytes] = []
         for _ in range(count):
             start = offset + 8
+            if have < start <= size:
+                self.load(start)
+                data, have = self.data, len(self.data)
             offset = start + length_at(data, start - 8)[0] if start <= size else start
             if offset > size:
                 break
+            if offset > have:
+                self.load(offset)
+                data, have = self.data, len(self.data)
             raw.append(data[start:offset])
         if len(raw) < count:
             self.inside = f"string {len(raw):,} of {self.inside}"
@@ -242,7 +262,7 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int, shard: int) -> di
             raise FormatError(f"{cursor.name}: tensor {index:,} {found}; the file is damaged")
         relative[name] = _read_tensor(cursor, name, alignment, shard)
     start = -(-cursor.offset // alignment) * alignment
-    size = len(cursor.data)
+    size = len(cursor.shard)
     short = {info.name: start + info.offset + info.n_bytes - size for info in relative.values()}
     if short and (missing := max(short.values())) > 0:
         first = min((name for name in short if short[name] > 0), key=lambda name: relative[name].offset)

@@ -1,4 +1,4 @@
-"""safetensors, memory-mapped: a JSON header of names, types, shapes and byte ranges, then the bytes.
+"""safetensors: a JSON header of names, types, shapes and byte ranges, then the bytes.
 
 The header is read by our own parser: it is short, and a forged length, range or shape must become a plain refusal.
 """
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import BY_NAME
-from dflash_core.formats.weights import MappedWeights, TensorInfo, check_apart, listed, map_file, shown
+from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_apart, listed, shown
 
 MAX_HEADER = 1 << 24  # a drafter's is some 10 KB
 MAX_JSON = 1 << 24
@@ -24,7 +22,7 @@ INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SafetensorsFile(MappedWeights):
+class SafetensorsFile(StoredWeights):
     """One safetensors file, or the shards that an index names."""
 
 
@@ -43,10 +41,10 @@ def open_safetensors(path: str | Path) -> SafetensorsFile:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises FormatError."""
-    data = map_file(path)
-    if len(data) > MAX_JSON:
-        raise FormatError(f"{path.name} has {len(data):,} bytes, expected at most {MAX_JSON:,} of JSON")
-    return parse_object(path.name, data[:])
+    file = Shard(path)
+    if len(file) > MAX_JSON:
+        raise FormatError(f"{path.name} has {len(file):,} bytes, expected at most {MAX_JSON:,} of JSON")
+    return parse_object(path.name, file.read(0, len(file)).tobytes())
 
 
 def parse_object(source: str, text: bytes) -> dict[str, Any]:
@@ -95,32 +93,34 @@ def _open_shards(path: Path, files: list[Path]) -> SafetensorsFile:
     tensors: dict[str, TensorInfo] = {}
     shards = []
     for index, file in enumerate(files):
-        data = map_file(file)
-        for info in _read_header(file.name, data[:8], data, index):
+        shard = Shard(file)
+        for info in _read_header(shard, index):
             if info.name in tensors:
                 raise FormatError(f"{file.name}: tensor {shown(info.name)} is also in an earlier shard; download again")
             tensors[info.name] = info
-        shards.append(np.frombuffer(data, np.uint8))
+        shards.append(shard)
     return SafetensorsFile(path, tensors, tuple(shards))
 
 
-def _read_header(source: str, prefix: bytes, data: Any, shard: int) -> list[TensorInfo]:
+def _read_header(file: Shard, shard: int) -> list[TensorInfo]:
+    source = file.name
+    prefix = file.read(0, min(8, len(file))).tobytes()
     length = int.from_bytes(prefix, "little")
     start = 8 + length
-    if len(prefix) < 8 or length < 2 or start > len(data) or length > MAX_HEADER:
+    if len(prefix) < 8 or length < 2 or start > len(file) or length > MAX_HEADER:
         raise FormatError(
             f"{source} is not a whole safetensors file: it starts with {prefix!r}, a header length of {length:,},"
-            f" expected 2 to {max(2, min(len(data) - 8, MAX_HEADER)):,}; download it again"
+            f" expected 2 to {max(2, min(len(file) - 8, MAX_HEADER)):,}; download it again"
         )
-    header = parse_object(f"the header of {source}", data[8:start])
+    header = parse_object(f"the header of {source}", file.read(8, length).tobytes())
     header.pop("__metadata__", None)
     infos = [_tensor(source, name, entry, start, shard) for name, entry in header.items()]
     for info in infos:
-        short = info.offset + info.n_bytes - len(data)
+        short = info.offset + info.n_bytes - len(file)
         if short > 0:
             raise FormatError(
                 f"{source} is truncated: tensor {shown(info.name)} ends {short:,} bytes past the end of the file's"
-                f" {len(data):,}; download or copy it again"
+                f" {len(file):,}; download or copy it again"
             )
     check_apart(source, infos)
     return infos

@@ -1,20 +1,22 @@
-"""What every weight file offers, whatever its format: named tensors in memory-mapped shards, read as float32."""
+"""What every weight file offers, whatever its format: named tensors in shards, read from the file as float32."""
 
 from __future__ import annotations
 
 import itertools
-import mmap
-import stat
+import os
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.files import open_input
 from dflash_core.formats.quants import Bytes, Float32, to_float32
+
+PART_BYTES = 1 << 20  # stored bytes that become floats at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,45 +41,98 @@ class WeightFile(Protocol):
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
-    def raw(self, name: str) -> Bytes: ...
+    def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes: ...
 
     def float32(self, name: str, rows: slice | None = None) -> Float32: ...
 
-    def float32_rows(self, name: str, indices: Sequence[int] | npt.NDArray[np.integer]) -> Float32: ...
+
+class Shard:
+    """A file of weights that is open, and read where something of it is needed.
+
+    Not a memory map: where a mapped file becomes shorter, or its disk fails, reading it ends the process with SIGBUS.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises FormatError for what is no regular file, is empty, or cannot be opened."""
+        self.name = path.name
+        try:
+            self._file = open_input(path)
+            self.size = os.fstat(self._file.fileno()).st_size
+        except FileNotFoundError:
+            raise FormatError(f"{path} does not exist; check the path") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise FormatError(f"{path} cannot be read: {reason}") from None
+        weakref.finalize(self, self._file.close)
+        if not self.size:
+            raise FormatError(f"{path} is empty (0 bytes); download or copy it again")
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self, offset: int, count: int, out: Bytes | None = None) -> Bytes:
+        """(count,) bytes from `offset` on, in a new array or in `out`. Raises FormatError where they are gone."""
+        into = np.empty(count, np.uint8) if out is None else out.reshape(-1)
+        done = 0
+        try:
+            while done < count:  # one call reads 2 GiB at most
+                read = os.preadv(self._file.fileno(), [into.data[done:]], offset + done)
+                if not read:
+                    raise FormatError(
+                        f"{self.name} has become shorter while it was in use: {count - done:,} bytes at offset"
+                        f" {offset + done:,} are gone; copy or download it again, then load it again"
+                    )
+                done += read
+        except OSError as error:
+            raise FormatError(f"{self.name} cannot be read any more: {error.strerror}; check its disk") from None
+        return into
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedWeights:
-    """A WeightFile over memory maps. Tensors were checked against their shard's size when the file was opened."""
+class StoredWeights:
+    """A WeightFile over open files. Tensors were checked against their shard's size when the file was opened.
+
+    Every reading raises FormatError where the file has become shorter since.
+    """
 
     path: Path
     tensors: Mapping[str, TensorInfo]
-    shards: tuple[Bytes, ...]
+    shards: tuple[Shard, ...]
 
-    def raw(self, name: str) -> Bytes:
-        """The stored bytes as a view of the file, (rows, bytes per row): a row is the last dimension."""
+    def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes:
+        """The stored bytes, (rows, bytes per row), of all rows or some: a row is the last dimension.
+
+        Read into `out`, contiguous and of that shape, where there is one, else into a new array.
+        """
         info = self.tensors[name]
-        data = self.shards[info.shard][info.offset : info.offset + info.n_bytes]
-        return data.reshape(info.n_elements // info.shape[-1], -1)
+        count = info.n_elements // info.shape[-1]
+        return self._rows(info, count, rows, out)
 
     def float32(self, name: str, rows: slice | None = None) -> Float32:
         """A new float32 array in torch order; with `rows`, only that part of the first dimension is read."""
         info = self.tensors[name]
-        if len(info.shape) == 1:
+        if len(info.shape) == 1:  # its blocks are of the one dimension there is
             values = to_float32(self.raw(name), info.type).reshape(info.shape)
             return values if rows is None else values[rows]
-        stored = self._by_first_dimension(info)
-        part = stored if rows is None else stored[rows]
-        return to_float32(part, info.type).reshape(part.shape[0], *info.shape[1:])
+        begin, end, _ = span = (rows or slice(None)).indices(info.shape[0])
+        count = len(range(*span))
+        values = np.empty((count, info.n_elements // info.shape[0]), np.float32)
+        # In parts: beside the floats there is never more than one part as it is stored.
+        step = max(1, PART_BYTES // (info.n_bytes // info.shape[0]))
+        for at in range(0, count, step):
+            part = slice(begin + at, min(begin + at + step, end))
+            values[at : at + step] = to_float32(self._rows(info, info.shape[0], part), info.type)
+        return values.reshape(count, *info.shape[1:])
 
-    def float32_rows(self, name: str, indices: Sequence[int] | npt.NDArray[np.integer]) -> Float32:
-        """Chosen rows of a matrix, such as the embeddings of a few tokens."""
-        info = self.tensors[name]
-        part = self._by_first_dimension(info)[np.asarray(indices, dtype=np.int64)]
-        return to_float32(part, info.type).reshape(part.shape[0], *info.shape[1:])
-
-    def _by_first_dimension(self, info: TensorInfo) -> Bytes:
-        return self.raw(info.name).reshape(*info.shape[:-1], -1)
+    def _rows(self, info: TensorInfo, count: int, rows: slice | None, out: Bytes | None = None) -> Bytes:
+        """Consecutive rows, where the tensor is seen as `count` of them."""
+        width = info.n_bytes // count
+        begin, end, step = (rows or slice(None)).indices(count)
+        if step != 1:
+            raise ValueError(f"rows {rows} of a stored tensor, expected consecutive ones")
+        found = max(end - begin, 0)
+        data = self.shards[info.shard].read(info.offset + begin * width, found * width, out)
+        return data.reshape(found, width)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,33 +147,11 @@ class RenamedWeights:
     def path(self) -> Path:
         return self.source.path
 
-    def raw(self, name: str) -> Bytes:
-        return self.source.raw(self.names[name])
+    def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes:
+        return self.source.raw(self.names[name], rows, out)
 
     def float32(self, name: str, rows: slice | None = None) -> Float32:
         return self.source.float32(self.names[name], rows)
-
-    def float32_rows(self, name: str, indices: Sequence[int] | npt.NDArray[np.integer]) -> Float32:
-        return self.source.float32_rows(self.names[name], indices)
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """Map a regular, non-empty file for reading. Raises FormatError for anything else."""
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise FormatError(f"{path} is a folder, expected a file; name a file inside it")
-        if not stat.S_ISREG(mode):
-            raise FormatError(f"{path} is not a regular file, so it cannot be memory-mapped; copy it to a disk")
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise FormatError(f"{path} is empty (0 bytes); download or copy it again")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise FormatError(f"{path} does not exist; check the path") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FormatError(f"{path} cannot be read: {reason}") from None
 
 
 def check_apart(source: str, tensors: Iterable[TensorInfo]) -> None:

@@ -42,7 +42,7 @@ class DenseMatrix:
 
 
 class PackedMatrix:
-    """Stays in the memory-mapped file at its own bits per weight: slow, but a model larger than memory runs."""
+    """Stays in the file at its own bits per weight: slow, but a model larger than memory runs."""
 
     def __init__(self, file: WeightFile, name: str, dtype: torch.dtype) -> None:
         out, width = file.tensors[name].shape

@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
 from dflash_core.errors import UnsupportedError
-from dflash_core.formats.quants import BY_NAME, Bytes
+from dflash_core.formats.quants import BY_NAME
 from dflash_core.formats.weights import WeightFile
 
 STAGE_BYTES = 32 << 20
@@ -63,20 +63,20 @@ class DeviceUpload:
         return out.copy_(values)
 
     def raw(self, name: str) -> tuple[str, Tensor]:
-        data = self.file.raw(name)
-        out = self._new(data.nbytes).view(data.shape)
-        for begin, part in self._parts(data, 1):
+        info = self.file.tensors[name]
+        out = self._new(info.n_bytes).view(info.n_elements // info.shape[-1], -1)
+        for begin, part in self._parts(name, 1):
             out[begin : begin + len(part)] = part
-        return self.file.tensors[name].type, out
+        return info.type, out
 
     def matrix(self, name: str) -> Matrix:
-        info, data = self.file.tensors[name], self.file.raw(name)
+        info = self.file.tensors[name]
         rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
         kind = held_type(info.type, self.requantise)
         held = tile_type(kind)
         shape = (blocks_of(rows), groups_of(columns), held.bytes)
         tiles = self._new(math.prod(shape)).view(shape)
-        for begin, part in self._parts(data, ROWS):
+        for begin, part in self._parts(name, ROWS):
             block = begin // ROWS
             blocks = part if kind == info.type else quantise_q8_0(_floats(part, info.type))
             repack(blocks, kind, columns, out=tiles[block : block + blocks_of(len(part))])
@@ -90,18 +90,20 @@ class DeviceUpload:
         self._used = end
         return self._room[begin : begin + nbytes]
 
-    def _parts(self, data: Bytes, multiple: int) -> Iterator[tuple[int, Tensor]]:
-        """Rows of `data` on the device, in runs of a multiple of `multiple` rows that fit the staging memory."""
-        rows, width = data.shape
+    def _parts(self, name: str, multiple: int) -> Iterator[tuple[int, Tensor]]:
+        """Rows of a tensor on the device, in runs of a multiple of `multiple` rows that fit the staging memory."""
+        info = self.file.tensors[name]
+        rows = info.n_elements // info.shape[-1]
+        width = info.n_bytes // rows
         step = max(STAGE_BYTES // width // multiple, 1) * multiple
         if step * width > STAGE_BYTES:
             raise UnsupportedError(f"rows of {width:,} bytes, expected {STAGE_BYTES // multiple:,} at most")
         begins = list(range(0, rows, step))
 
         def stage(turn: int) -> Tensor:
-            part = data[begins[turn] : begins[turn] + step]
-            to = self._stages[turn % 2][: part.size].view(part.shape)
-            np.copyto(to.numpy(), part)
+            part = slice(begins[turn], min(begins[turn] + step, rows))
+            to = self._stages[turn % 2][: (part.stop - part.start) * width].view(-1, width)
+            self.file.raw(name, part, out=to.numpy())
             return to
 
         ahead = self._reader.submit(stage, 0)

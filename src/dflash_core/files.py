@@ -1,0 +1,66 @@
+"""Files that are named as input: regular ones only, and never more of them than is said to be read.
+
+A FIFO, a device or a socket would block for ever, or never end.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from dflash_core.errors import InputError
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder, expected a file; name a file inside it"),
+    (stat.S_ISFIFO, "a FIFO, expected a regular file; write what comes out of it to a file first"),
+    (stat.S_ISSOCK, "a socket, expected a regular file"),
+    (stat.S_ISCHR, "a device, expected a regular file"),
+    (stat.S_ISBLK, "a device, expected a regular file"),
+)
+
+
+def open_input(path: Path) -> BinaryIO:
+    """A regular file, open for reading, unbuffered. Raises InputError for what is none; OSError as `open` does."""
+    _check_regular(path, path.stat().st_mode)
+    # It may have become a FIFO meanwhile, and opening one waits for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        _check_regular(path, os.fstat(descriptor).st_mode)
+    except InputError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def open_output(path: Path) -> BinaryIO:
+    """A new or emptied regular file, open for writing, unbuffered. Raises as `open_input`."""
+    if path.exists():
+        _check_regular(path, path.stat().st_mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
+    return os.fdopen(descriptor, "wb", buffering=0)
+
+
+def read_input(path: Path, most: int) -> bytes:
+    """A regular file of at most `most` bytes. Raises InputError for any other; OSError as `open` does."""
+    with open_input(path) as file:
+        return read_most(file, most, str(path))
+
+
+def read_most(file: BinaryIO, most: int, name: str) -> bytes:
+    """All that a stream holds, at most `most` bytes of it. Raises InputError where it goes on behind them."""
+    parts: list[bytes] = []
+    left = most + 1
+    while left and (part := file.read(min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    if not left:
+        raise InputError(f"{name} holds more than {most:,} bytes, the most that is read of it; give a smaller one")
+    return b"".join(parts)
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        what = next((what for is_kind, what in _KINDS if is_kind(mode)), "no regular file")
+        raise InputError(f"{path} is {what}")
