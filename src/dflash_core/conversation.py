@@ -21,6 +21,7 @@ from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.turns import Turns
 
 OnPrefill = Callable[[int, int], None]
+SLOW_TEMPLATE_S = 1.5  # one that takes this long is not asked for more than the prompt: the user may be waiting to stop
 
 
 class GenerationEngine(Protocol):
@@ -76,8 +77,11 @@ class Prompt:
 def build_prompt(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], thinking: bool) -> Prompt:
     """The prompt that asks for the answer to the last of `messages`. Raises TemplateError."""
     turns = [_to_template(message) for message in messages]
+    began = time.monotonic()
     now = render_ids(tokenizer, template, turns, thinking=thinking)
     stable = len(now.ids)
+    if time.monotonic() - began > SLOW_TEMPLATE_S:
+        return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
     # What the next prompt begins with cannot be read off this one: templates end it with an opening that the history
     # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
     # the history alone: there, no first character of an answer can have merged with what comes before it.

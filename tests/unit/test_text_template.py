@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from text_data import QWEN_TEMPLATE, metadata, qwen, tiny
 
 from dflash_core.errors import TemplateError
-from dflash_core.text import sandbox
+from dflash_core.text import render_process, sandbox
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 
@@ -175,11 +175,11 @@ def test_no_way_out_of_the_sandbox(source: str) -> None:
     ],
 )
 def test_a_template_that_runs_away_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "SECONDS", 0.3)
+    monkeypatch.setattr(render_process, "SECONDS", 0.4)
     start = time.monotonic()
     with pytest.raises(TemplateError) as caught:
         render(source)
-    assert time.monotonic() - start < 10  # a loaded machine; all of them together take about a second
+    assert time.monotonic() - start < 30  # a loaded machine, where a worker takes its time to start
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 

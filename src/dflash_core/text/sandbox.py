@@ -1,9 +1,10 @@
-"""The Jinja environment that a stranger's chat template runs in: no way out, no endless loop, no giant string.
+"""The Jinja environment that a chat template runs in: no way out, no endless loop, no giant string.
 
 Jinja's own sandbox keeps a template away from Python's internals and from the caller's objects. Added here: a deadline
-that every loop and macro checks, and a bound on the length of everything an operator, a filter or a call returns.
-What remains open: a single library call that builds something huge from parts that are each within bounds (a nested
-list doubled into a string, say) ends in the system's own memory limit.
+that every loop and macro checks, and a bound on the length of everything an operator, a filter or a call returns. They
+give most runaways a message with a line. They do not reach inside a single library call, nor to what Jinja works out
+at compile time: a template that nobody knows is therefore compiled and rendered in a process that can be ended
+(`render_process`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +25,9 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-SECONDS = 3.0
+from dflash_core.errors import TemplateError
+
+SECONDS = 2.5  # of a render
 LENGTH = 16 * 2**20  # characters of a string, items of a list
 _WIDTH = 1000  # columns that a layout filter or method may be asked for
 _BITS = 4096  # of a whole number
@@ -35,14 +38,14 @@ _WIDE_FORMAT = re.compile(r"%[-+ #0]*(\d*\.)?(\*|\d{5,})|\{[^{}]*(\d{5,}|:[^{}]*
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment for one render at a time: call `start`, then generate."""
+    """An environment for one render at a time, of so many `seconds`: call `start`, then generate."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         # trim_blocks and lstrip_blocks as Hugging Face has them: the published templates count on it.
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock])
-        self._deadline = 0.0
+        self._seconds, self._deadline = seconds, 0.0
         self.filters["tojson"] = _to_json
         self.filters = {name: self._bounded(name, function) for name, function in self.filters.items()}
         del self.globals["lipsum"]
@@ -51,12 +54,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def start(self) -> None:
         """Begin a render: the deadline counts from now."""
-        self._deadline = time.monotonic() + SECONDS
+        self._deadline = time.monotonic() + self._seconds
 
     def tick(self) -> None:
         """Called by the compiled template on every pass of a loop and every call of a macro."""
         if time.monotonic() > self._deadline:
-            raise TemplateRuntimeError(f"still running after {SECONDS:g} s")
+            raise TemplateRuntimeError(f"still running after {self._seconds:g} s")
 
     def sized(self, value: Any) -> Any:
         """`value`, if it is not too long to go on with."""
@@ -101,6 +104,42 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         # The hook between Jinja's parser and its compiler.
         return super()._generate(_Metered().visit(source), *args, **kwargs)
+
+
+class Compiled:
+    """A template, ready to render in this process. Raises TemplateError for a source that does not compile."""
+
+    def __init__(self, source: str, variables: Mapping[str, str], seconds: float = SECONDS) -> None:
+        """`variables` are further names that it may use; `seconds` is what a render may take."""
+        self._variables = dict(variables)
+        self._sandbox = Sandbox(seconds)
+        try:
+            self._template = self._sandbox.from_string(source)
+        except Exception as error:  # hostile source also makes Python's own compiler raise, RecursionError for one
+            raise _refusal("does not compile", error) from None
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, thinking: bool, generate: bool) -> str:
+        """The text of a prompt. Raises TemplateError with the template's own words and line."""
+        parts: list[str] = []
+        length = 0
+        try:
+            self._sandbox.start()
+            for part in self._template.generate(
+                self._variables,
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=generate,
+                enable_thinking=thinking,  # a boolean: templates compare with `is false`
+                tools=None,
+                documents=None,
+            ):
+                self._sandbox.tick()
+                length += len(part)
+                if length > LENGTH:
+                    raise ValueError(f"writes more than {LENGTH:,} characters")
+                parts.append(part)
+        except Exception as error:  # whatever a template can make Python raise; the engine has not been touched
+            raise _refusal("failed", error) from None
+        return "".join(parts)
 
 
 class _Metered(NodeTransformer):
@@ -156,7 +195,14 @@ def _check_format(format: str) -> None:
         raise TemplateRuntimeError(f"uses a format with an unreasonable width: {format!r:.60}")
 
 
-def line_of(error: BaseException) -> int | None:
+def _refusal(what: str, error: Exception) -> TemplateError:
+    line = _line_of(error)
+    where = "" if line is None else f", line {line}"
+    words = "it needs more memory than it may take" if isinstance(error, MemoryError) else str(error)[:300]
+    return TemplateError(f"the chat template {what}{where}: {words or type(error).__name__}")
+
+
+def _line_of(error: BaseException) -> int | None:
     """The template's line that `error` comes from; Jinja maps tracebacks of compiled templates back to it."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno

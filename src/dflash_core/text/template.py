@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 
 from dflash_core.errors import TemplateError
-from dflash_core.text import sandbox
+from dflash_core.text.render_process import RenderProcess
+from dflash_core.text.sandbox import Compiled
 from dflash_core.text.tokenizer import Tokenizer
 
 CHATML = (
@@ -15,13 +17,23 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+KNOWN = frozenset(
+    {
+        hashlib.sha256(CHATML.encode()).hexdigest(),
+        "9e631e45b4a8b3d5305c49d74d2cbfcf6d57f0084ac201d7e12e1b3a11f1695d",  # the demo pair's
+        "a4aee8afcf2e0711942cf848899be66016f8d14a889ff9ede07bca099c28f715",  # published with Qwen3.5-4B
+    }
+)
+"""SHA-256 of templates that were read and are known to end: they render in this process and need no other. Any other,
+one changed by a single character too, renders in a process of its own at little cost, so the table need not grow."""
 _SOURCE_LENGTH = 2**20
 
 
 class ChatTemplate:
     """The template of a model file, or plain ChatML where the file has none; then `notice` says so, for showing once.
 
-    Thread-safe. Raises TemplateError for a source that does not compile.
+    Thread-safe. A template that is not among the known ones costs a process, until nobody holds this any more. Raises
+    TemplateError for a source that does not compile.
     """
 
     def __init__(self, source: str | None, variables: Mapping[str, str] | None = None) -> None:
@@ -33,13 +45,9 @@ class ChatTemplate:
         if len(source) > _SOURCE_LENGTH:
             raise TemplateError(f"the chat template has {len(source):,} characters, the limit is {_SOURCE_LENGTH:,}")
         self.source = source
-        self._variables = dict(variables or {})
         self._lock = threading.Lock()
-        self._sandbox = sandbox.Sandbox()
-        try:
-            self._template = self._sandbox.from_string(source)
-        except Exception as error:  # hostile source also makes Python's own compiler raise, RecursionError for one
-            raise _refusal("does not compile", error) from None
+        known = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest() in KNOWN
+        self._renderer = (Compiled if known else RenderProcess)(source, variables or {})
 
     @classmethod
     def for_tokenizer(cls, tokenizer: Tokenizer) -> ChatTemplate:
@@ -51,32 +59,7 @@ class ChatTemplate:
         """The text of a prompt. `generate` ends it with the opening of the assistant's answer.
 
         Each message has `role` and `content`, the assistant's also `reasoning_content`. Raises TemplateError with the
-        template's own words and line if it refuses the messages, fails, or runs away.
+        template's own words and line if it refuses the messages or fails, and where it runs away.
         """
-        parts: list[str] = []
-        length = 0
-        try:
-            with self._lock:
-                self._sandbox.start()
-                for part in self._template.generate(
-                    self._variables,
-                    messages=[dict(message) for message in messages],
-                    add_generation_prompt=generate,
-                    enable_thinking=thinking,  # a boolean: templates compare with `is false`
-                    tools=None,
-                    documents=None,
-                ):
-                    self._sandbox.tick()
-                    length += len(part)
-                    if length > sandbox.LENGTH:
-                        raise ValueError(f"writes more than {sandbox.LENGTH:,} characters")
-                    parts.append(part)
-        except Exception as error:  # whatever a template can make Python raise; the engine has not been touched
-            raise _refusal("failed", error) from None
-        return "".join(parts)
-
-
-def _refusal(what: str, error: Exception) -> TemplateError:
-    line = sandbox.line_of(error)
-    where = "" if line is None else f", line {line}"
-    return TemplateError(f"the chat template {what}{where}: {str(error)[:300] or type(error).__name__}")
+        with self._lock:
+            return self._renderer.render(messages, thinking=thinking, generate=generate)

@@ -1,0 +1,62 @@
+"""The other end of `render_process`: compiles and renders one chat template, and nothing else.
+
+Runs as `main` in a process of its own, which holds Jinja and no model. It ends when its input ends, which is when the
+program that started it does, however that came about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+import sys
+import time
+from typing import IO, Any
+
+from dflash_core.errors import TemplateError
+from dflash_core.text.frames import HEAD, packed, unpacked
+from dflash_core.text.sandbox import Compiled
+
+MEMORY = 2**30  # bytes of address space; a template at all the sandbox's limits needs a few hundred MiB
+CPU_SECONDS = 5  # per request: the program ends a slow worker sooner, unless it has itself been killed meanwhile
+
+
+def main() -> None:
+    """Answer requests until the input ends. The first has the `source` and its `variables`; the others render."""
+    _limit(resource.RLIMIT_AS, MEMORY)
+    _limit(resource.RLIMIT_CORE, 0)
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    _send(replies, {})  # ready: from here on time counts as the template's
+    compiled: Compiled | None = None
+    while (request := _receive(requests)) is not None:
+        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_SECONDS)
+        try:
+            if compiled is None:
+                compiled = Compiled(**request)
+                reply = {}
+            else:
+                reply = {"text": compiled.render(**request)}
+        except TemplateError as error:
+            reply = {"error": str(error)}
+        _send(replies, reply)
+
+
+def _limit(what: int, most: int) -> None:
+    """Lower a limit of this process, as far as its user may and the platform has it."""
+    with contextlib.suppress(ValueError, OSError):
+        _, hard = resource.getrlimit(what)
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _receive(file: IO[bytes]) -> dict[str, Any] | None:
+    head = file.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    (length,) = HEAD.unpack(head)
+    body = file.read(length)
+    return unpacked(body) if len(body) == length else None
+
+
+def _send(file: IO[bytes], message: dict[str, Any]) -> None:
+    file.write(packed(message))
+    file.flush()
