@@ -5,6 +5,7 @@ A FIFO, a device or a socket would block for ever, or never end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -23,11 +24,11 @@ _KINDS = (
 
 def open_input(path: Path) -> BinaryIO:
     """A regular file, open for reading, unbuffered. Raises InputError for what is none; OSError as `open` does."""
-    _check_regular(path, path.stat().st_mode)
+    check_regular(path)
     # It may have become a FIFO meanwhile, and opening one waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        _check_regular(path, os.fstat(descriptor).st_mode)
+        _check_mode(path, os.fstat(descriptor).st_mode)
     except InputError:
         os.close(descriptor)
         raise
@@ -36,8 +37,7 @@ def open_input(path: Path) -> BinaryIO:
 
 def open_output(path: Path) -> BinaryIO:
     """A new or emptied regular file, open for writing, unbuffered. Raises as `open_input`."""
-    if path.exists():
-        _check_regular(path, path.stat().st_mode)
+    check_regular(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
     return os.fdopen(descriptor, "wb", buffering=0)
 
@@ -56,11 +56,17 @@ def read_most(file: BinaryIO, most: int, name: str) -> bytes:
         parts.append(part)
         left -= len(part)
     if not left:
-        raise InputError(f"{name} holds more than {most:,} bytes, the most that is read of it; give a smaller one")
+        raise InputError(name, f"holds more than {most:,} bytes, the limit; give a smaller one")
     return b"".join(parts)
 
 
-def _check_regular(path: Path, mode: int) -> None:
+def check_regular(path: Path) -> None:
+    """Refuse what is there and is no regular file. Raises InputError; OSError but for a missing file."""
+    with contextlib.suppress(FileNotFoundError):
+        _check_mode(path, path.stat().st_mode)
+
+
+def _check_mode(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         what = next((what for is_kind, what in _KINDS if is_kind(mode)), "no regular file")
-        raise InputError(f"{path} is {what}")
+        raise InputError(str(path), f"is {what}")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_core.errors import DFlashError, FormatError
+from dflash_core.errors import DFlashError, FormatError, InputError
+from dflash_core.files import open_input, open_output
 from dflash_core.record import MOST_BYTES, VERSION, Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
 
 GZIP = b"\x1f\x8b"
@@ -50,7 +51,9 @@ class TraceWriter:
         try:
             if path.is_file() and path.stat().st_size:
                 raise TraceError(f"{path} exists; a trace needs a new file: name another, or remove this one")
-            self._file = path.open("wb", buffering=0)
+            self._file = open_output(path)
+        except InputError as error:
+            raise TraceError(str(error)) from None
         except OSError as error:
             raise TraceError(f"{path}: the trace cannot be written: {error.strerror}; name another file") from None
         self._write(msgspec.json.encode(HEADER))
@@ -105,6 +108,8 @@ def read_trace(path: Path) -> Trace:
     try:
         for record in assemble(reader.turn_lines()):
             records.append(record)
+    except InputError as error:
+        raise TraceError(str(error)) from None
     except FormatError as error:
         reader.problem = f"line {reader.number}: {error}"
     except OSError as error:
@@ -164,7 +169,7 @@ class _Reader:
         gzip = zlib.decompressobj(wbits=GZIP_WINDOW)
         left: list[bytes] = []  # parts of the line that is not whole yet
         waiting = unpacked = 0
-        with self.path.open("rb") as file:
+        with open_input(self.path) as file:
             data = magic = file.read(2)
             if magic != GZIP:
                 raise TraceError(f"{self.path}: not a trace: it begins with {magic!r}, expected gzip")

@@ -8,6 +8,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from dflash_core.clean import lines
+from dflash_core.errors import InputError
+from dflash_core.files import check_regular
 
 FILE_NAME = "dflash-tui.log"
 SIZE, KEPT = 1_000_000, 3  # bytes of one file, older files that are kept
@@ -43,9 +45,12 @@ def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)] if verbose else []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(path)
         handlers.append(RotatingFileHandler(path, maxBytes=SIZE, backupCount=KEPT, encoding="utf-8", errors="replace"))
     except OSError as error:
         problem = f"{path} cannot be written: {error.strerror}; this run leaves no log"
+    except InputError as error:
+        problem = f"{error}; this run leaves no log"
     for handler in handlers or [logging.NullHandler()]:
         handler.setFormatter(_FORMAT)
         LOG.addHandler(handler)

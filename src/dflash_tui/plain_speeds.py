@@ -9,7 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_core.errors import InputError
+from dflash_core.files import read_input
 from dflash_core.lab.plain import PlainSpeed
+
+MOST_BYTES = 16 * 2**20
 
 
 class PlainSpeeds:
@@ -19,8 +23,8 @@ class PlainSpeeds:
         self._file = folder / "plain-speeds.json"
         self._known: dict[str, PlainSpeed] = {}
         try:
-            self._known = msgspec.json.decode(self._file.read_bytes(), type=dict[str, PlainSpeed])
-        except (OSError, msgspec.MsgspecError):
+            self._known = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=dict[str, PlainSpeed])
+        except (OSError, InputError, msgspec.MsgspecError):
             return
 
     def get(self, title: str) -> PlainSpeed | None:

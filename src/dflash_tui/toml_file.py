@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from dflash_core.errors import DFlashError
+from dflash_core.errors import DFlashError, InputError
+from dflash_core.files import read_input
 
 MOST_BYTES = 1 << 20
 DEEPEST = 20  # tables inside each other
@@ -19,12 +20,10 @@ class TomlError(DFlashError):
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a file and what it says. Raises TomlError, and OSError where it cannot be read."""
-    if path.exists() and not path.is_file():
-        raise TomlError("not a regular file")  # reading a pipe would wait for ever
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise TomlError(f"larger than {MOST_BYTES >> 20} MiB")
+    try:
+        data = read_input(path, MOST_BYTES)
+    except InputError as error:
+        raise TomlError(error.what) from None
     try:
         text = data.decode("utf-8")
         table = tomllib.loads(text)

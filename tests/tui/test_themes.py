@@ -94,7 +94,7 @@ def contrast(a: Color, b: Color) -> float:
         ("primary = " + "[" * 5000, "too deep"),
         ("primary = " + "9" * 5000, "digits"),
         ("[" + "a." * 50 + "a]\n", "deeper than 20"),
-        ("#" * (1 << 21), "larger than 1 MiB"),
+        ("#" * (1 << 21), "holds more than 1,048,576 bytes"),
         ("\xff\xfe", "codec"),
     ],
 )
@@ -109,9 +109,12 @@ def test_a_bad_file_is_named_with_its_fault(tmp_path: Path, text: str, problem: 
     assert "\n" not in found.problems[0]
 
 
+FIFO = "FIFO, expected a regular file; write what comes out of it to a file first"
+
+
 def test_a_pipe_among_the_themes_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "bad.toml")
-    assert load_themes([tmp_path]).problems == ("bad.toml: not a regular file",)
+    assert load_themes([tmp_path]).problems == (f"bad.toml: is a {FIFO}",)
 
 
 def themed(tmp_path: Path, text: str) -> Themes:

@@ -79,8 +79,8 @@ def test_a_lone_surrogate_is_no_character(tmp_path: Path) -> None:
         ("a.txt.gz", b"plain", "not a whole gzip file"),
         ("a.txt.gz", gzip.compress(b"some text" * 99, mtime=0)[:-9], "not a whole gzip file"),
         ("a.jsonl", b"[" * 100_000, "line 1 is not JSON"),
-        ("a.txt.gz", gzip.compress(b"a" * 2_000_000, mtime=0), "holds more than 1,000,000 bytes of prompts, the limit"),
-        ("a.txt", b"a\n" * 1_000_000, "holds more than 1,000,000 bytes of prompts, the limit"),
+        ("a.txt.gz", gzip.compress(b"a" * 2_000_000, mtime=0), "holds more than 1,000,000 bytes, the limit"),
+        ("a.txt", b"a\n" * 1_000_000, "holds more than 1,000,000 bytes, the limit"),
     ],
 )
 def test_damage_is_named(

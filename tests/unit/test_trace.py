@@ -198,7 +198,7 @@ def test_lines_that_do_not_fit_end_the_trace_there(path: Path) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="No such file"):
         read_trace(tmp_path / "none")
-    with pytest.raises(TraceError, match="directory"):
+    with pytest.raises(TraceError, match="is a folder"):
         read_trace(tmp_path)
 
 

@@ -13,9 +13,10 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from dflash_core.errors import FormatError
+from dflash_core.files import open_input, read_most
 
 SAMPLES, SEED = 10, 42
 MOST_BYTES = 256 * 2**20  # of a file, unpacked: the largest set here has some 10 MiB
@@ -85,17 +86,17 @@ def sample(tasks: Sequence[Task], count: int = SAMPLES, seed: int = SEED) -> tup
 
 def _read(path: Path) -> str:
     try:
-        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise FormatError(f"{path} holds more than {MOST_BYTES:,} bytes of prompts, the limit; give a part of it")
+        with open_input(path) as file:
+            if path.name.endswith(".gz"):
+                with gzip.open(file) as unpacked:
+                    data = read_most(cast(BinaryIO, unpacked), MOST_BYTES, str(path))
+            else:
+                data = read_most(file, MOST_BYTES, str(path))
         return data.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise FormatError(f"{path} is not a whole gzip file; get it again") from None
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8 text (byte {error.start:,}); convert it, or check the path") from None
-    except IsADirectoryError:
-        raise FormatError(f"{path} is a folder, expected a file with prompts; name a file inside it") from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}; check the path") from None
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.clean import clean
+from dflash_core.errors import ContextError
 from dflash_core.events import TurnReport
 from dflash_tui.commands.interrupt import stop_on_interrupt
 from dflash_tui.commands.output import Notes, write_json, write_out
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
     from dflash_core.conversation import Turn
 
 PIPE_PATIENCE_S = 0.5
+MOST_PIPED = 64 * 2**20  # characters: a pipe may never end
 
 
 def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
     """The words of the command line, then standard input.
 
     Input is waited for where there are no words, or where one of them is "-". Beside words, a pipe counts only if it
-    has something to say at once: many callers leave one open that never will.
+    has something to say at once: many callers leave one open that never will. Raises ContextError where it goes on
+    and on.
     """
     # Arguments that were not text in the locale's encoding arrive as lone surrogates, which nothing can tokenize.
     text = " ".join(word for word in words if word != "-").encode(errors="replace").decode()
@@ -32,7 +35,12 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
         return text
     if not wait and not _ready(stdin):
         return text
-    piped = stdin.read().strip("\n")
+    piped = stdin.read(MOST_PIPED + 1)
+    if len(piped) > MOST_PIPED:
+        raise ContextError(
+            f"standard input goes on behind {MOST_PIPED:,} characters, which is more than any context holds; shorten it"
+        )
+    piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from dflash_core.clean import escaped, one_line
-from dflash_core.errors import DFlashError, FormatError
+from dflash_core.errors import DFlashError
 from dflash_tui.commands.output import write_err, write_json, write_out
 from dflash_tui.history import data_folder
 from dflash_tui.store import Card, Entry, Store
@@ -94,14 +94,9 @@ def _export(store: Store, args: argparse.Namespace) -> int:
 
 
 def _import(store: Store, args: argparse.Namespace) -> int:
-    from dflash_tui.store.exchange import bring_in, from_json
+    from dflash_tui.store.exchange import bring_in, from_file
 
-    found = []
-    for path in args.files:
-        try:
-            found += from_json(path.read_bytes())
-        except FormatError as error:
-            raise FormatError(f"{path}: {error}") from None
+    found = [one for path in args.files for one in from_file(path)]
     cards = [bring_in(store, one) for one in found]
     if args.json:
         write_json({"conversations": [_about(card) for card in cards]})

@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
-from dflash_core.errors import DFlashError, FormatError
+from dflash_core.errors import DFlashError
 from dflash_tui.keeper import Keeper
 from dflash_tui.screens.line import LineScreen
 from dflash_tui.store import Card
-from dflash_tui.store.exchange import bring_in, file_name, from_json
+from dflash_tui.store.exchange import bring_in, file_name, from_file
 from dflash_tui.store.pages import KINDS, render
 
 if TYPE_CHECKING:
@@ -87,12 +87,10 @@ class Filing:
     def bring_in(self, name: str) -> str:
         """Take in the conversations of a JSON export; says how many. Raises DFlashError."""
         try:
-            found = from_json(Path(name).expanduser().read_bytes())
+            found = from_file(Path(name).expanduser())
         except (OSError, RuntimeError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise DFlashError(f"{name} cannot be read: {why}") from None
-        except FormatError as error:
-            raise FormatError(f"{name}: {error}") from None
         for one in found:
             bring_in(self._keeper.store, one)
         self._screen.keeping.tell_problems()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from dflash_core.errors import FormatError, KnobError
+from dflash_core.files import read_input
 from dflash_core.record import TurnLine, TurnRecord, assemble, lines
 from dflash_tui.branches import Branches, Node, new_id
 from dflash_tui.store.conversations import Card, Store
 
 VERSION = 1
+MOST_BYTES = 1 << 30  # of a file: thousands of long conversations with their records
 _LAST_SECOND = 253_402_300_799.0  # of the year 9999
 
 
@@ -78,6 +81,15 @@ def from_json(data: bytes) -> list[Whole]:
     except (msgspec.MsgspecError, KnobError, RecursionError) as error:
         raise FormatError(f"not an export of conversations: {error}") from None
     return [_checked(one, place) for place, one in enumerate(file.conversations)]
+
+
+def from_file(path: Path) -> list[Whole]:
+    """The conversations of a file. Raises FormatError, which names it; OSError where it cannot be read."""
+    data = read_input(path, MOST_BYTES)
+    try:
+        return from_json(data)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
 
 
 def _checked(one: _Conversation, place: int) -> Whole:
