@@ -19,7 +19,8 @@ from dflash_core.memory import Ledger
 from dflash_core.turn_check import TurnCheck, check_loaded, check_start
 
 VERSION = 1
-MOST_BYTES = 256 * 2**20  # of a trace or a packed turn, unpacked: a few kilobytes make gigabytes of zeros
+FREE_BYTES = 64 * 2**20
+MOST_RATIO = 32  # turns pack to a half or a sixth; gzip makes a thousandth of zeros
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="line"):
@@ -217,6 +218,11 @@ class _Growing:
         return TurnRecord(self._start, tuple(self._pieces), end.report, self._texts, rest, self._ended)
 
 
+def most_unpacked(packed: int) -> int:
+    """To how many bytes so many packed ones may unpack: a few kilobytes must not become gigabytes, a long turn may."""
+    return max(FREE_BYTES, MOST_RATIO * packed)
+
+
 def pack(record: TurnRecord) -> bytes:
     """A record in little space, for a store."""
     head = b"%d\n" % VERSION
@@ -229,13 +235,13 @@ def unpack(data: bytes) -> TurnRecord:
     head, _, body = data.partition(b"\n")
     if head != b"%d" % VERSION:
         raise FormatError(f"a turn's record of version {head[:20].decode(errors='replace')!r}, expected {VERSION}")
-    unpacker = zlib.decompressobj()
+    unpacker, most = zlib.decompressobj(), most_unpacked(len(body))
     try:
-        text = unpacker.decompress(body, MOST_BYTES)
+        text = unpacker.decompress(body, most)
     except zlib.error as error:
         raise FormatError(f"a turn's record that does not unpack: {error}") from None
     if not unpacker.eof:
-        raise FormatError(f"a turn's record that does not unpack: it is cut off, or longer than {MOST_BYTES:,} bytes")
+        raise FormatError(f"a turn's record that does not unpack: it is cut off, or longer than {most:,} bytes")
     kept = [line for line in map(decode, text.split(b"\n")) if not isinstance(line, Loaded)]
     records = list(assemble(kept))
     if len(records) != 1:

@@ -16,7 +16,17 @@ import msgspec
 
 from dflash_core.errors import DFlashError, FormatError, InputError
 from dflash_core.files import open_input, open_output
-from dflash_core.record import MOST_BYTES, VERSION, Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
+from dflash_core.record import (
+    VERSION,
+    Line,
+    Loaded,
+    TurnLine,
+    TurnRecord,
+    assemble,
+    decode,
+    encode,
+    most_unpacked,
+)
 
 GZIP = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's number for its largest window inside a gzip frame
@@ -188,10 +198,11 @@ class _Reader:
                     yield from others[:-1]
                     left, waiting = [others[-1]], 0
                 waiting += len(left[-1])
-                if waiting > MOST_LINE or unpacked > MOST_BYTES:
-                    what = f"line {self.number + 1} is" if waiting > MOST_LINE else "it unpacks to"
-                    most = MOST_LINE if waiting > MOST_LINE else MOST_BYTES
-                    self.problem = f"{what} more than {most:,} bytes, the limit"
+                if waiting > MOST_LINE:
+                    self.problem = f"line {self.number + 1} has more than {MOST_LINE:,} bytes, the limit"
+                    return
+                if unpacked > (most := most_unpacked(file.tell())):
+                    self.problem = f"it unpacks to more than {most:,} bytes, the limit for {file.tell():,} packed ones"
                     return
         if waiting:
             self.problem = "it is cut off"

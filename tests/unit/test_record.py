@@ -90,9 +90,9 @@ def test_what_is_no_packed_record(monkeypatch: pytest.MonkeyPatch) -> None:
         unpack(packed.replace(b"%d\n" % VERSION, b"2\n", 1))
     with pytest.raises(FormatError, match="does not unpack"):
         unpack(packed[:-9])
-    bomb = zlib.compress(bytes(record_module.MOST_BYTES // 64))
-    monkeypatch.setattr(record_module, "MOST_BYTES", record_module.MOST_BYTES // 128)
-    with pytest.raises(FormatError, match="does not unpack: it is cut off, or longer than 2,097,152 bytes"):
+    bomb = zlib.compress(bytes(4_000_000))
+    monkeypatch.setattr(record_module, "FREE_BYTES", 2_000_000)
+    with pytest.raises(FormatError, match="does not unpack: it is cut off, or longer than 2,000,000 bytes"):
         unpack(b"%d\n" % VERSION + bomb)
     twice = b"\n".join(map(encode, [*lines(turn_of(STEPS)), *lines(turn_of(STEPS))]))
     for body in (b"{}", encode(STEPS_LINE), b"[" * 100_000, twice):

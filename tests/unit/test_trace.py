@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dflash_core import trace as trace_module
 from dflash_core.events import PrefillEvent
 from dflash_core.memory import Ledger, Owner
-from dflash_core.record import Line, Loaded, Step, assemble, encode, lines
+from dflash_core.record import Line, Loaded, Step, assemble, encode, lines, pack, unpack
 from dflash_core.trace import HEADER, Trace, TraceError, TraceWriter, read_trace
 from support.turns import step_of, turn_of
 
@@ -164,19 +163,30 @@ def bomb(path: Path, line: bytes, times: int) -> Path:
 
 def test_a_line_without_end_is_not_followed(path: Path) -> None:
     bomb(path, bytes(1000), 400_000)
-    with pytest.raises(TraceError, match="line 2 is more than 33,554,432 bytes, the limit"):
+    with pytest.raises(TraceError, match="line 2 has more than 33,554,432 bytes, the limit"):
         read_trace(path)
 
 
 def test_lines_without_end_are_not_followed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "MOST_BYTES", 2_000_000)
+    monkeypatch.setattr("dflash_core.record.FREE_BYTES", 2_000_000)
     bomb(path, encode(LOADED) + b"\n", 30_000)
-    with pytest.raises(TraceError, match="no turn in this trace: it unpacks to more than 2,000,000 bytes, the limit"):
+    with pytest.raises(
+        TraceError, match="no turn in this trace: it unpacks to more than 2,000,000 bytes, the limit for "
+    ):
         read_trace(path)
     bomb(path, b"".join(encode(line) + b"\n" for line in lines(turn_of([step_of()]))), 2_000)
     trace = read_trace(path)
     assert trace.turns, "what stands before the limit is shown"
-    assert "is incomplete: it unpacks to more than 2,000,000 bytes, the limit; shown is what" in trace.problem
+    assert "is incomplete: it unpacks to more than 2,000,000 bytes, the limit for " in trace.problem
+
+
+def test_a_long_trace_is_not_cut(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sound ones pack so much less that they may be of any length."""
+    monkeypatch.setattr("dflash_core.record.FREE_BYTES", 0)
+    write(path, turns=3, steps=2)
+    trace = read_trace(path)
+    assert trace.problem == ""
+    assert [unpack(pack(turn)) for turn in trace.turns] == list(trace.turns)
 
 
 def test_lines_that_do_not_fit_end_the_trace_there(path: Path) -> None:
