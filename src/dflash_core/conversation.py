@@ -344,8 +344,15 @@ class Conversation:
         replaces: Message | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> Turn:
-        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking)
         room = self.engine.context_length
+        # Of megabytes a template makes its own trouble, and they need not be tokenised. It may trim a message.
+        text = messages[-1].content
+        if len(text) >= room and (least := self.tokenizer.least(text.strip())) >= room:
+            raise ContextError(
+                f"the message has {least:,} tokens at the very least and the context holds {room:,}, one of them for "
+                "the answer; shorten the message"
+            )
+        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking)
         if len(prompt.ids) >= room:
             raise ContextError(
                 f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {room:,}, "

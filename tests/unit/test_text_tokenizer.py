@@ -55,6 +55,13 @@ def test_plain_encoding_never_gives_a_special_token_and_loses_nothing(text: str)
 
 
 @settings(deadline=None, max_examples=400)
+@given(WITH_SPECIALS | st.sampled_from(NAMES).map(lambda name: 50 * name))
+def test_no_text_has_fewer_tokens_than_the_least(text: str) -> None:
+    assert TINY.least(text) <= min(len(TINY.encode(text)), len(TINY.encode(text, special=False)))
+    assert bool(TINY.least(text)) == bool(text)
+
+
+@settings(deadline=None, max_examples=400)
 @given(st.sampled_from(sorted(PRE_TOKENIZERS)), TEXT)
 @example("qwen2", "<think>")
 def test_splits_are_those_of_the_regular_expression(pre: str, text: str) -> None:

@@ -95,6 +95,8 @@ class Tokenizer:
         # A single byte stays ordinary even where a key calls it an end token: text cannot do without it.
         ordinary = {token: id for id, token in enumerate(tokens) if id not in odd or token in _BYTE}
         self._bpe = _build_bpe(ordinary, merges, pre)
+        # Letters of an ordinary token are bytes; the name of a special one is text.
+        self._longest = max(1, *map(len, tokens), *(len(name.encode(errors="replace")) for name in self.special))
         # Every turn encodes the whole conversation anew; the messages of the earlier turns come from here.
         self._encode_plain = functools.lru_cache(maxsize=512)(self._merge)
 
@@ -151,6 +153,10 @@ class Tokenizer:
                 start = match.end()
         if start < len(text):
             yield text[start:]
+
+    def least(self, text: str) -> int:
+        """A number of tokens below which no tokenisation of `text` can be; found without tokenising it."""
+        return -(-len(text.encode(errors="replace")) // self._longest)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The ids of `text`. With `special=False`, names of special tokens are ordinary text."""
