@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dflash_core.errors import DFlashError, FormatError
-from dflash_core.events import StepEvent, StepTree
+from dflash_core.errors import DFlashError, FormatError, KnobError
+from dflash_core.events import StepEvent, StepTree, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.lab import plain, whatif
 from dflash_core.lab.cost import StepCosts
@@ -26,6 +26,7 @@ from dflash_core.trace import HEADER, Trace, TraceError, read_trace
 from dflash_core.turn_check import check_report, check_step
 from dflash_core.turns import Turns
 from dflash_tui import deltas, plain_speeds, speeds
+from dflash_tui.commands.ask import figures
 from dflash_tui.commands.replay import summary
 from dflash_tui.meter import Meter
 from dflash_tui.replay import ReplaySession, reported
@@ -58,30 +59,30 @@ def write(path: Path, told: list[dict[str, Any]]) -> Path:
 
 
 def mutate(rng: random.Random, told: list[dict[str, Any]]) -> None:
-    """Change one thing: a value, the length of a list, a key, a line."""
+    """Change one thing: a line, or a part of one."""
     at = rng.randrange(len(told))
-    if rng.random() < 0.1:
-        change = rng.randrange(3)
-        if change == 0:
-            del told[at]
-        else:
-            told.insert(rng.randrange(len(told)), told[at] if change == 1 else told.pop(at))
-        return
-    place: Any = told[at]
-    while True:
-        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-        if not keys:
-            return
+    if rng.random() > 0.1:
+        change(rng, told[at])
+    elif (how := rng.randrange(3)) == 0:
+        del told[at]
+    else:
+        told.insert(rng.randrange(len(told)), told[at] if how == 1 else told.pop(at))
+
+
+def change(rng: random.Random, place: Any) -> None:
+    """Change one value in an object of JSON, the length of a list, or a key."""
+    while keys := list(place) if isinstance(place, dict) else list(range(len(place))):
         key = rng.choice(keys)
-        if isinstance(place[key], (dict, list)) and rng.random() < 0.85:
-            place = place[key]
+        value = place[key]
+        if isinstance(value, (dict, list)) and rng.random() < 0.85:
+            place = value
             continue
-        change = rng.random()
-        if change < 0.15:
+        how = rng.random()
+        if how < 0.15:
             del place[key]
-        elif change < 0.3 and isinstance(place, list):
-            place.insert(rng.choice(keys), place[key])
-        elif isinstance(place[key], (int, float)) and abs(place[key]) < 1e300 and change < 0.5:
+        elif how < 0.3 and isinstance(place, list):
+            place.insert(rng.choice(keys), value)
+        elif isinstance(value, (int, float)) and abs(value) < 1e300 and how < 0.5:
             place[key] *= rng.choice([-1, 2, 0.5, 1e-300, 1e300, 1.0])
         else:
             place[key] = rng.choice(FORGED)
@@ -93,18 +94,18 @@ def look_at(trace: Trace) -> None:
     session = ReplaySession(trace, Path("a.trace"))
     memory.drawn(session.ledger(), 40)
     session.context_used()
-    json.dumps(summary(trace))
+    json.dumps(summary(trace), allow_nan=False)
     for record in map(reported, trace.turns):
         speed = plain.of_turn(record)
         if speed is not None:
             plain_speeds.when(speed.taken, datetime.now(UTC))
         meter = Meter.of(record)
-        figures = [stats.of_meter(meter, None, speed, running=True)]
+        shown = [stats.of_meter(meter, None, speed, running=True)]
         if record.report is not None:
-            figures.append(stats.of_turn(record, record.report, speed))
-        for figure in figures:
+            shown.append(stats.of_turn(record, record.report, speed))
+        for one in shown:
             for width in (24, 90):
-                stats.drawn(figure, width)
+                stats.drawn(one, width)
         speeds.course(record)
         scrubber.spark([float(len(step.tokens)) for step in record.steps], 40)
         deltas.measured(record)
@@ -153,6 +154,36 @@ def test_mutants_are_refused_or_shown(tmp_path: Path) -> None:
         seen["cut" if trace.problem else "whole"] += 1
         try:
             look_at(trace)
+        except Exception as error:
+            pytest.fail(f"seed {seed}: {error!r}")
+    assert min(seen.values()) > MUTANTS // 20, seen
+
+
+def test_mutated_reports_are_refused_or_shown() -> None:
+    """As they come in beside messages, without the record of the turn."""
+    seen = {"not one": 0, "refused": 0, "shown": 0}
+    report = turn_of(STEPS, thinking_steps=2).report
+    for seed in range(MUTANTS):
+        rng = random.Random(seed)
+        told = json.loads(msgspec.json.encode(report))
+        for _ in range(rng.choice([1, 1, 2])):
+            change(rng, told)
+        try:
+            found = msgspec.json.decode(json.dumps(told), type=TurnReport)
+        except (msgspec.MsgspecError, KnobError):
+            seen["not one"] += 1
+            continue
+        try:
+            check_report(found)
+        except FormatError:
+            seen["refused"] += 1
+            continue
+        seen["shown"] += 1
+        try:
+            figures(found)
+            json.dumps(found.to_json(), allow_nan=False)
+            for width in (24, 90):
+                stats.drawn(stats.of_meter(Meter(), found, None, running=False), width)
         except Exception as error:
             pytest.fail(f"seed {seed}: {error!r}")
     assert min(seen.values()) > MUTANTS // 20, seen
