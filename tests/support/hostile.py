@@ -7,12 +7,10 @@ import re
 import sys
 import threading
 import tty
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from dflash_tui.cli import main
 
 SEEN = "hostile"  # a door that shows the text shows this word of it
 MARKUP = "[@click=app.quit]quit[/]"
@@ -38,8 +36,8 @@ def assert_harmless(data: bytes, *, seen: int = 1) -> None:
     assert "\x1b[2J" not in text.partition(SEEN)[2]
 
 
-def on_a_terminal(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, bytes]:
-    """Run a command line with both outputs on a terminal: its exit code, and every byte that the terminal got."""
+def on_a_terminal(run: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> tuple[int, bytes]:
+    """Run something with both outputs on a terminal: its exit code, and every byte that the terminal got."""
     master, slave = os.openpty()
     tty.setraw(slave)  # no translation of line ends
     parts: list[bytes] = []
@@ -61,7 +59,7 @@ def on_a_terminal(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> 
             patch.setattr(sys, "stdout", stream)
             patch.setattr(sys, "stderr", stream)
             try:
-                code = main(arguments)
+                code = run()
             except SystemExit as error:  # argparse
                 code = int(error.code or 0)
     finally:

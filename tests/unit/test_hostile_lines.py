@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,9 @@ from dflash_core.clean import LINE
 from dflash_core.record import lines, pack
 from dflash_core.trace import TraceWriter
 from dflash_tui.branches import Branches, Node
+from dflash_tui.cli import main
+from dflash_tui.commands import ask
+from dflash_tui.commands.output import Notes
 from dflash_tui.log import log_file
 from dflash_tui.store import Card, Store
 from dflash_tui.store.exchange import Whole, to_json
@@ -251,10 +254,37 @@ DOORS |= {f"exported_{kind}": (lambda home, kind=kind: exported(home, kind), 0) 
 @pytest.mark.parametrize("door", DOORS)
 def test_nothing_that_a_terminal_obeys(door: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words, expected = DOORS[door]
-    code, data = on_a_terminal(["--verbose", *words(home)], monkeypatch)
+    code, data = on_a_terminal(lambda: main(["--verbose", *words(home)]), monkeypatch)
     assert code == expected, data
     assert_harmless(data)
     if code and not data.startswith(b"usage"):
         [line] = re.findall("dflash-tui: .*", data.decode())
         assert len(line) <= LINE
     assert_harmless(log_file().read_bytes() if log_file().exists() else b"", seen=0)
+
+
+class Turn:
+    """An answer that comes a character at a time."""
+
+    def __init__(self) -> None:
+        self.text = self.thinking = ""
+
+    def __iter__(self) -> Iterator[None]:
+        for character in HOSTILE:
+            self.thinking += character
+            yield
+        for character in HOSTILE:
+            self.text += character
+            yield
+
+    def stop(self) -> None: ...
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_an_answer_on_a_terminal(monkeypatch: pytest.MonkeyPatch, lines: bool) -> None:
+    def run() -> int:
+        return int(ask._answer(Turn(), Notes(plain=lines), quiet=False, lines=lines))  # type: ignore[arg-type]
+
+    code, data = on_a_terminal(run, monkeypatch)
+    assert code == 0
+    assert_harmless(data, seen=lines + 1)
