@@ -53,7 +53,10 @@ def escaped(json: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """`text` with a question mark for each half of a surrogate pair, which no file, database or tokenizer takes."""
+    """`text` with a question mark for each half of a surrogate pair, which no file, database or tokenizer takes.
+
+    Such halves stand for the bytes of names of files, and of words of a command line, that are not UTF-8.
+    """
     return text.encode(errors="replace").decode()
 
 

@@ -24,7 +24,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import TextArea
 
-from dflash_core.clean import lines
+from dflash_core.clean import encodable, lines
 from dflash_core.knobs import Knobs
 from dflash_tui.commands.output import write_err
 from dflash_tui.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
@@ -298,7 +298,7 @@ class DFlashApp(App[int]):
 def _name(request: LoadRequest) -> str:
     if request.target is None:
         return "demo pair"
-    return request.target.name + (f" + {request.draft.name}" if request.draft else "")
+    return encodable(request.target.name + (f" + {request.draft.name}" if request.draft else ""))
 
 
 def share_the_interpreter() -> None:

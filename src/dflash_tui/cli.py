@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
-from dflash_core.clean import one_line
+from dflash_core.clean import encodable, one_line
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_core.trace import tracing
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # How long Textual waits after Esc for the rest of a key: its own 100 ms turn a held Alt+K, 30 a second, into text.
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args = _text(parser.parse_args(argv))
     config = _config(parser, args)
     settings = config.settings
     request = LoadRequest(
@@ -122,6 +122,16 @@ def build_parser() -> argparse.ArgumentParser:
         _add_global_options(sub, after_command=True)
         one.options(sub)
     return parser
+
+
+def _text(args: argparse.Namespace) -> argparse.Namespace:
+    """Words that are not UTF-8 become text that can be kept and shown; paths stay as they are."""
+    for name, value in vars(args).items():
+        if isinstance(value, str):
+            setattr(args, name, encodable(value))
+        elif isinstance(value, list):
+            setattr(args, name, [encodable(one) if isinstance(one, str) else one for one in value])
+    return args
 
 
 def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool = False) -> None:

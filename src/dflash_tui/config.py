@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_tui.toml_file import TomlError, line_of, read_toml
@@ -129,6 +130,8 @@ def remember(name: str, value: str | bool | Path, path: Path | None = None) -> N
     """Write one plain setting into the user's file and leave the rest of it as it stands. Raises ConfigError."""
     path = path or user_file()
     value = value.absolute() if isinstance(value, Path) else value
+    if encodable(str(value)) != str(value):  # no TOML holds it
+        raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
     shown = "true" if value is True else "false" if value is False else quoted(str(value))
     line = f"{name} = {shown}\n"
     try:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import torch
 
+from dflash_core.clean import encodable
 from dflash_core.conversation import Conversation, Models
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
@@ -96,13 +97,13 @@ def title_of(request: LoadRequest) -> str:
     """What the loaded pair is called."""
     if request.target is None:
         return "demo pair"
-    return request.target.stem + (f" + {request.draft.stem}" if request.draft else "")
+    return encodable(request.target.stem + (f" + {request.draft.stem}" if request.draft else ""))
 
 
 def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> None:
     """Name the turns of a conversation by their models, and let those who asked for it watch them."""
-    target = request.target.name if request.target else "demo target"
-    draft = request.draft.name if request.draft else "" if request.target else "demo drafter"
+    target = encodable(request.target.name) if request.target else "demo target"
+    draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
     conversation.models = Models(target, draft, engine.backend.draft_block)
     conversation.watchers += request.watchers
     for watcher in request.watchers:

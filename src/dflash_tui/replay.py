@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from dflash_core.clean import encodable
 from dflash_core.conversation import Message
 from dflash_core.errors import DFlashError
 from dflash_core.events import PartTotals, Piece, TurnReport, turn_stats
@@ -114,7 +115,7 @@ class ReplaySession:
     def __init__(self, trace: Trace, path: Path) -> None:
         first, loaded = trace.turns[0].start, trace.loaded
         self.conversation = ReplayConversation([reported(record) for record in trace.turns])
-        self.title = f"replay of {path.name}: {loaded.title if loaded else first.target}"
+        self.title = f"replay of {encodable(path.name)}: {loaded.title if loaded else first.target}"
         self.context_length = loaded.context_length if loaded else 0
         self.notes = (trace.problem,) if trace.problem else ()
         self.knobs = first.knobs

@@ -64,9 +64,6 @@ class TestPrompt:
     def test_a_terminal_without_words_is_no_prompt(self) -> None:
         assert self.read([], None) == ""
 
-    def test_words_that_are_not_text_are_made_text(self) -> None:
-        assert self.read(["caf\udce9"], None) == "caf?"
-
     def test_words_do_not_wait_for_a_pipe_that_stays_silent(self) -> None:
         reading, writing = os.pipe()
         started = time.monotonic()

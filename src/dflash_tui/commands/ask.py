@@ -28,8 +28,7 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
     has something to say at once: many callers leave one open that never will. Raises ContextError where it goes on
     and on.
     """
-    # Arguments that were not text in the locale's encoding arrive as lone surrogates, which nothing can tokenize.
-    text = " ".join(word for word in words if word != "-").encode(errors="replace").decode()
+    text = " ".join(word for word in words if word != "-")
     wait = not text or "-" in words
     if stdin.isatty() and "-" not in words:
         return text
