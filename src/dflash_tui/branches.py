@@ -43,7 +43,8 @@ class Branches:
         self._visited: dict[str | None, str] = {}  # the child by which the present path last left a node
         self.leaf: str | None = None
         for node in nodes:
-            self.add(node)
+            self._put(node)
+        self._visit_newest()
         if leaf in self._nodes:
             self.go(leaf)
 
@@ -85,13 +86,36 @@ class Branches:
         return tuple(self._children[id])
 
     def add(self, node: Node) -> None:
-        """Put a node behind its parent and go there. One whose parent is lost opens a branch of its own."""
+        """Put a node behind its parent and go there. One whose parent is lost opens a branch of its own.
+
+        Raises ValueError for an id that is there already.
+        """
+        on_path = node.parent == self.leaf
+        id = self._put(node)
+        if on_path:
+            self._visited[node.parent], self.leaf = id, id
+        else:
+            self.go(id)
+
+    def _put(self, node: Node) -> str:
+        if node.id in self._nodes:
+            raise ValueError(f"two messages are called {node.id!r}")
         if node.parent not in self._children:
             node = replace(node, parent=None)
         self._nodes[node.id] = node
         self._children[node.parent].append(node.id)
         self._children[node.id] = []
-        self.go(node.id)
+        return node.id
+
+    def _visit_newest(self) -> None:
+        """Stand where going to each node in the order of writing ends, in one pass over them."""
+        newest: dict[str | None, int] = {}  # the place of the newest node at or below a node
+        for place, node in reversed(list(enumerate(self._nodes.values()))):
+            below = newest.setdefault(node.id, place)
+            if below > newest.get(node.parent, -1):
+                newest[node.parent] = below
+                self._visited[node.parent] = node.id
+        self.leaf = next(reversed(self._nodes), None)
 
     def take(self, id: str) -> None:
         """Take out a node that nothing follows; the path then ends with its parent."""

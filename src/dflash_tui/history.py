@@ -7,6 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from dflash_core.clean import encodable
+
 KEEP = 1000
 KEEP_CHARACTERS = 1_000_000  # of pasted files, far fewer prompts are kept
 
@@ -106,9 +108,9 @@ def _prompt(line: str) -> str | None:
     """None for a line that is none: one torn by a crash costs that line only."""
     try:
         prompt = json.loads(line)["prompt"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return prompt if isinstance(prompt, str) else None
+    return encodable(prompt) if isinstance(prompt, str) else None
 
 
 def _newest(entries: Sequence[str]) -> list[str]:

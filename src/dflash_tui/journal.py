@@ -22,6 +22,7 @@ from dflash_core.clean import encodable
 from dflash_core.errors import FormatError
 from dflash_core.record import Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
 from dflash_tui.branches import new_id
+from dflash_tui.parse import parse
 
 
 class Typed(msgspec.Struct, frozen=True):
@@ -40,6 +41,10 @@ class Place(msgspec.Struct, frozen=True):
     prompt: str
     parent: str | None = None
     model: str = ""
+
+
+_TYPED = msgspec.json.Decoder(Typed)
+_PLACE = msgspec.json.Decoder(Place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +198,8 @@ def _take(lock: Path) -> Iterator[Left]:
 
 def _read_typed(path: Path) -> Typed:
     try:
-        return msgspec.json.decode(path.read_bytes().split(b"\n")[0], type=Typed)
-    except (OSError, msgspec.MsgspecError):
+        return parse(path.read_bytes().split(b"\n")[0], _TYPED)
+    except (OSError, FormatError):
         return Typed()
 
 
@@ -202,8 +207,10 @@ def _read_turn(path: Path) -> tuple[Place | None, TurnRecord | None]:
     """A turn up to its last whole line."""
     try:
         head, *rest = path.read_bytes().split(b"\n")
-        place = msgspec.json.decode(head, type=Place)
-    except (OSError, msgspec.MsgspecError):
+        place = parse(head, _PLACE)
+    except (OSError, FormatError):
+        return None, None
+    if not (place.conversation and place.question and place.answer):
         return None, None
     with contextlib.suppress(FormatError):
         return place, next(assemble(_whole(rest)), None)

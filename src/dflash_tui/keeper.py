@@ -16,7 +16,7 @@ from dflash_core.turns import Turns
 from dflash_tui.branches import Branches, Node, new_id
 from dflash_tui.journal import Journal, Left, Place
 from dflash_tui.session import ConversationLike, OnPrefill, TurnLike
-from dflash_tui.store import Card, Store, StoreError, title_of
+from dflash_tui.store import Card, Held, Store, StoreError, title_of
 from dflash_tui.store.exchange import Whole, whole
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ class Keeper:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.store = Store(folder)
-        self.journal = Journal(folder / "journal")
         self.model = ""
         self.card: Card | None = None
         self.branches = Branches()
+        self._packed: dict[str, bytes] = {}  # records of this conversation's turns, of those that ran here
+        self.store = Store(folder, self._held)
+        self.journal = Journal(folder / "journal")
         self._draft = ""
         self._waiting: list[str] = []
 
@@ -172,7 +173,8 @@ class Keeper:
             answer = Node("assistant", turn.text, question.id, turn.thinking, outcome, turn.report, place.answer)
             self._add(card, answer)
             if turn.record is not None:
-                self.store.keep(answer.id, conversation.turns.packed(-1))
+                self._packed[answer.id] = conversation.turns.packed(-1)
+                self.store.keep(answer.id, self._packed[answer.id])
             self.journal.finish()
 
         return KeptTurn(turn, ended)
@@ -180,18 +182,22 @@ class Keeper:
     def _add(self, card: Card, node: Node) -> None:
         self.branches.add(node)
         if not self.store.add(card.id, node):  # another app has deleted it meanwhile; what is on the screen stays
-            self.store.put(card, self.branches, {})
+            self.store.put(Held(card, self.branches, self._packed))
+
+    def _held(self) -> Held | None:
+        """The present conversation, for a file that has lost it."""
+        return Held(self.card, self.branches, dict(self._packed)) if self.card is not None else None
 
     # The present conversation
 
     def new(self) -> None:
         """Begin an empty conversation; the present one stays in the store."""
-        self.card, self.branches = None, Branches()
+        self.card, self.branches, self._packed = None, Branches(), {}
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation. Raises StoreError where it is gone."""
         card = self.store.find(conversation)
-        self.card, self.branches = card, self.store.branches(card.id)
+        self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
 
     def resume(self, conversation: ConversationLike) -> None:
         """Have the decoder go on from where the present path ends, with the messages and turns it had then."""

@@ -10,13 +10,13 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
-from dflash_core.record import TurnRecord
+from dflash_core.record import TurnRecord, pack
 from dflash_tui.app import DFlashApp
 from dflash_tui.branches import Branches, Node
 from dflash_tui.comparing import LOOK_BACK
 from dflash_tui.config import config_folder
 from dflash_tui.session import Loader, LoadRequest
-from dflash_tui.store import Card, Store
+from dflash_tui.store import Card, Held, Store
 from dflash_tui.widgets.params import GROUPS
 from dflash_tui.widgets.preset_row import PresetRow
 from support.turns import step_of, turn_of
@@ -319,7 +319,7 @@ async def test_a_long_conversation_is_there_before_its_comparisons(
         node = Node("assistant", f"answer {number}", branches.leaf, report=record.report)
         branches.add(node)
         records[node.id] = record
-    store.put(card, branches, records)
+    store.put(Held(card, branches, {message: pack(record) for message, record in records.items()}))
     read: list[str] = []
     threads: set[int] = set()
     fetch = Store.record

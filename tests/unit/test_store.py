@@ -227,7 +227,7 @@ def test_a_new_file_that_another_program_holds_is_waited_for(tmp_path: Path) -> 
 def test_a_file_held_for_too_long_gets_what_was_written_once_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dflash_tui.store.database.PATIENCE_S", 0.05)
+    monkeypatch.setattr("dflash_tui.store.connect.PATIENCE_S", 0.05)
     with locked(tmp_path, 0.5):
         store = Store(tmp_path)
         assert "locked" in store.problem()

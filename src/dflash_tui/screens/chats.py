@@ -126,8 +126,8 @@ class ChatsScreen(Screen[None]):
         entry, shown = self._entry, ""
         if entry is not None and not self.has_class("-narrow"):
             card = entry.card
-            path = self._keeping.keeper.store.branches(card.id).path
-            texts = [("❯ " if node.role == "user" else "") + node.content.strip("\n") for node in path]
+            ending = self._keeping.keeper.store.ending(card.id)
+            texts = [("❯ " if node.role == "user" else "") + node.content.strip("\n") for node in ending]
             shown = clean("\n\n".join([f"{card.model or 'no model'}, begun {_when(card.created)}", *texts]))
         self.query_one("#chats-preview", Static).update(Content(shown[-PREVIEW:]))
         self.query_one("#chats-beside", VerticalScroll).scroll_end(animate=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
@@ -23,6 +23,8 @@ from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen
 
+LOOK_S = 5.0  # between two looks at whether the file of conversations is still there
+
 
 class Keeping:
     """Between the screen's blocks and the keeper's tree: a block and its answers carry the ids of their messages."""
@@ -38,6 +40,7 @@ class Keeping:
 
     async def begin(self) -> None:
         """Give back unsent text, and offer a conversation that was cut off."""
+        self._screen.set_interval(LOOK_S, self._look)
         rescued = self.keeper.rescue()
         for text in rescued.texts[:-1]:  # of several apps: the arrow keys bring those back
             self._screen.past.add(text)
@@ -57,6 +60,11 @@ class Keeping:
                     self._screen.say("it is in the list of conversations: Ctrl+O")
 
             self._screen.app.push_screen(ConfirmScreen(question, "go on with it", "begin anew"), answered)
+
+    async def _look(self) -> None:
+        """Beside the app: the store may be waiting for another program."""
+        await asyncio.to_thread(self.keeper.store.look)
+        self.tell_problems()
 
     def tell_problems(self) -> None:
         """Say once what is wrong with the disk; where it takes no conversation, the rest follows from that."""
@@ -231,14 +239,15 @@ class Keeping:
         """Show the present path behind the message `since`, which is on the screen, and have the decoder resume it."""
         screen, path = self._screen, self.keeper.branches.path
         start = next((place + 1 for place, node in enumerate(path) if node.id == since), 0)
-        kept = {node.id for node in path[:start]}
+        kept, ids = {node.id for node in path[:start]}, {node.id for node in path}
         for block in list(screen.transcript.turns):
             if block.node not in kept:
                 await screen.transcript.take_away(block)
         questions = [node for node in path[start:] if node.role == "user"]
-        screen.transcript.past([_plain(self.keeper.branches.children(one.id), one, path) for one in questions[:-SHOWN]])
+        answers = {node.parent: node for node in path if node.role == "assistant"}
+        screen.transcript.past([_plain(one, answers.get(one.id)) for one in questions[:-SHOWN]])
         for question in questions[-SHOWN:]:
-            await self._restore(question)
+            await self._restore(question, ids)
         self._compare([answer for block in screen.transcript.turns for answer in block.answers])
         self._go_on()
 
@@ -272,9 +281,9 @@ class Keeping:
             self._screen.say(str(error))
             return None
 
-    async def _restore(self, question: Node) -> None:
-        """A turn of earlier, with every answer; the one on the path is open."""
-        branches, ids = self.keeper.branches, self.keeper.branches.path_ids
+    async def _restore(self, question: Node, ids: Set[str]) -> None:
+        """A turn of earlier, with every answer; the one that `ids` has, those of the path, is open."""
+        branches = self.keeper.branches
         block = await self._screen.transcript.add_turn(question.content)
         block.node, block.entered = question.id, True
         chosen = None
@@ -290,10 +299,9 @@ class Keeping:
         self._place(block)
 
 
-def _plain(answers: tuple[str, ...], question: Node, path: tuple[Node, ...]) -> str:
+def _plain(question: Node, answer: Node | None) -> str:
     """A turn as the transcript shows those of long ago."""
     parts = ["> " + question.content.replace("\n", "\n> ")]
-    for node in path:
-        if node.id in answers:
-            parts += [text.strip("\n") for text in (node.thinking, node.content) if text.strip()]
+    if answer is not None:
+        parts += [text.strip("\n") for text in (answer.thinking, answer.content) if text.strip()]
     return "\n\n".join(parts)

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from dflash_core.clean import encodable
-from dflash_core.errors import KnobError
-from dflash_core.events import TurnReport
-from dflash_core.record import TurnRecord, pack, unpack
-from dflash_tui.branches import Branches, Node, new_id
+from dflash_core.record import TurnRecord, unpack
+from dflash_tui.branches import Branches, Node
+from dflash_tui.store import rows
+from dflash_tui.store.card import LONGEST_TITLE, Card, short_title
 from dflash_tui.store.database import Database, StoreError
 
-TITLE = 60  # characters of a title that is made from a message
 EXCERPT = 80
-_REPORT = msgspec.json.Decoder(TurnReport)
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What a conversation is, apart from its messages. Times are seconds since 1970."""
-
-    title: str
-    system: str = ""
-    model: str = ""
-    id: str = field(default_factory=new_id)
-    created: float = field(default_factory=time.time)
-    updated: float = field(default_factory=time.time)
+TOLD_EVERY = 2000  # messages that are written between two calls of a progress
+Progress = Callable[[float], None]
+ENDING = 200  # messages at the end of a conversation that are shown beside the list
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +32,31 @@ class Entry:
     excerpt: str
 
 
-def title_of(prompt: str) -> str:
-    """A title from the first message: its first line, cut at a word."""
-    first = " ".join(next((line for line in prompt.splitlines() if line.strip()), "").split())
-    return first if len(first) <= TITLE else (first[:TITLE].rsplit(" ", 1)[0].rstrip(" ,;:") + "…")
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A conversation as the program holds it in memory. `records`: packed, by message."""
+
+    card: Card
+    branches: Branches
+    records: Mapping[str, bytes]
 
 
 class Store:
-    """Every conversation of the user. Usable from any thread; a failing disk does not stop it (see Database)."""
+    """Every conversation of the user. Usable from any thread; a failing disk does not stop it (see Database).
 
-    def __init__(self, folder: Path) -> None:
+    `holds` says what the program has in memory, for the case that the file is lost while it is open.
+    """
+
+    def __init__(self, folder: Path, holds: Callable[[], Held | None] = lambda: None) -> None:
         self._database = Database(folder / "conversations.db")
+
+        def renew(db: sqlite3.Connection) -> bool:
+            held = holds()
+            if held is not None:
+                _insert(db, held)
+            return held is not None
+
+        self._database.renew = renew
 
     @property
     def path(self) -> Path:
@@ -74,6 +76,10 @@ class Store:
         """What there is to say about the disk, once."""
         said, self._database.problem = self._database.problem, ""
         return said
+
+    def look(self) -> None:
+        """Notice that somebody has removed or replaced the file, and go on in the one at its place."""
+        self._database.look()
 
     def close(self) -> bool:
         """Close; False where something could not be kept."""
@@ -99,19 +105,12 @@ class Store:
         self._database.write(change)
         return there
 
-    def put(self, card: Card, branches: Branches, records: Mapping[str, TurnRecord]) -> None:
-        """A whole conversation at once, with the records of its answers by message; all of it or nothing."""
-        packed = {message: pack(record) for message, record in records.items()}
+    def put(self, held: Held, progress: Progress | None = None) -> None:
+        """A whole conversation at once; all of it or nothing. Messages that are there already stay as they are.
 
-        def change(db: sqlite3.Connection) -> None:
-            _insert_card(db, card)
-            for node in branches.nodes:
-                _insert_node(db, card.id, node)
-            for message, record in packed.items():
-                _insert_record(db, message, record)
-            _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", branches.leaf, card.id)
-
-        self._database.write(change)
+        `progress` gets the share of the messages that are written. Raises StoreError for a text that is too large.
+        """
+        self._database.write(lambda db: _insert(db, held, progress))
 
     def take(self, conversation: str, message: str) -> None:
         """Take out a message that nothing follows; the conversation then ends with its parent."""
@@ -133,7 +132,7 @@ class Store:
 
     def rename(self, conversation: str, title: str) -> None:
         """Raises StoreError for an empty title."""
-        title = " ".join(encodable(title).split())
+        title = short_title(title)
         if not title:
             raise StoreError("a conversation needs a title; the old one stays")
         self._database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
@@ -150,6 +149,7 @@ class Store:
         A word finds what begins with it, accents and case apart; where that finds nothing, the text is looked for
         anywhere, inside words too.
         """
+        search = encodable(search)
         words = re.findall(r"\w+", search)
         if not search.strip():
             return self._database.read(lambda db: _entries(db, _ALL, ()))
@@ -161,10 +161,16 @@ class Store:
         return self._database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
 
     def find(self, name: str) -> Card:
-        """The conversation whose id begins with `name`. Raises StoreError where that is none, or several."""
-        query = f"{_CARDS} WHERE substr(id, 1, ?) = ? LIMIT 3"
-        cards = [_card(row) for row in self._database.read(lambda db: db.execute(query, (len(name), name)).fetchall())]
-        if not name or not cards:
+        """The conversation of that id, or the one whose id begins so. Raises StoreError: there is none, or several."""
+        name = encodable(name)
+
+        def query(db: sqlite3.Connection) -> list[Card]:
+            exact = db.execute(f"{_CARDS} WHERE id = ?", (name,)).fetchall()
+            begin = "WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
+            return [rows.card(row) for row in exact or db.execute(f"{_CARDS} {begin}", (len(name), name, name))]
+
+        cards = self._database.read(query)
+        if not cards:
             raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
             raise StoreError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
@@ -173,24 +179,30 @@ class Store:
     def branches(self, conversation: str) -> Branches:
         """The messages of a conversation, and where it stands."""
 
-        def query(db: sqlite3.Connection) -> tuple[Sequence[sqlite3.Row], str | None]:
-            rows = db.execute(f"{_MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
+        def query(db: sqlite3.Connection) -> Branches:
+            found = db.execute(f"{_MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
             leaf = db.execute("SELECT leaf FROM conversation WHERE id = ?", (conversation,)).fetchone()
-            return rows, leaf[0] if leaf else None
+            return rows.branches(found, leaf[0] if leaf else None)
 
-        rows, leaf = self._database.read(query)
-        return Branches(map(_node, rows), leaf)
+        return self._database.read(query)
 
-    def has(self, id: str) -> bool:
-        """Whether a conversation or message is here."""
+    def ending(self, conversation: str) -> Sequence[Node]:
+        """The last messages of the branch that a conversation stands on; the time it takes is that of ENDING."""
+
+        def query(db: sqlite3.Connection) -> list[Node]:
+            return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
+
+        return self._database.read(query)
+
+    def has(self, *ids: str) -> bool:
+        """Whether a conversation or message of one of these ids is here."""
         query = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM conversation WHERE id = ?1"
-        return self._database.read(lambda db: db.execute(query, (id,)).fetchone()) is not None
+        return self._database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
 
     def recorded(self, conversation: str) -> Sequence[str]:
         """The answers of a conversation whose turns have a record, in the order of writing."""
         query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
-        rows = self._database.read_large(lambda db: db.execute(query, (conversation,)).fetchall())
-        return [id for (id,) in rows]
+        return self._database.read_large(lambda db: [rows.text(id) for (id,) in db.execute(query, (conversation,))])
 
     def turn(self, message: str) -> TurnRecord:
         """The record of the turn that `message` is the answer of. Raises StoreError where it is gone, FormatError."""
@@ -202,21 +214,36 @@ class Store:
     def record(self, message: str) -> TurnRecord | None:
         """The record of the turn that `message` is the answer of, where there is one. Raises FormatError."""
         query = "SELECT record FROM turn WHERE message = ?"
-        rows = self._database.read_large(lambda db: db.execute(query, (message,)).fetchall())
-        return unpack(rows[-1][0]) if rows else None
+        kept = self._database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
+        return unpack(kept[-1]) if kept else None
 
 
-_CARDS = "SELECT title, system, model, id, created, updated FROM conversation"
+_TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions took in titles of any length
+_CARDS = f"SELECT {_TITLE}, system, model, id, created, updated FROM conversation"
 _MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created FROM message"
 
+# From the leaf upwards. A leaf that is no message of the conversation counts as its newest one.
+_ENDING = """
+WITH RECURSIVE up (role, content, parent, thinking, outcome, report, id, created, conversation, height) AS (
+    SELECT role, content, parent, thinking, outcome, NULL, id, created, conversation, 1
+    FROM message WHERE id = coalesce(
+        (SELECT id FROM message WHERE id = (SELECT leaf FROM conversation WHERE id = ?1) AND conversation = ?1),
+        (SELECT id FROM message WHERE conversation = ?1 ORDER BY number DESC LIMIT 1))
+    UNION ALL
+    SELECT m.role, m.content, m.parent, m.thinking, m.outcome, NULL, m.id, m.created, m.conversation, up.height + 1
+    FROM up JOIN message m ON m.id = up.parent AND m.conversation = up.conversation LIMIT ?2
+) SELECT role, content, parent, thinking, outcome, report, id, created FROM up ORDER BY height
+"""
+
 _LIST = """
-SELECT c.title, c.system, c.model, c.id, c.created, c.updated,
+SELECT {title}, c.system, c.model, c.id, c.created, c.updated,
        (SELECT count(*) FROM message WHERE conversation = c.id), {excerpt}
 FROM conversation c {where} ORDER BY c.updated DESC, c.number DESC
 """
 _LAST = "(SELECT substr(content, 1, 400) FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1)"
-_ALL = _LIST.format(excerpt=_LAST, where="")
+_ALL = _LIST.format(title=_TITLE, excerpt=_LAST, where="")
 _FOUND = _LIST.format(
+    title=_TITLE,
     excerpt=f"coalesce((SELECT content FROM message WHERE number = found.number), {_LAST})",
     where="""JOIN (
         SELECT conversation, max(number) AS number FROM (
@@ -234,16 +261,28 @@ _ANYWHERE = _FOUND.format(
 )
 
 
+def _insert(db: sqlite3.Connection, held: Held, progress: Progress | None = None) -> None:
+    _insert_card(db, held.card)
+    nodes = held.branches.nodes
+    for place, node in enumerate(nodes):
+        _insert_node(db, held.card.id, node)
+        if progress is not None and place % TOLD_EVERY == 0:
+            progress(place / len(nodes))
+    for message, record in held.records.items():
+        _insert_record(db, message, record)
+    _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", held.branches.leaf, held.card.id)
+
+
 def _insert_card(db: sqlite3.Connection, card: Card) -> None:
-    row = (card.id, encodable(card.title), encodable(card.system), card.model, card.created, card.updated)
+    row = (card.id, *map(encodable, (card.title, card.system, card.model)), card.created, card.updated)
     columns = "id, title, system, model, created, updated"
     db.execute(f"INSERT INTO conversation ({columns}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", row)
 
 
 def _insert_node(db: sqlite3.Connection, conversation: str, node: Node) -> None:
     report = msgspec.json.encode(node.report).decode() if node.report is not None else None
-    texts = (encodable(node.content), encodable(node.thinking))
-    row = (node.id, conversation, node.parent, node.role, *texts, node.outcome, node.created, report)
+    texts = map(encodable, (node.content, node.thinking, node.outcome))
+    row = (node.id, conversation, node.parent, node.role, *texts, node.created, report)
     columns = "id, conversation, parent, role, content, thinking, outcome, created, report"
     marks = ", ".join("?" * len(row))
     db.execute(f"INSERT INTO message ({columns}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING", row)
@@ -259,25 +298,11 @@ def _run(db: sqlite3.Connection, statement: str, *values: str | None) -> None:
 
 
 def _entries(db: sqlite3.Connection, query: str, values: Sequence[str], word: str = "") -> list[Entry]:
-    return [Entry(_card(row), row[6], excerpt(row[7] or "", word)) for row in db.execute(query, values)]
-
-
-def _card(row: Sequence[str | float]) -> Card:
-    title, system, model, id, created, updated = row[:6]
-    return Card(str(title), str(system), str(model), str(id), float(created), float(updated))
-
-
-def _node(row: sqlite3.Row) -> Node:
-    role, content, parent, thinking, outcome, report, id, created = row
-    return Node(role, content, parent, thinking, outcome, _report(report), id, created)
-
-
-def _report(text: str | None) -> TurnReport | None:
-    """A report that cannot be read costs only the figures under an answer."""
-    try:
-        return _REPORT.decode(text) if text else None
-    except (msgspec.MsgspecError, KnobError):
-        return None
+    entries = []
+    for row in db.execute(query, values):
+        count, shown = rows.whole_number(row[6]), rows.text_or_none(row[7]) or ""
+        entries.append(Entry(rows.card(row), count, excerpt(shown, word)))
+    return entries
 
 
 def excerpt(text: str, word: str) -> str:

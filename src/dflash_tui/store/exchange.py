@@ -10,15 +10,19 @@ from typing import Literal
 
 import msgspec
 
-from dflash_core.errors import FormatError, KnobError
+from dflash_core.errors import FormatError
 from dflash_core.files import read_input
-from dflash_core.record import TurnLine, TurnRecord, assemble, lines
+from dflash_core.record import TurnLine, TurnRecord, assemble, lines, pack
 from dflash_tui.branches import Branches, Node, new_id
-from dflash_tui.store.conversations import Card, Store
+from dflash_tui.parse import parse
+from dflash_tui.store.card import Card, short_title, title_of
+from dflash_tui.store.conversations import Held, Progress, Store
+from dflash_tui.store.rows import LAST_SECOND
 
 VERSION = 1
 MOST_BYTES = 1 << 30  # of a file: thousands of long conversations with their records
-_LAST_SECOND = 253_402_300_799.0  # of the year 9999
+# What a command line can name, and a list can show. `all` names every conversation.
+_ID = re.compile(r"(?!all$)[0-9A-Za-z_][0-9A-Za-z_-]{0,63}")
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -39,6 +43,10 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     conversations: tuple[_Conversation, ...]
 
 
+_HEAD = msgspec.json.Decoder(_Head)
+_FILE = msgspec.json.Decoder(_File)
+
+
 @dataclass(frozen=True, slots=True)
 class Whole:
     """A conversation with all that belongs to it. `records`: of the turns, by the message that is their answer."""
@@ -50,9 +58,8 @@ class Whole:
 
 def whole(store: Store, card: Card) -> Whole:
     """A conversation out of the store. Raises FormatError for a record that cannot be read."""
-    branches = store.branches(card.id)
-    records = {node.id: record for node in branches.nodes if (record := store.record(node.id)) is not None}
-    return Whole(card, branches, records)
+    recorded = {message: store.turn(message) for message in store.recorded(card.id)}
+    return Whole(card, store.branches(card.id), recorded)
 
 
 def to_json(conversations: Iterable[Whole]) -> bytes:
@@ -74,11 +81,11 @@ def to_json(conversations: Iterable[Whole]) -> bytes:
 def from_json(data: bytes) -> list[Whole]:
     """The conversations of a file that `to_json` made. Raises FormatError: what is wrong, and where in the file."""
     try:
-        version = msgspec.json.decode(data, type=_Head).version
+        version = parse(data, _HEAD).version
         if version != VERSION:
             raise FormatError(f"an export of version {version}; this program reads version {VERSION}")
-        file = msgspec.json.decode(data, type=_File)
-    except (msgspec.MsgspecError, KnobError, RecursionError) as error:
+        file = parse(data, _FILE)
+    except FormatError as error:
         raise FormatError(f"not an export of conversations: {error}") from None
     return [_checked(one, place) for place, one in enumerate(file.conversations)]
 
@@ -100,7 +107,7 @@ def _checked(one: _Conversation, place: int) -> Whole:
 
     known: dict[str, Node] = {}
     for time in (one.card.created, one.card.updated, *(node.created for node in one.messages)):
-        if not 0 <= time <= _LAST_SECOND:
+        if not 0 <= time <= LAST_SECOND:
             raise refuse(f"the time {time:g} is no time between 1970 and 9999")
     for node in one.messages:
         if node.id in known:
@@ -115,20 +122,29 @@ def _checked(one: _Conversation, place: int) -> Whole:
         raise refuse(f"it ends with {one.leaf!r}, which is no message of it")
     if unknown := [message for message in one.turns if message not in known]:
         raise refuse(f"the record of {unknown[0]!r}, which is no message of it")
+    if questions := [message for message in one.turns if known[message].role == "user"]:
+        raise refuse(f"the record of {questions[0]!r}, which is no answer")
     records: dict[str, TurnRecord] = {}
     for message, turn in one.turns.items():
         try:
             [records[message]] = assemble(turn)
         except (FormatError, ValueError):
             raise refuse(f"the record of {message!r} is not that of one turn") from None
-    return Whole(one.card, Branches(one.messages, one.leaf), records)
+    title = short_title(one.card.title) or title_of(one.messages[0].content if one.messages else "") or "untitled"
+    return Whole(replace(one.card, title=title), Branches(one.messages, one.leaf), records)
 
 
-def bring_in(store: Store, one: Whole) -> Card:
-    """Put a conversation into the store; where it is there already, as a second one. Returns its card there."""
-    if any(store.has(id) for id in (one.card.id, *(node.id for node in one.branches.nodes))):
+def bring_in(store: Store, one: Whole, progress: Progress | None = None) -> Card:
+    """Put a conversation into the store; where it is there already, as a second one. Returns its card there.
+
+    An id that could not be written on a command line is replaced too. Raises StoreError for a text that is larger than
+    a database takes; `progress` gets the share that is written.
+    """
+    ids = [one.card.id, *(node.id for node in one.branches.nodes)]
+    if not all(map(_ID.fullmatch, ids)) or store.has(*ids):
         one = _renamed(one)
-    store.put(one.card, one.branches, one.records)
+    packed = {message: pack(record) for message, record in one.records.items()}
+    store.put(Held(one.card, one.branches, packed), progress)
     return one.card
 
 

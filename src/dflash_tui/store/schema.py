@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import re
 import sqlite3
 import time
 
 from dflash_tui import __version__
+from dflash_tui.store.rows import DamagedError
 
-# `number` is the order of writing and what the search refers to; `id` is what the program calls a row by, made by the
-# program, so that a change that met a full disk can be made again later. A message without a parent opens its
-# conversation; messages with one parent are siblings: answers to one message, or wordings of one.
+# Once released a statement here stays as it is, or every older file would be taken for a damaged one: a new migration
+# changes the tables. `number` is the order of writing and what the search refers to; `id` is what the program calls a
+# row by, made by the program, so that a change that met a full disk can be made again later. A message without a parent
+# opens its conversation; messages with one parent are siblings: answers to one message, or wordings of one.
 _TABLES = (
     """CREATE TABLE migration (version INTEGER PRIMARY KEY, program TEXT NOT NULL, applied REAL NOT NULL)""",
     """CREATE TABLE conversation (
@@ -63,6 +68,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 VERSION = len(MIGRATIONS)
 OURS = {"migration", "conversation", "message", "turn"}
+# Tables that the search keeps for itself: what is in them, and how they are written, is a matter of SQLite's version.
+_SEARCH_OWN = re.compile(r"(message_content|conversation_title)_(data|idx|docsize|config)")
 
 
 class WrongFileError(Exception):
@@ -74,20 +81,65 @@ class WrongFileError(Exception):
 
 
 def migrate(connection: sqlite3.Connection, until: int = VERSION) -> None:
-    """Bring the tables up to date. Raises WrongFileError or sqlite3.Error; the file is then as it was."""
+    """Bring the tables up to date, and see that they are those of this program.
+
+    Raises WrongFileError, DamagedError or sqlite3.Error; the file is then as it was.
+    """
     connection.execute("BEGIN")  # one moment for both: another app may be making the tables just now
     try:
         version = _version(connection)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if len(tables & OURS) < 2 and tables:
+            raise WrongFileError("foreign", "its tables are those of another program")
+        if tables:
+            _agree(connection, version)
     finally:
         connection.execute("ROLLBACK")
-    if version > VERSION:
-        raise WrongFileError("newer", _writer(connection, version))
-    if (version == 0 and tables) or (version > 0 and not tables >= OURS):
-        raise WrongFileError("foreign", "its tables are those of another program")
     for number, statements in enumerate(MIGRATIONS[:until], 1):
         if number > version:
             _apply(connection, number, statements)
+    if until == VERSION:
+        compare(connection)
+
+
+def _agree(connection: sqlite3.Connection, version: int) -> None:
+    """The version in the file's header is that of the last migration. Raises WrongFileError for a newer one."""
+    [(applied,)] = connection.execute("SELECT max(version) FROM migration").fetchall()
+    if version != applied:
+        raise DamagedError(f"its version is {version}, and its last migration {applied}")
+    if version > VERSION:
+        raise WrongFileError("newer", _writer(connection, version))
+
+
+def compare(connection: sqlite3.Connection) -> None:
+    """Raises DamagedError where a table, index or trigger is not as this program makes it."""
+    if changed := sorted(reference() - _objects(connection)):
+        raise DamagedError(f"the {changed[0][0]} {changed[0][1]} is missing or not as this program makes it")
+
+
+@functools.cache
+def reference() -> frozenset[tuple[str, ...]]:
+    """What a new file holds. Raises sqlite3.OperationalError where this Python's SQLite has no full-text search."""
+    with contextlib.closing(new_file()) as connection:
+        return _objects(connection)
+
+
+def new_file() -> sqlite3.Connection:
+    """One in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for number, statements in enumerate(MIGRATIONS, 1):
+        _apply(connection, number, statements)
+    return connection
+
+
+def _objects(connection: sqlite3.Connection) -> frozenset[tuple[str, ...]]:
+    """Kind, name, table and statement of each."""
+    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    found = set()
+    for kind, name, table, sql in rows:
+        own = _SEARCH_OWN.fullmatch(str(name)) is not None
+        found.add((str(kind), str(name), str(table), "" if own else " ".join(str(sql).split())))
+    return frozenset(found)
 
 
 def _apply(connection: sqlite3.Connection, number: int, statements: tuple[str, ...]) -> None:
