@@ -84,7 +84,16 @@ def first(file: dict[str, Any]) -> dict[str, Any]:
         (lambda file: first(file).update(leaf="x"), "ends with 'x'"),
         (lambda file: first(file)["turns"].update(x=[]), "the record of 'x'"),
         (lambda file: first(file)["turns"].update(a1=[]), "the record of 'a1' is not that of one turn"),
-        (lambda file: first(file)["turns"]["a1"].pop(0), "the record of 'a1' is not that of one turn"),
+        (lambda file: first(file)["turns"]["a1"].pop(0), "the record of 'a1' has a step without its turn"),
+        (
+            lambda file: first(file)["turns"]["a1"][2]["event"].update(drafted_depth=2**53),
+            "the record of 'a1' has a drafted depth of 9,007,199,254,740,992; expected the tree's 1",
+        ),
+        (lambda file: first(file)["messages"][1]["report"].update(tokens=[]), "message 'a1' has a report of 3 tokens"),
+        (
+            lambda file: first(file)["messages"][1]["report"]["stats"].update(drafted=10**400),
+            "message 'a1' has a count of a report is 1",
+        ),
         (lambda file: first(file)["turns"]["a1"].extend(first(file)["turns"]["a1"]), "not that of one turn"),
         (lambda file: first(file)["messages"][1]["report"]["knobs"].update(budget=0), "budget"),
     ],

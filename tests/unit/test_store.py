@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,22 @@ def test_everything_of_a_turn_comes_back_after_a_restart(tmp_path: Path) -> None
     assert entry.card.created == card.created
     assert store.path.stat().st_mode & 0o077 == 0, "conversations are the user's alone"
     assert store.problem() == ""
+
+
+def test_a_report_whose_figures_do_not_fit_costs_only_itself(tmp_path: Path) -> None:
+    report = a_report()
+    forged = replace(report, stats=replace(report.stats, accept_rate_by_depth=(), decode_s=1e308))
+    store = Store(tmp_path)
+    card, (question, answer) = talk(store, "Is it?", "Yes")
+    sound = Node("assistant", "Yes, it is", question.id, report=report)
+    other = Node("assistant", "Yes, it was", question.id, report=forged)
+    for node in (sound, other):
+        store.add(card.id, node)
+    assert store.close()
+    nodes = {node.id: node for node in Store(tmp_path).branches(card.id).nodes}
+    assert nodes[sound.id] == sound
+    assert nodes[other.id] == replace(other, report=None)
+    assert nodes[answer.id] == answer
 
 
 def test_branches_come_back_in_the_order_of_writing(tmp_path: Path) -> None:

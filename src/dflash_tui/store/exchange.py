@@ -13,6 +13,7 @@ import msgspec
 from dflash_core.errors import FormatError
 from dflash_core.files import read_input
 from dflash_core.record import TurnLine, TurnRecord, assemble, lines, pack
+from dflash_core.turn_check import check_report
 from dflash_tui.branches import Branches, Node, new_id
 from dflash_tui.parse import parse
 from dflash_tui.store.card import Card, short_title, title_of
@@ -117,6 +118,11 @@ def _checked(one: _Conversation, place: int) -> Whole:
         before = known[node.parent].role if node.parent is not None else "assistant"
         if node.role == before:
             raise refuse(f"message {node.id!r} is of the {node.role}, as the one before it")
+        try:
+            if node.report is not None:
+                check_report(node.report)
+        except FormatError as error:
+            raise refuse(f"message {node.id!r} has {error}") from None
         known[node.id] = node
     if one.leaf is not None and one.leaf not in known:
         raise refuse(f"it ends with {one.leaf!r}, which is no message of it")
@@ -128,7 +134,9 @@ def _checked(one: _Conversation, place: int) -> Whole:
     for message, turn in one.turns.items():
         try:
             [records[message]] = assemble(turn)
-        except (FormatError, ValueError):
+        except FormatError as error:
+            raise refuse(f"the record of {message!r} has {error}") from None
+        except ValueError:
             raise refuse(f"the record of {message!r} is not that of one turn") from None
     title = short_title(one.card.title) or title_of(one.messages[0].content if one.messages else "") or "untitled"
     return Whole(replace(one.card, title=title), Branches(one.messages, one.leaf), records)

@@ -9,6 +9,7 @@ import msgspec
 
 from dflash_core.errors import FormatError
 from dflash_core.events import TurnReport
+from dflash_core.turn_check import check_report
 from dflash_tui.branches import Branches, Node
 from dflash_tui.parse import parse
 from dflash_tui.store.card import Card
@@ -100,8 +101,11 @@ def node(row: Sequence[object]) -> Node:
 
 
 def _report(kept: str | None) -> TurnReport | None:
-    """A report that cannot be read costs only the figures under an answer."""
+    """A report that cannot be read, or does not fit itself, costs only the figures under an answer."""
     try:
-        return parse(kept, _REPORT) if kept else None
+        report = parse(kept, _REPORT) if kept else None
+        if report is not None:
+            check_report(report)
     except FormatError:
         return None
+    return report
