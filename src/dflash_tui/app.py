@@ -27,6 +27,7 @@ from textual.widgets import TextArea
 from dflash_core.clean import encodable, lines
 from dflash_core.knobs import Knobs
 from dflash_tui.commands.output import write_err
+from dflash_tui.commands.palette import Palette
 from dflash_tui.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
 from dflash_tui.driver import TerminalDriver
 from dflash_tui.flow import fault, keep_trace
@@ -156,6 +157,10 @@ class DFlashApp(App[int]):
     ) -> None:
         """What every screen's and widget's `notify` comes to. Messages quote files, so none is read as markup."""
         super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def get_key_display(self, binding: Binding) -> str:
         # In the footer an action without a key is still there to be clicked.

@@ -19,13 +19,23 @@ _CODES = re.compile(
 )
 
 
+ESC = "\x1b"
+# After these two characters more may belong to the same key: the arrows, the function keys, the mouse.
+_LONGER = {ESC + "[", ESC + "O"}
+
+
 class PasteParser(XTermParser):
-    """Makes one event of each paste, without control sequences, in however many pieces it arrives."""
+    """Makes one event of each paste, without control sequences, in however many pieces it arrives.
+
+    Alt+K is sent as Esc and k. Textual takes the two for one key only when a pause follows, and writes ^k where another
+    key comes first: here two such characters end their key at once.
+    """
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._paste: list[str] | None = None  # what has arrived of one
         self._tail = ""  # behind that, what may be the beginning of its end
+        self._sequence = ""  # what has arrived of a key that began with Esc
 
     def feed(self, data: str) -> Iterator[Message]:
         """Events of `data`; "" ends the stream."""
@@ -34,8 +44,7 @@ class PasteParser(XTermParser):
         while data:
             if self._paste is None:
                 typed, begin, data = data.partition(BEGIN)
-                if typed:
-                    yield from super().feed(typed)
+                yield from self._typed(typed)
                 if not begin:
                     return
                 self._paste = []
@@ -48,6 +57,30 @@ class PasteParser(XTermParser):
             text = "".join([*self._paste, pasted])
             self._paste, self._tail, data = None, "", rest
             yield Paste(_CODES.sub("", text))
+
+    def _typed(self, text: str) -> Iterator[Message]:
+        """Events of what is no paste."""
+        at = 0
+        while at < len(text):
+            if self._timeout_time is None:  # outside of a sequence
+                escape = text.find(ESC, at)
+                end = len(text) if escape < 0 else escape + 1
+                yield from super().feed(text[at:end])
+                at, self._sequence = end, ESC
+                continue
+            if text[at] == ESC and len(self._sequence) == 2:
+                yield from self._pause()
+            yield from super().feed(text[at])
+            self._sequence = ESC if text[at] == ESC else self._sequence + text[at]
+            if len(self._sequence) == 2 and self._sequence not in _LONGER:
+                yield from self._pause()
+            at += 1
+
+    def _pause(self) -> Iterator[Message]:
+        """End a sequence as a pause would, if one is open."""
+        if self._timeout_time is not None:
+            self._timeout_time = 0.0
+            yield from self.tick()
 
 
 def take_pastes() -> None:

@@ -562,3 +562,28 @@ async def test_a_damaged_database_is_kept_aside_and_the_app_starts(make_app: Mak
     assert (tmp_path / "data" / "conversations.damaged.db").read_bytes() == b"no database"
     with sqlite3.connect(tmp_path / "data" / "conversations.db") as db:
         assert db.execute("SELECT count(*) FROM message").fetchone() == (2,)
+
+
+async def test_down_in_the_search_goes_to_the_list(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hello")
+        await idle(pilot)
+        await pilot.press("ctrl+o", "slash", "down")
+        assert app.focused is app.screen.query_one("#chats-list")
+
+
+@pytest.mark.parametrize("size", [(80, 1), (2, 60)])
+async def test_lists_without_room_for_a_line_have_no_pages(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        for page in ("themes", "models", "chats"):
+            app.chat.action_open(page)
+            await pilot.pause()
+            await pilot.press("pageup", "pagedown", "pageup", "escape")
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press("t", "pageup", "pagedown")
+        assert app.is_running

@@ -7,11 +7,12 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual._xterm_parser import XTermParser
 from textual.events import Key, Paste
 from textual.message import Message
 
-from dflash_tui.pasting import BEGIN, END, PasteParser
+from dflash_tui.pasting import _LONGER, BEGIN, END, PasteParser
 
 COLOURED = "A\r\nB \x1b[1;31mred\x1b[0m C\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\rD \x1b"
 PLAIN = "A\r\nB red Clink\rD "
@@ -49,12 +50,67 @@ def test_odd_pastes(text: str) -> None:
     assert fed(PasteParser(), f"{BEGIN}{text}{END}") == ["pasted " + text.replace(BEGIN, "")]
 
 
-def test_keys_are_textuals_own() -> None:
-    keys = ["a", "\x1b[A", "\x1bt", "\x1b[<0;3;4M", "é", "\x1b[15~"]
-    textual = XTermParser()
-    expected = told([event for key in keys for event in textual.feed(key)])
-    assert "up" in expected
-    assert fed(PasteParser(), *keys) == expected
+def test_more_keys_begin_with_what_we_wait_behind() -> None:
+    assert {keys[:2] for keys in ANSI_SEQUENCES_KEYS if keys[0] == "\x1b" and len(keys) > 2} == _LONGER
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABKOPX019,./[é"
+ALT = [f"\x1b{letter}" for letter in LETTERS]
+OTHERS = ["a", "Z", "é", "\r", "\x1b[A", "\x1b[1;3D", "\x1b[1;2A", "\x1bOP", "\x1b[15~", "\x1b[107;3u", "\x1b[<0;3;4M"]
+
+
+def alone(*keys: str) -> list[str]:
+    """What Textual makes of each key where a pause follows it."""
+    found: list[str] = []
+    for key in keys:
+        parser = XTermParser()
+        found += fed(parser, key)
+        if parser._timeout_time is not None:
+            parser._timeout_time = 0.0
+            found += told(list(parser.tick()))
+    return found
+
+
+def at_once(*pieces: str) -> list[str]:
+    """What we make of pieces that come without a pause; one comes behind the last."""
+    parser = PasteParser()
+    found = fed(parser, *pieces)
+    if parser._timeout_time is not None:
+        parser._timeout_time = 0.0
+        found += told(list(parser.tick()))
+    return found
+
+
+def test_alt_keys_are_known_alone() -> None:
+    assert alone("\x1bk", "\x1bj", "\x1bK", "\x1b[A") == ["alt+k", "alt+j", "alt+shift+k", "up"]
+    assert fed(XTermParser(), "\x1bk\x1bj") != ["alt+k", "alt+j"], "Textual has mended it: pasting.py may have less"
+
+
+@pytest.mark.parametrize("first", ALT)
+def test_two_keys_in_one_read(first: str) -> None:
+    """Alt and a letter, and whatever follows; Esc, [ and a letter are a key of their own."""
+    followers = [*ALT, *(other for other in OTHERS if other[0] == "\x1b" or first[1] not in "[O")]
+    for second in followers:
+        for at in range(len(first + second) + 1):
+            pieces = [piece for piece in ((first + second)[:at], (first + second)[at:]) if piece]
+            assert at_once(*pieces) == alone(first, second), pieces
+
+
+@pytest.mark.parametrize("key", ["\x1bk", "\x1bO", "\x1b[", "\x1b[1;3D"])
+def test_a_key_that_is_held(key: str) -> None:
+    assert at_once(key * 40) == alone(key) * 40
+    assert at_once(*key * 40) == alone(key) * 40, "byte by byte"
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.sampled_from([*(one for one in ALT if one[1] not in "[O"), *OTHERS]), max_size=12),
+    st.lists(st.integers(0, 60), max_size=8),
+)
+def test_keys_however_they_are_cut(keys: list[str], places: list[int]) -> None:
+    whole = "".join(keys)
+    cuts = [0, *sorted({place for place in places if 0 < place < len(whole)}), len(whole)]
+    assert at_once(*(whole[a:b] for a, b in itertools.pairwise(cuts) if b > a)) == alone(*keys)
 
 
 def test_the_end_of_the_stream_ends_it() -> None:

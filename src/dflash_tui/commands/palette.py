@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.markup import escape
 
 from dflash_tui.keys import Action, actions_of
+from dflash_tui.widgets.literal import PAGING, can_page
 
 BY_HELP = 0.1  # the score of an action that has the words in its help; those in the name come first
+
+
+class Palette(CommandPalette):
+    """Textual's, for terminals however small."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        paging = action == "command_list" and parameters[0] in PAGING
+        return super().check_action(action, parameters) and (not paging or can_page(self.query_one(CommandList)))
 
 
 class ActionProvider(Provider):

@@ -55,8 +55,8 @@ class ABScreen(MeasuringScreen):
     def draw(self) -> None:
         it = versus(self.result) if self.result is not None else None
         if it is None or self.result is None:
-            for part in ("#ab-figures", "#ab-a", "#ab-b"):
-                self.query_one(part, Static).update("")
+            for part in self.query("#ab-figures, #ab-a, #ab-b").results(Static):
+                part.update("")
             return
         labels = tuple(setting.label for setting in self.result.settings)
         lines = [lab_text.finding(it, labels), *lab_text.versus_table(it), lab_text.same_text(it)]

@@ -164,6 +164,9 @@ class ChatsScreen(Screen[None]):
         self.dismiss()
         await self._keeping.open(entry.card.id)
 
+    def action_to_list(self) -> None:
+        self._options.focus()
+
     def action_search(self) -> None:
         self.query_one(_Search).focus()
 
@@ -224,7 +227,7 @@ class _Search(Input):
     """Narrows the list while it is typed into."""
 
     HELP = "The list shows conversations that have all these words. Enter and Down go to the list, Esc shows all again."
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("down", "screen.focus('chats-list')", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("down", "screen.to_list", show=False)]
 
 
 def _when(seconds: float) -> str:

@@ -58,6 +58,14 @@ class ModelsScreen(ModalScreen[None]):
         super().__init__()
         self._chat, self._first = chat, first
         self._files = nearby(Path.cwd())
+        self._target = Input(
+            placeholder="or the path of a GGUF file", id="models-target", suggester=Paths(drafts=False)
+        )
+        self._draft = Input(
+            placeholder="its drafter: a file or a folder; empty is plain decoding",
+            id="models-draft",
+            suggester=Paths(drafts=True),
+        )
 
     def compose(self) -> ComposeResult:
         with Vertical(id="models", classes="dialog"):
@@ -68,12 +76,8 @@ class ModelsScreen(ModalScreen[None]):
                 Option(f"{one_line(path.name)}  {gib(path.stat().st_size)}", id=str(path)) for path in self._files
             ]
             yield OptionList(*options)
-            yield Input(placeholder="or the path of a GGUF file", id="models-target", suggester=Paths(drafts=False))
-            yield Input(
-                placeholder="its drafter: a file or a folder; empty is plain decoding",
-                id="models-draft",
-                suggester=Paths(drafts=True),
-            )
+            yield self._target
+            yield self._draft
             yield Static("", id="models-problem")
             yield Static(
                 Content.assemble(
@@ -91,12 +95,12 @@ class ModelsScreen(ModalScreen[None]):
             self._take(None, None)
             return
         # The drafter is not known from the file; a folder beside it is offered where there is one.
-        self.query_one("#models-target", Input).value = event.option_id or ""
-        self.query_one("#models-draft", Input).focus()
+        self._target.value = event.option_id or ""
+        self._draft.focus()
 
     @on(Input.Submitted)
     def _entered(self) -> None:
-        target, draft = (self.query_one(f"#models-{name}", Input).value.strip() for name in ("target", "draft"))
+        target, draft = (field.value.strip() for field in (self._target, self._draft))
         paths = []
         for text in (target, draft):
             try:

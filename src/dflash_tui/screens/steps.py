@@ -58,6 +58,7 @@ class StepsScreen(Screen[None]):
         self._record: TurnRecord | None = None
         self._steps: tuple[StepEvent, ...] = ()
         self._text: StepText | None = None
+        self._boxes = {view: Vertical(id=f"steps-{view}", classes="steps-view") for view in VIEWS}
 
     def compose(self) -> ComposeResult:
         with Vertical(id="steps-main"):
@@ -65,8 +66,8 @@ class StepsScreen(Screen[None]):
             yield Scrubber()
             yield Static("", id="steps-about")
             with Container(id="steps-body"):
-                for view in VIEWS:
-                    with Vertical(id=f"steps-{view}", classes="steps-view"):
+                for box in self._boxes.values():
+                    with box:
                         yield Static("", classes="steps-heading")
                         with VerticalScroll():
                             yield Static("", classes="steps-content")
@@ -92,7 +93,7 @@ class StepsScreen(Screen[None]):
             chosen = view == self.view or (not self.has_class("-narrow") and view == "tree" != self.view)
             beside = not self.has_class("-narrow") and self.view == "tree" and view == "text"
             shown = self.has_class("-wide") or chosen or beside
-            self.query_one(f"#steps-{view}").display = shown
+            self._boxes[view].display = shown
 
     # What is shown
 
@@ -113,7 +114,7 @@ class StepsScreen(Screen[None]):
 
     def _shown(self, view: str) -> tuple[Static, Static, VerticalScroll, int]:
         """Heading, content, their scroll and the width in it."""
-        box = self.query_one(f"#steps-{view}")
+        box = self._boxes[view]
         scroll = box.query_one(VerticalScroll)
         width = max(scroll.scrollable_content_region.width, 24)
         return box.query_one(".steps-heading", Static), box.query_one(".steps-content", Static), scroll, width
@@ -128,7 +129,7 @@ class StepsScreen(Screen[None]):
             return
         self.query_one("#steps-about", Static).update(self._about())
         for view, draw in (("tree", self._draw_tree), ("text", self._draw_text), ("calibration", self._draw_said)):
-            if self.query_one(f"#steps-{view}").display:
+            if self._boxes[view].display:
                 draw(self._record)
 
     def _title(self) -> Content:
@@ -249,7 +250,7 @@ class StepsScreen(Screen[None]):
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the first view that is shown."""
-        view = next(view for view in VIEWS if self.query_one(f"#steps-{view}").display)
+        view = next(view for view in VIEWS if self._boxes[view].display)
         scroll = self._shown(view)[2]
         scroll.scroll_relative(y=pages * max(scroll.size.height - 2, 1), animate=False)
 

@@ -87,6 +87,8 @@ class Inspector(Container):
         self.stats_panel = StatsPanel()
         self.tree_panel = TreePanel()
         self.memory_panel = MemoryPanel()
+        panels: tuple[Panel, ...] = (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel)
+        self._panels = dict(zip(TABS, panels, strict=True))
 
     def compose(self) -> ComposeResult:
         yield TabRow(id="tabs")
@@ -104,8 +106,8 @@ class Inspector(Container):
 
     def _apply(self, active: str) -> None:
         self.query_one(TabRow).active = active
-        for panel in (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel):
-            panel.set_class(panel.id == f"panel-{active}", "-active")
+        for name, panel in self._panels.items():
+            panel.set_class(name == active, "-active")
         for column in self.query(".column"):
             column.set_class(bool(column.query(".panel.-active")), "-active")
 
@@ -115,7 +117,7 @@ class Inspector(Container):
     def enter(self, name: str) -> None:
         """Show a panel and focus it."""
         self.active = name
-        self.call_after_refresh(self.query_one(f"#panel-{name}", Panel).enter)
+        self.call_after_refresh(self._panels[name].enter)
 
     def sees(self, name: str) -> bool:
         """Whether a panel is on the screen, so that drawing it is worth it."""

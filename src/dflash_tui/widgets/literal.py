@@ -51,8 +51,16 @@ class Static(widgets.Static):
         super().update(literal(content), layout=layout)
 
 
+PAGING = ("page_up", "page_down")
+
+
+def can_page(options: widgets.OptionList) -> bool:
+    """Whether there is a line to page to. Textual looks for one where a terminal is too small to show any."""
+    return bool(options.scrollable_content_region)
+
+
 class OptionList(widgets.OptionList):
-    """Textual's, with text as it is."""
+    """Textual's, with text as it is, for terminals however small."""
 
     def __init__(self, *content: OptionListContent, id: str | None = None, compact: bool = False) -> None:
         super().__init__(*content, id=id, markup=False, compact=compact)
@@ -60,6 +68,9 @@ class OptionList(widgets.OptionList):
     def add_options(self, new_options: Iterable[OptionListContent]) -> OptionList:
         super().add_options([_option(one) for one in new_options])
         return self
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return super().check_action(action, parameters) and (action not in PAGING or can_page(self))
 
 
 def _option(one: OptionListContent) -> OptionListContent:

@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import DescendantFocus
 
-from dflash_core.knobs import CONTEXT, SPECS, Group, Knobs, Spec
+from dflash_core.knobs import CONTEXT, SPECS, Group, Knobs, Spec, Value
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
@@ -29,6 +29,8 @@ class ParamsPanel(Panel):
         self._knobs = knobs
         self._used = knobs
         self._running = False
+        self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS}
+        self._rows[CONTEXT.name] = Slider(CONTEXT)
 
     def compose(self) -> ComposeResult:
         yield Static(self._heading(), id="params-heading", classes="heading")
@@ -38,11 +40,9 @@ class ParamsPanel(Panel):
                 specs = [spec for spec in SPECS if spec.group == group]
                 note = f"  from the {specs[0].applies}"
                 yield Static(Content.assemble(group, (note, "$foreground 50%")), classes="group")
-                for spec in specs:
-                    row = Slider if spec.kind in ("int", "float") else ChoiceRow
-                    yield row(spec, getattr(self._knobs, spec.name))
+                yield from (self._rows[spec.name] for spec in specs)
             yield Static(Content.assemble("loading", ("  with /reload", "$foreground 50%")), classes="group")
-            yield Slider(CONTEXT)
+            yield self._rows[CONTEXT.name]
         yield Static("", id="params-help")
 
     def show(self, knobs: Knobs, used: Knobs, *, running: bool) -> None:
@@ -66,7 +66,7 @@ class ParamsPanel(Panel):
 
     def row(self, name: str) -> KnobRow:
         """The row of one parameter."""
-        return self.query_one(f"#knob-{name}", KnobRow)
+        return self._rows[name]
 
     def enter(self) -> None:
         """Focus the row that was used last, or the tree budget."""
@@ -83,6 +83,10 @@ class ParamsPanel(Panel):
         since = "; a applies now" if self._running else " since the last turn"
         note = f"  • {staged} changed{since}" if staged else ""
         return Content.assemble((self.TITLE, "bold"), (note, "$warning"))
+
+
+def _row(spec: Spec, value: Value) -> KnobRow:
+    return Slider(spec, value) if spec.kind in ("int", "float") else ChoiceRow(spec, value)
 
 
 def _when(spec: Spec) -> str:
