@@ -96,6 +96,7 @@ def _replace(descriptor: int) -> None:
     with contextlib.suppress(OSError):
         if descriptor == 0:
             silent, _open = os.pipe()  # its other end stays open until the process ends
+            os.set_blocking(silent, False)  # for one who was about to read what the hangup made ready
         else:
             silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, descriptor)

@@ -199,3 +199,19 @@ def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Pat
     terminal.go_away()
     ended(terminal.program())
     assert Keeper(tmp_path / "dflash-tui").rescue().texts == ("kept",)
+
+
+def test_what_takes_the_place_of_a_dead_terminal_never_blocks() -> None:
+    program = """
+import os, select
+from dflash_tui.hangup import _replace
+for descriptor in (0, 1):
+    _replace(descriptor)
+assert not select.select([0], [], [], 0)[0], "input stays silent"
+try:
+    os.read(0, 1)
+except BlockingIOError:
+    os.write(1, b"x" * (1 << 20))
+    raise SystemExit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=LIMIT_S, check=False).returncode == 7
