@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import encodable
+from dflash_core.errors import DFlashError
 from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs
-from dflash_core.record import TurnRecord, pack
+from dflash_core.record import Start, TurnRecord, pack, unpack
 from dflash_core.turns import Turns
 from dflash_tui.branches import Branches, Node, new_id
 from dflash_tui.journal import Journal, Left, Place
+from dflash_tui.log import LOG
 from dflash_tui.session import ConversationLike, OnPrefill, TurnLike
 from dflash_tui.store import Card, Held, Store, StoreError, title_of
 from dflash_tui.store.exchange import Whole, whole
@@ -204,7 +206,18 @@ class Keeper:
         conversation.set_messages(self._messages(self.branches.leaf))
         if self.card is not None:
             recorded = self.store.recorded(self.card.id)
-            conversation.turns = Turns.stored(partial(self.store.turn, message) for message in recorded)
+            conversation.turns = Turns.stored(partial(self._turn, message) for message in recorded)
+
+    def _turn(self, message: str) -> TurnRecord:
+        """What is known of a turn. Where its record is gone or unreadable, that is what it answered and no step."""
+        try:
+            if message in self._packed:
+                return unpack(self._packed[message])
+            return self.store.turn(message)
+        except DFlashError as error:
+            LOG.warning("the record of an answer: %s", error)
+            model = self.card.model if self.card is not None else ""
+            return TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
 
     def switch(self, message: str, by: int) -> str | None:
         """Go over to a sibling of a message; says which, None where there is none. `resume` has to follow."""

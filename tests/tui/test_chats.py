@@ -587,3 +587,124 @@ async def test_lists_without_room_for_a_line_have_no_pages(make_app: MakeApp, si
         await pilot.pause()
         await pilot.press("t", "pageup", "pagedown")
         assert app.is_running
+
+
+def damage(sql: str) -> Callable[[Path], None]:
+    def spoil(file: Path) -> None:
+        db = sqlite3.connect(file, isolation_level=None)
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(sql)
+        db.execute("PRAGMA schema_version = 4711")
+        db.close()
+
+    return spoil
+
+
+def flip(place: int) -> Callable[[Path], None]:
+    def spoil(file: Path) -> None:
+        data = bytearray(file.read_bytes())
+        data[place] ^= 0x28
+        file.write_bytes(data)
+
+    return spoil
+
+
+DAMAGE = [
+    flip(18),
+    flip(47),
+    flip(63),
+    flip(103),
+    damage("UPDATE sqlite_master SET sql = replace(sql, 'title TEXT', 'titld TEXT') WHERE name = 'conversation'"),
+    damage("UPDATE conversation SET created = 'yesterday'"),
+]
+
+
+@pytest.mark.parametrize("spoil", DAMAGE)
+async def test_damage_costs_no_start_no_list_no_turn(
+    make_app: MakeApp, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    stored = Store(tmp_path / "data")
+    talk(stored, "of before", "yes")
+    assert stored.close()
+    spoil(tmp_path / "data" / "conversations.db")
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+o")
+        await shows(pilot, "1 conversation", "of before")
+        await pilot.press("enter")
+        await shows(pilot, "resumed: of before")
+        await says(pilot, session, "one", "answer one")
+        [note] = app._notifications
+        assert "conversations.db is damaged" in note.message
+        await pilot.press("ctrl+q")
+    assert app.return_code in (0, None)
+    assert Store(tmp_path / "data").list()[0].messages == 4
+
+
+def remove(file: Path) -> None:
+    for one in file.parent.glob("conversations.db*"):
+        one.unlink()
+
+
+def replace(file: Path) -> None:
+    stored = Store(file.parent / "backup")
+    talk(stored, "of a backup", "yes")
+    assert stored.close()
+    (file.parent / "backup" / file.name).replace(file)
+
+
+@pytest.mark.parametrize("change", [remove, replace, *DAMAGE[-2:]])
+async def test_the_conversation_on_the_screen_outlives_its_file(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr("dflash_tui.screens.keeping.LOOK_S", 0.05)
+    stored = Store(tmp_path / "data")
+    talk(stored, "of before", "yes")
+    assert stored.close()
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", ANSWER)
+        change(tmp_path / "data" / "conversations.db")
+        if change in (remove, replace):
+            await wait_until(pilot, lambda: len(app._notifications) == 1)
+            assert "while the program had it open" in next(iter(app._notifications)).message
+        await pilot.press("ctrl+o")
+        await shows(pilot, "● one", "2 messages")
+        await pilot.press("escape", "f4")
+        await pilot.pause()
+        await pilot.press("escape", "alt+i")
+        await pilot.pause()
+        await pilot.press("escape")
+        await says(pilot, session, "two", "answer two")
+        assert len(app._notifications) == 1, "once"
+        await pilot.press("ctrl+q")
+    stored = Store(tmp_path / "data")
+    [one] = [entry for entry in stored.list() if entry.card.title == "one"]
+    path = stored.branches(one.card.id).path
+    assert [node.content for node in path] == ["one", ANSWER, "two", "answer two"]
+    assert all(stored.record(node.id) for node in path[1::2])
+    assert stored.problem() == ""
+
+
+async def test_steps_of_a_turn_whose_record_is_gone(make_app: MakeApp, tmp_path: Path) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", ANSWER)
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+o", "enter")
+        await shows(pilot, "resumed: one")
+        remove(tmp_path / "data" / "conversations.db")
+        for key in ("f3", "f4", "alt+i", "right", "left", "escape", "escape"):
+            await pilot.press(key)
+            await pilot.pause()
+        await says(pilot, session, "two", "answer two")
+    assert len(Store(tmp_path / "data").list()) == 1

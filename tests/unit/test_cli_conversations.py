@@ -124,3 +124,13 @@ def test_a_change_that_could_not_be_made_is_a_failure(
     error = capsys.readouterr().err
     assert error.startswith("dflash-tui: nothing was changed: conversations cannot be kept in ")
     assert error.count("\n") == 1
+
+
+def test_a_conversation_without_an_id_can_be_deleted(store: Store) -> None:
+    """Earlier versions took such ones in."""
+    store.begin(Card("nameless", id=""))
+    store.begin(Card("named", id="aa"))
+    store.begin(Card("named alike", id="aab"))
+    assert main(["conversations", "delete", ""]) == 0
+    assert main(["conversations", "delete", "aa"]) == 0
+    assert titles(store, "na") == ["named alike"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ import pytest
 from dflash_core.errors import FormatError
 from dflash_tui.branches import Branches, Node
 from dflash_tui.store import Card, Store
+from dflash_tui.store.card import LONGEST_TITLE
+from dflash_tui.store.conversations import ENDING
 from dflash_tui.store.exchange import Whole, bring_in, file_name, from_json, to_json, whole
 from dflash_tui.store.pages import to_markdown, to_svg
 from support.stored import a_report, a_turn
@@ -96,6 +100,15 @@ def first(file: dict[str, Any]) -> dict[str, Any]:
         ),
         (lambda file: first(file)["turns"]["a1"].extend(first(file)["turns"]["a1"]), "not that of one turn"),
         (lambda file: first(file)["messages"][1]["report"]["knobs"].update(budget=0), "budget"),
+        (
+            lambda file: first(file)["messages"][1]["report"]["stats"].update(decode_s=1e308),
+            "message 'a1' has",
+        ),
+        (lambda file: first(file)["turns"]["a1"][2]["event"].update(accepted_depth=2**53), "the record of 'a1'"),
+        (
+            lambda file: first(file)["turns"].update(q=first(file)["turns"]["a1"]),
+            "the record of 'q', which is no answer",
+        ),
     ],
 )
 def test_a_file_that_is_not_right_is_refused_in_one_line(change: Callable[[dict[str, Any]], object], says: str) -> None:
@@ -144,3 +157,65 @@ def test_a_picture_shows_every_message_and_fetches_nothing() -> None:
 def test_file_names_are_made_of_words(title: str, name: str) -> None:
     assert file_name(Card(title), "md") == name
     assert len(file_name(Card("word " * 1000), "json")) < 80
+
+
+@pytest.mark.parametrize("id", ["", " ", "-rf", "all", "a b", "\x1b[2J", "../x", "é", "x" * 65])
+def test_an_id_that_no_command_could_name_is_replaced(tmp_path: Path, id: str) -> None:
+    store = Store(tmp_path)
+    [read] = from_json(spoilt(lambda file: first(file)["card"].update(id=id)))
+    card = bring_in(store, read)
+    assert card.id != id
+    [read] = from_json(to_json([Whole(read.card, Branches([Node("user", "text", id=id)]))]))
+    assert id not in [node.id for node in store.branches(bring_in(store, read).id).nodes]
+    for entry in store.list():
+        store.delete(store.find(entry.card.id).id)
+    assert store.list() == []
+
+
+def test_a_long_title_is_cut(tmp_path: Path) -> None:
+    [read] = from_json(spoilt(lambda file: first(file)["card"].update(title="word\n" * 1_000_000)))
+    assert len(read.card.title) == LONGEST_TITLE
+    assert bring_in(Store(tmp_path), read).title == read.card.title
+    [read] = from_json(spoilt(lambda file: first(file)["card"].update(title=" \n")))
+    assert read.card.title == "Why *trees*?"
+
+
+def test_the_time_of_a_long_conversation_is_that_of_its_messages(tmp_path: Path) -> None:
+    """Counted, not timed: no step from message to message is taken more often than there are messages."""
+    branches = Branches()
+    for number in range(6000):
+        branches.add(Node("assistant" if number % 2 else "user", f"message {number}", branches.leaf))
+    [read] = from_json(to_json([Whole(Card("long"), branches)]))
+    store, shares, steps = Store(tmp_path), [], 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    try:
+        card = bring_in(store, read, shares.append)
+        opened = store.branches(card.id)
+    finally:
+        sys.setprofile(None)
+    assert opened.path == branches.path
+    assert shares == [1999 / 6000, 3999 / 6000, 5999 / 6000]
+    assert steps < 100 * 6000
+    assert [node.id for node in store.ending(card.id)] == [node.id for node in branches.path[-ENDING:]]
+
+
+@pytest.mark.parametrize("leaf", [None, "0", "1", "4", "7"])
+def test_branches_read_at_once_stand_as_if_each_message_was_added(leaf: str | None) -> None:
+    parents = [None, "0", "1", "1", "2", None, "5", "0", "4"]
+    nodes = [Node("user", "", parent, id=str(number)) for number, parent in enumerate(parents)]
+    at_once, one_by_one = Branches(nodes, leaf), Branches()
+    for node in nodes:
+        one_by_one.add(node)
+    if leaf is not None:
+        one_by_one.go(leaf)
+    for id in map(str, range(len(nodes))):
+        for by in (-1, 1):
+            assert at_once.switch(id, by) == one_by_one.switch(id, by)
+            assert at_once.path == one_by_one.path
+    with pytest.raises(ValueError, match="two messages"):
+        at_once.add(nodes[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import signal
 import subprocess
@@ -10,11 +11,13 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.branches import Node
+from dflash_tui.history import History
 from dflash_tui.journal import Journal, Left, Place, Typed
 from dflash_tui.keeper import CUT_OFF, Keeper
 from dflash_tui.store import Card
@@ -200,3 +203,27 @@ def test_typed_text_can_be_read_at_every_moment(tmp_path: Path) -> None:
         for kind in ("lock", "typed"):
             (copy / f"x.{kind}").write_bytes(file.with_suffix(f".{kind}").read_bytes())
         assert [left.typed.draft for left in left_in(copy)] == [text] * bool(text)
+
+
+DEEP = b"[" * 200_000
+
+
+@pytest.mark.parametrize("kind", ["typed", "turn", "step"])
+def test_json_that_is_nested_too_deep_is_damage(tmp_path: Path, kind: str) -> None:
+    journal = Journal(tmp_path)
+    journal.typed("a draft")
+    journal.begin(PLACE)
+    files = {"typed": journal._path("typed"), "turn": journal._path("turn"), "step": journal._path("turn")}
+    head = msgspec.json.encode(PLACE) + b"\n" if kind == "step" else b""
+    files[kind].write_bytes(head + b'{"x": ' + DEEP + b"\n")
+    killed(journal)
+    [left] = Journal(tmp_path).rescue()
+    assert left.typed.draft == ("" if kind == "typed" else "a draft")
+    assert left.place == (None if kind == "turn" else PLACE)
+    assert list(Journal(tmp_path).rescue()) == []
+
+
+def test_a_prompt_that_is_nested_too_deep_costs_its_line(tmp_path: Path) -> None:
+    good = json.dumps({"prompt": "good"}).encode() + b"\n"
+    (tmp_path / "prompts.jsonl").write_bytes(good + b'{"prompt": ' + DEEP + b"\n" + good.replace(b"good", b"\\ud800"))
+    assert History(tmp_path).entries == ("good", "?")

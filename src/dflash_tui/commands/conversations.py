@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from dflash_core.clean import escaped, one_line
 from dflash_core.errors import DFlashError
-from dflash_tui.commands.output import write_err, write_json, write_out
+from dflash_tui.commands.output import Notes, write_err, write_json, write_out
 from dflash_tui.history import data_folder
 from dflash_tui.store import Card, Entry, Store
 from dflash_tui.widgets.bars import counted
@@ -96,8 +97,10 @@ def _export(store: Store, args: argparse.Namespace) -> int:
 def _import(store: Store, args: argparse.Namespace) -> int:
     from dflash_tui.store.exchange import bring_in, from_file
 
-    found = [one for path in args.files for one in from_file(path)]
-    cards = [bring_in(store, one) for one in found]
+    found = [one for path in args.files for one in from_file(path)]  # all of them are good, or none is taken in
+    notes = Notes()
+    cards = [bring_in(store, one, partial(notes.progress, "importing")) for one in found]
+    notes.end_line()
     if args.json:
         write_json({"conversations": [_about(card) for card in cards]})
     else:

@@ -27,7 +27,7 @@ async def _import(host: ChatScreen, rest: str) -> None:
     if not rest:
         raise SlashError("write /import FILE, a JSON export of conversations")
     try:
-        host.say(host.keeping.filing.bring_in(rest))
+        host.keeping.filing.bring_in(rest)
     except DFlashError as error:
         raise SlashError(str(error)) from None
 

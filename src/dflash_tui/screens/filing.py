@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
@@ -72,9 +74,8 @@ class Filing:
                 file.write(render([one], kind))
         except FileExistsError:
             raise DFlashError(f"{path} exists already; give another name") from None
-        except (OSError, RuntimeError) as error:  # RuntimeError: "~name" of a user that does not exist
-            why = error.strerror if isinstance(error, OSError) else error
-            raise DFlashError(f"{name or 'the file'} cannot be written: {why}; name another place") from None
+        except (OSError, RuntimeError) as error:
+            raise DFlashError(f"{name or 'the file'} cannot be written: {_why(error)}; name another place") from None
         return f"written: {path.absolute()}"
 
     def elsewhere(self) -> str:
@@ -84,17 +85,42 @@ class Filing:
         except DFlashError as error:
             return str(error)
 
-    def bring_in(self, name: str) -> str:
-        """Take in the conversations of a JSON export; says how many. Raises DFlashError."""
+    def bring_in(self, name: str) -> None:
+        """Begin to take in the conversations of a JSON export, beside the app. Raises DFlashError: there is no file."""
         try:
-            found = from_file(Path(name).expanduser())
+            file = Path(name).expanduser()
+            file.stat()
         except (OSError, RuntimeError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise DFlashError(f"{name} cannot be read: {why}") from None
-        for one in found:
-            bring_in(self._keeper.store, one)
+            raise DFlashError(f"{name} cannot be read: {_why(error)}") from None
+        self._screen.run_worker(self._bring_in(file), group="import")
+
+    async def _bring_in(self, file: Path) -> None:
+        loop = asyncio.get_running_loop()
+
+        def told(share: float) -> None:
+            """From the thread that writes. It does not wait: the app may be waiting for that thread's lock."""
+            with contextlib.suppress(RuntimeError):  # the app has ended
+                loop.call_soon_threadsafe(self._screen.say, f"importing {file.name}: {share:.0%}")
+
+        def take_in() -> int:
+            found = from_file(file)
+            for one in found:
+                bring_in(self._keeper.store, one, told)
+            return len(found)
+
+        try:
+            said = f"conversations taken in: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
+        except DFlashError as error:
+            said = str(error)
+        except OSError as error:
+            said = f"{file} cannot be read: {_why(error)}"
         self._screen.keeping.tell_problems()
-        return f"conversations taken in: {len(found)}; Ctrl+O lists them"
+        self._screen.say(said)
+
+
+def _why(error: Exception) -> str:
+    """RuntimeError: "~name" of a user that does not exist."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _free(path: Path) -> Path:

@@ -266,7 +266,7 @@ def _insert(db: sqlite3.Connection, held: Held, progress: Progress | None = None
     nodes = held.branches.nodes
     for place, node in enumerate(nodes):
         _insert_node(db, held.card.id, node)
-        if progress is not None and place % TOLD_EVERY == 0:
+        if progress is not None and place % TOLD_EVERY == TOLD_EVERY - 1:
             progress(place / len(nodes))
     for message, record in held.records.items():
         _insert_record(db, message, record)
