@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 
+# Read by torch when it is imported, here and in the programs that tests start. Models are tiny: more threads bring
+# nothing, and those of several workers would wait for each other in every operation.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
+
+MOST_WORKERS = 4  # each loads torch
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: some tests only wait for a terminal."""
+    return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that they import stay: no later garbage collection has to look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
