@@ -1,0 +1,229 @@
+"""Every key of every screen, pressed in every state: none ends the app. Screens and keys come from the classes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from textual.events import Key
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widget import Widget
+
+import dflash_tui
+from dflash_core.errors import DFlashError
+from dflash_tui import screens
+from dflash_tui.app import DFlashApp
+from dflash_tui.commands.palette import Palette
+from dflash_tui.keys import is_nowhere
+from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.screens.chats import ChatsScreen
+from dflash_tui.screens.confirm import ConfirmScreen
+from dflash_tui.screens.help import HelpScreen
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.line import LineScreen
+from dflash_tui.screens.measuring import MeasuringScreen
+from dflash_tui.screens.pages import PAGES
+from dflash_tui.screens.replay import ReplayScreen
+from dflash_tui.widgets.inspector import TABS
+
+from .fake import FakeSession
+from .support import loaded, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+Opener = Callable[[DFlashApp], Screen[object]]
+
+# Beside the bindings, keys that widgets take without one.
+PLAIN = (
+    "x", "7", "slash", "space", "enter", "tab", "shift+tab", "up", "down", "left", "right", "home", "end", "pageup",
+    "pagedown", "backspace", "delete", "ctrl+j", "escape",
+)  # fmt: skip
+BASES = {LabScreen, MeasuringScreen}
+CHAT = {ChatScreen, ReplayScreen}  # the same keys; a replay has no prompt to type into
+DIALOGS: dict[type[Screen[object]], Opener] = {
+    ConfirmScreen: lambda app: ConfirmScreen("A question", "yes", "no"),
+    LineScreen: lambda app: LineScreen("A line", "text"),
+    HelpScreen: lambda app: HelpScreen("about"),
+    Palette: lambda app: Palette(id="--command-palette"),
+}
+PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat) for name in PAGES}
+
+
+def every_screen() -> set[type]:
+    for module in pkgutil.iter_modules(screens.__path__):
+        importlib.import_module(f"{screens.__name__}.{module.name}")
+    found: set[type] = set()
+    left: list[type] = [Screen]
+    while left:
+        for one in left.pop().__subclasses__():
+            left.append(one)
+            if one.__module__.startswith("dflash_tui."):
+                found.add(one)
+    return found
+
+
+async def test_no_screen_is_forgotten(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await loaded(pilot)
+        walked = {type(opener(app)) for opener in (*PAGE_OPENERS.values(), *DIALOGS.values())}
+        assert walked | CHAT | BASES == every_screen()
+
+
+class Walk:
+    """One app in one state. `stand` puts it back there after each key, whatever the key did."""
+
+    def __init__(self, pilot: Pilot[int], session: FakeSession, state: str) -> None:
+        assert isinstance(pilot.app, DFlashApp)
+        self.pilot, self.app, self.session, self.state = pilot, pilot.app, session, state
+        self.pressed: set[tuple[object, ...]] = set()
+
+    async def stand(self, opener: Opener | None) -> Screen[object]:
+        app, chat = self.app, self.app.chat
+        while len(app.screen_stack) > 1 and app.screen is not chat:
+            app.pop_screen()
+            await self.pilot.pause()
+        await wait_until(self.pilot, lambda: chat.session is not None and not chat.waiting)
+        if self.state == "answering" and not chat.flow.busy:
+            self.session.gate = threading.Semaphore(3)
+        if (self.state == "answering" and not chat.flow.busy) or (self.state == "full" and not chat.transcript.turns):
+            chat.prompt.text = "hello there"
+            chat.prompt.action_send()
+            await wait_until(self.pilot, lambda: chat.flow.busy or bool(chat.transcript.answer))
+            if self.state == "full":
+                await wait_until(self.pilot, lambda: not chat.flow.busy)
+        if chat.prompt.text:
+            chat.prompt.text = ""
+        if opener is None:
+            return chat
+        screen = opener(app)
+        await app.push_screen(screen)
+        await self.pilot.pause()
+        return screen
+
+    async def walk(
+        self,
+        opener: Opener | None,
+        enter: Callable[[Screen[object]], None] = lambda screen: None,
+        *,
+        special: bool = False,
+    ) -> int:
+        """Press every key with the focus on each kind of widget, once. `enter` prepares the screen; where that makes it
+        a `special` one, the keys of the widgets themselves are pressed once more."""
+        count = 0
+        screen = await self.stand(opener)
+        enter(screen)
+        await self.pilot.pause()
+        kinds = list(dict.fromkeys(type(one) for one in screen.focus_chain)) or [None]
+        for kind in kinds:
+            for key, what in list(self._keys(screen, kind)):
+                press = (type(screen) if what else kind, key, what, enter if special else None)
+                if press in self.pressed or (special and what is not None and what[0] is not kind):
+                    continue
+                self.pressed.add(press)
+                if screen is not self.app.screen or (self.state == "answering" and not self.app.chat.flow.busy):
+                    screen = await self.stand(opener)
+                    enter(screen)
+                    await self.pilot.pause()
+                self._focus(screen, kind)
+                self.app.post_message(Key(key, key if len(key) == 1 else None))
+                await self.pilot.pause()
+                count += 1
+                assert self.app._exception is None, (self.state, type(screen), kind, key, what)
+                assert self.app.is_running, (self.state, type(screen), kind, key, what)
+        return count
+
+    def _focus(self, screen: Screen[object], kind: type[Widget] | None) -> None:
+        focus = next((one for one in screen.focus_chain if type(one) is kind), None)
+        screen.set_focus(focus)
+
+    def _keys(self, screen: Screen[object], kind: type[Widget] | None) -> Iterator[tuple[str, tuple[type, str] | None]]:
+        """Keys and whose binding each is."""
+        self._focus(screen, kind)
+        for key, active in screen.active_bindings.items():
+            if not is_nowhere(key):
+                yield key, (type(active.node), active.binding.action)
+        ours = kind is not None and kind.__module__.startswith("dflash_tui.")
+        for key in PLAIN if ours else PLAIN[:2]:
+            yield key, None
+
+
+@pytest.mark.parametrize(
+    ("size", "state"),
+    [
+        ((80, 24), "full"),
+        ((2, 60), "full"),
+    ],
+    ids=str,
+)
+async def test_no_key_ends_the_app(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: tuple[int, int], state: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # exports go there
+    left: list[int] = []
+    monkeypatch.setattr(DFlashApp, "_leave", lambda self, code=0: left.append(code))
+    session = Session()
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        walk = Walk(pilot, session, state)
+        count = 0
+        for name in TABS:
+            count += await walk.walk(None, lambda screen, name=name: app.chat.inspector.enter(name))
+        count += await walk.walk(None, completing, special=True)
+        for opener in (*PAGE_OPENERS.values(), *DIALOGS.values()):
+            count += await walk.walk(opener)
+        count += await walk.walk(PAGE_OPENERS["chats"], searching, special=True)
+        assert count > 150
+        assert left, "Ctrl+Q was among them"
+        await walk.stand(None)
+        app.chat.flow.stop()
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+
+
+class Session(FakeSession):
+    """A session with which nothing can be measured, as a replay is."""
+
+    def laboratory(self) -> None:
+        raise DFlashError("nothing can be measured here")
+
+
+def completing(screen: Screen[object]) -> None:
+    """A command is being typed, and completions are offered."""
+    assert isinstance(screen, ChatScreen)
+    screen.prompt.focus()
+    screen.prompt.text = "/s"
+
+
+def searching(screen: Screen[object]) -> None:
+    """The list of conversations is narrowed by a search."""
+    assert isinstance(screen, ChatsScreen)
+    screen.action_search()
+    screen.focused.value = "hello"  # type: ignore[union-attr]
+
+
+def test_nothing_is_looked_up_by_a_text_made_at_run_time() -> None:
+    """A selector that is put together may be none; what is looked up by name is held instead."""
+    lookups = {"query", "query_one", "query_exactly_one", "query_children", "get_widget_by_id", "get_child_by_id"}
+    found = []
+    for path in sorted(Path(dflash_tui.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in lookups:
+                for one in node.args[:1]:
+                    if path.parent.name != "store" and not is_selector(one):
+                        found.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "focus('" in node.value:
+                found.append(f"{path.name}:{node.lineno}: {node.value}")
+    assert found == []
+
+
+def is_selector(node: ast.expr) -> bool:
+    """A class, or a constant text."""
+    if isinstance(node, ast.Name):
+        return node.id.lstrip("_")[:1].isupper()
+    return isinstance(node, ast.Constant)
