@@ -4,10 +4,12 @@
 #   PYTHON=python3.12       the Python that makes .venv (3.11 or later)
 #   TORCH_INDEX=URL         take torch from this package index, for another build than the platform's default
 #   ARGS="--demo"           what `make chat` opens: other options of dflash-tui in its place
+#   MINUTES=30              how long `make abuse` runs
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 ARGS ?= --demo
+MINUTES ?= 30
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,12 +17,13 @@ TORCH := torch>=2.11,<=2.13.0
 # A worker per core; each loads torch, so no more than four.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help chat test test-full lint format readme wheel wheel-check clean
+.PHONY: help chat test test-full abuse lint format readme wheel wheel-check clean
 
 help:
 	@echo "make chat         open the app on the demo pair"
 	@echo "make test         ruff, mypy and the tests"
 	@echo "make test-full    the same with the long grids"
+	@echo "make abuse        random use, damaged files and kills for MINUTES (30), with a table at the end"
 	@echo "make lint         ruff and mypy alone"
 	@echo "make format       let ruff rewrite the files"
 	@echo "make readme       write the generated tables of README.md and docs/RESULTS.md anew"
@@ -36,6 +39,9 @@ test: lint
 
 test-full: lint
 	$(PYTEST) -m "full or not full"
+
+abuse: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m abuse --minutes $(MINUTES)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

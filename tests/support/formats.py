@@ -278,3 +278,29 @@ def peak_of_reading(open_file: Callable[[Path], WeightFile], path: Path) -> int:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     return peak
+
+
+SMALL_GGUF = header(
+    [
+        scalar("general.alignment", U32, 32),
+        scalar("flag", 7, True),
+        entry("name", STRING, text("Small")),
+        entry("tokens", ARRAY, array(STRING, 4, text("a") + text("b") + text("") + text("Ġt"))),
+        entry("types", ARRAY, array(5, 4, bytes(16))),
+        entry("nested", ARRAY, array(ARRAY, 1, array(U32, 2, bytes(8)))),
+        scalar("split.count", 2, 1),
+    ],
+    [tensor("a.weight", [32, 2], 8), tensor("b.weight", [8, 2, 2], offset=96), tensor("c", [4], 30, offset=224)],
+    data=232,
+)
+
+
+def safetensors_file(told: Any, data: int = 64) -> bytes:
+    """A file with this header, and `data` bytes of zeros behind it."""
+    raw = told if isinstance(told, bytes) else json.dumps(told).encode()
+    return len(raw).to_bytes(8, "little") + raw + bytes(data)
+
+
+F32_4X4 = {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}
+BF16_4 = {"dtype": "BF16", "shape": [4], "data_offsets": [64, 72]}
+SMALL_SAFETENSORS = safetensors_file({"a": F32_4X4, "bb": BF16_4}, 72)

@@ -177,7 +177,7 @@ class Turn:
         took = time.monotonic() - began if script.clock is None else script.clock * max(len(steps), 1)
         stats = turn_stats(prefill, steps, took, self._parts)
         self.report = TurnReport(self.text, self.thinking, ids, mode, REASON, stop, knobs, stats)
-        self._message.content, self._message.thinking, self._message.report = self.text, self.thinking, self.report
+        self._message.report = self.report
         self.record = self._recorder.end(self.report)
         script.conversation.turns.append(self.record)
 
@@ -186,6 +186,7 @@ class Turn:
         text = "".join(part[max(thought - at, 0) :])
         self.text += text
         self.thinking += thinking
+        self._message.content, self._message.thinking = self.text, self.thinking  # also of a turn that breaks off
         # On the script's own clock, so that figures made from it do not depend on the machine's.
         place = len(self._recorder.events)
         clock = self._session.clock

@@ -16,6 +16,7 @@ from dflash_core.formats import gguf as ours
 from dflash_core.formats.gguf import open_gguf
 from support.formats import (
     ARRAY,
+    SMALL_GGUF,
     STRING,
     TARGET_KEYS,
     U32,
@@ -31,6 +32,7 @@ from support.formats import (
     write_target,
 )
 from support.golden import goldens
+from support.mutation import HUGE, INTERESTING
 
 
 def named(value: object) -> str:
@@ -79,9 +81,6 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
 )
 def test_unsupported_files(tmp_path: Path, content: bytes, message: str) -> None:
     assert message in refused(open_gguf, write_bytes(tmp_path / "a.gguf", content), UnsupportedError)
-
-
-HUGE = 2**64 - 1
 
 
 @pytest.mark.parametrize(
@@ -155,31 +154,17 @@ def test_supported_types_are_listed(tmp_path: Path) -> None:
 
 # Truncation, forgery, noise: an error, in little time and memory
 
-SMALL = header(
-    [
-        scalar("general.alignment", U32, 32),
-        scalar("flag", 7, True),
-        entry("name", STRING, text("Small")),
-        entry("tokens", ARRAY, array(STRING, 4, text("a") + text("b") + text("") + text("Ġt"))),
-        entry("types", ARRAY, array(5, 4, bytes(16))),
-        entry("nested", ARRAY, array(ARRAY, 1, array(U32, 2, bytes(8)))),
-        scalar("split.count", 2, 1),
-    ],
-    [tensor("a.weight", [32, 2], 8), tensor("b.weight", [8, 2, 2], offset=96), tensor("c", [4], 30, offset=224)],
-    data=232,
-)
-
 
 def test_the_small_file_is_good(tmp_path: Path) -> None:
-    opened = open_gguf(write_bytes(tmp_path / "a.gguf", SMALL))
+    opened = open_gguf(write_bytes(tmp_path / "a.gguf", SMALL_GGUF))
     assert [opened.float32(name).shape for name in opened.tensors] == [(2, 32), (2, 2, 8), (4,)]
 
 
 def test_truncation_at_every_byte(tmp_path: Path) -> None:
     messages = set()
-    for length in range(len(SMALL)):
+    for length in range(len(SMALL_GGUF)):
         messages.add(
-            refused(open_gguf, write_bytes(tmp_path / "a.gguf", SMALL[:length]))
+            refused(open_gguf, write_bytes(tmp_path / "a.gguf", SMALL_GGUF[:length]))
             .split(" at offset")[0]
             .split(", but")[0]
         )
@@ -249,26 +234,25 @@ def opens_or_refuses(path: Path, size: int) -> None:
 FUZZ = settings(
     max_examples=400, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-INTERESTING = [0, 1, 7, 8, 9, 13, 31, 32, 255, 2**16, 2**31, 2**32 - 1, 2**32, 2**40, 2**48, 2**63 - 1, 2**63, HUGE]
 
 
 @FUZZ
 @given(
-    changes=st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), min_size=1, max_size=8),
-    length=st.integers(0, len(SMALL) + 64),
+    changes=st.lists(st.tuples(st.integers(0, len(SMALL_GGUF) - 1), st.integers(0, 255)), min_size=1, max_size=8),
+    length=st.integers(0, len(SMALL_GGUF) + 64),
 )
 def test_fuzz_bytes(tmp_path: Path, changes: list[tuple[int, int]], length: int) -> None:
-    content = bytearray(SMALL)
+    content = bytearray(SMALL_GGUF)
     for at, value in changes:
         content[at] = value
-    content = content[:length] + bytes(max(0, length - len(SMALL)))
+    content = content[:length] + bytes(max(0, length - len(SMALL_GGUF)))
     opens_or_refuses(write_bytes(tmp_path / "a.gguf", bytes(content)), len(content))
 
 
 @FUZZ
-@given(at=st.integers(4, len(SMALL) - 8), value=st.sampled_from(INTERESTING), wide=st.booleans())
+@given(at=st.integers(4, len(SMALL_GGUF) - 8), value=st.sampled_from(INTERESTING), wide=st.booleans())
 def test_fuzz_fields(tmp_path: Path, at: int, value: int, wide: bool) -> None:
-    content = bytearray(SMALL)
+    content = bytearray(SMALL_GGUF)
     content[at : at + (8 if wide else 4)] = value.to_bytes(8, "little")[: 8 if wide else 4]
     opens_or_refuses(write_bytes(tmp_path / "a.gguf", bytes(content)), len(content))
 

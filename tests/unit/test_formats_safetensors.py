@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.safetensors import open_safetensors
-from support.formats import peak_of_reading, refused, weights, write_bytes, write_safetensors
+from support.formats import F32_4X4 as ONE
+from support.formats import SMALL_SAFETENSORS, peak_of_reading, refused, weights, write_bytes, write_safetensors
+from support.formats import safetensors_file as content
 from support.golden import golden
 
 SHAPES: dict[str, tuple[int, ...]] = {"a": (5, 4), "b": (3,), "c": (2, 3, 4)}
-
-
-def content(header: Any, data: int = 64) -> bytes:
-    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return len(raw).to_bytes(8, "little") + raw + bytes(data)
 
 
 def test_golden_drafter_agrees_with_the_library() -> None:
@@ -75,9 +71,6 @@ def test_sharded_folder(tmp_path: Path) -> None:
     assert "tensor a is also in an earlier shard" in refused(open_safetensors, tmp_path)
 
 
-ONE = {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}
-
-
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -127,18 +120,15 @@ def test_truncation_at_every_byte(tmp_path: Path) -> None:
         refused(open_safetensors, write_bytes(path, whole[:length]))
 
 
-SMALL = content({"a": ONE, "bb": {"dtype": "BF16", "shape": [4], "data_offsets": [64, 72]}}, 72)
-
-
 @settings(
     max_examples=400, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
-    changes=st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), max_size=6),
-    length=st.integers(0, len(SMALL) + 16),
+    changes=st.lists(st.tuples(st.integers(0, len(SMALL_SAFETENSORS) - 1), st.integers(0, 255)), max_size=6),
+    length=st.integers(0, len(SMALL_SAFETENSORS) + 16),
 )
 def test_fuzz(tmp_path: Path, changes: list[tuple[int, int]], length: int) -> None:
-    raw = bytearray(SMALL)
+    raw = bytearray(SMALL_SAFETENSORS)
     for at, value in changes:
         raw[at] = value
     path = write_bytes(tmp_path / "a.safetensors", (bytes(raw) + bytes(16))[:length])

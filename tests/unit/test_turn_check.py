@@ -3,130 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import math
 import random
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from dflash_core.errors import DFlashError, FormatError, KnobError
-from dflash_core.events import StepEvent, StepTree, TurnReport
-from dflash_core.knobs import Knobs
-from dflash_core.lab import plain, whatif
-from dflash_core.lab.cost import StepCosts
-from dflash_core.memory import Ledger, Owner
-from dflash_core.record import Loaded, TurnRecord, assemble, encode, lines
-from dflash_core.rejected import departure, rejected
-from dflash_core.trace import HEADER, Trace, TraceError, read_trace
+from dflash_core.errors import FormatError, KnobError
+from dflash_core.events import StepEvent, TurnReport
+from dflash_core.record import TurnRecord, assemble, lines
+from dflash_core.trace import TraceError, read_trace
 from dflash_core.turn_check import check_report, check_step
-from dflash_core.turns import Turns
-from dflash_tui import deltas, plain_speeds, speeds
 from dflash_tui.commands.ask import figures
-from dflash_tui.commands.replay import summary
 from dflash_tui.meter import Meter
-from dflash_tui.replay import ReplaySession, reported
-from dflash_tui.widgets import calibration, memory, scrubber, stats, step_text, tree_text
-from support.stored import a_report, a_turn
-from support.turns import DRAFTS, ROOT, STAGES, WANTED, step_of, tree_of, turn_of
+from dflash_tui.widgets import stats
+from support.mutation import mutate_lines, mutate_value
+from support.stored import a_report
+from support.traces import BRANCHED, STEPS, a_trace, look_at, write
+from support.turns import DRAFTS, STAGES, WANTED, step_of, turn_of
 
 MUTANTS = 400
-LOADED = Loaded("a pair", 4096, Ledger("this machine", (Owner("target", 5, "1 layer", 4),), 10, 5, 6))
-BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))
-STEPS = (step_of(), step_of(BRANCHED, wanted=9), step_of(knobs=Knobs(budget=3, p_min=0.25))) * 4
-PLAIN = dataclasses.replace(step_of(StepTree((ROOT,), (-1,), (0,), (1.0,), (1.0,), (0,))), mode="ar")
-FORGED: tuple[Any, ...] = (
-    0, -1, 1, 2, 7, 300, 2**31, 2**53, 2**64, 10**400, 0.5, 1.5, -0.5, 5e-324, 1e-9, 1e9, 1e308, -1e308,
-    "", "x", "tree", "ar", "9999-12-31T23:59:59+00:00", None, True, [], [0], [[]], {},
-)  # fmt: skip
-
-
-def a_trace() -> list[dict[str, Any]]:
-    """Its lines behind the header, as JSON."""
-    records = (turn_of(STEPS, thinking_steps=2), turn_of([PLAIN] * 20), a_turn())
-    written = [LOADED, *(line for record in records for line in lines(record))]
-    return [json.loads(encode(line)) for line in written]
-
-
-def write(path: Path, told: list[dict[str, Any]]) -> Path:
-    head = msgspec.json.encode(HEADER).decode()
-    path.write_bytes(gzip.compress("\n".join([head, *map(json.dumps, told), ""]).encode(), 1, mtime=0))
-    return path
-
-
-def mutate(rng: random.Random, told: list[dict[str, Any]]) -> None:
-    """Change one thing: a line, or a part of one."""
-    at = rng.randrange(len(told))
-    if rng.random() > 0.1:
-        change(rng, told[at])
-    elif (how := rng.randrange(3)) == 0:
-        del told[at]
-    else:
-        told.insert(rng.randrange(len(told)), told[at] if how == 1 else told.pop(at))
-
-
-def change(rng: random.Random, place: Any) -> None:
-    """Change one value in an object of JSON, the length of a list, or a key."""
-    while keys := list(place) if isinstance(place, dict) else list(range(len(place))):
-        key = rng.choice(keys)
-        value = place[key]
-        if isinstance(value, (dict, list)) and rng.random() < 0.85:
-            place = value
-            continue
-        how = rng.random()
-        if how < 0.15:
-            del place[key]
-        elif how < 0.3 and isinstance(place, list):
-            place.insert(rng.choice(keys), value)
-        elif isinstance(value, (int, float)) and abs(value) < 1e300 and how < 0.5:
-            place[key] *= rng.choice([-1, 2, 0.5, 1e-300, 1e300, 1.0])
-        else:
-            place[key] = rng.choice(FORGED)
-        return
-
-
-def look_at(trace: Trace) -> None:
-    """Open every view that shows turns, their steps or what they ran on."""
-    session = ReplaySession(trace, Path("a.trace"))
-    memory.drawn(session.ledger(), 40)
-    session.context_used()
-    json.dumps(summary(trace), allow_nan=False)
-    for record in map(reported, trace.turns):
-        speed = plain.of_turn(record)
-        if speed is not None:
-            plain_speeds.when(speed.taken, datetime.now(UTC))
-        meter = Meter.of(record)
-        shown = [stats.of_meter(meter, None, speed, running=True)]
-        if record.report is not None:
-            shown.append(stats.of_turn(record, record.report, speed))
-        for one in shown:
-            for width in (24, 90):
-                stats.drawn(one, width)
-        speeds.course(record)
-        scrubber.spark([float(len(step.tokens)) for step in record.steps], 40)
-        deltas.measured(record)
-        deltas.on_the_way(record)
-        text = step_text.StepText(record, 40)
-        calibration.drawn(record.steps, 60, "this turn")
-        for number, step in enumerate(record.steps, 1):
-            text.drawn(number, "depth")
-            text.line_of(number)
-            for left_out in (True, False):
-                tree_text.drawn(step, record.token_text, 40, left_out=left_out)
-                tree_text.drawn(step, record.token_text, 90, left_out=left_out, taken_only=True)
-            tree_text.wanted_line(step, record.token_text)
-            rejected(step), departure(step)
-        costs = StepCosts(record.steps)
-        try:
-            reach = whatif.estimate(record.steps, (1, 8, 64))
-        except DFlashError:  # a turn that drafted nothing
-            continue
-        whatif.curve("estimate", reach, costs, record.knobs.budget)
-    assert list(Turns(trace.turns)) == list(trace.turns)
 
 
 def test_the_sound_trace_is_shown(tmp_path: Path) -> None:
@@ -144,7 +43,7 @@ def test_mutants_are_refused_or_shown(tmp_path: Path) -> None:
         rng = random.Random(seed)
         told = json.loads(sound)
         for _ in range(rng.choice([1, 1, 1, 2, 5])):
-            mutate(rng, told)
+            mutate_lines(rng, told)
         path = write(tmp_path / "a.trace", told)
         try:
             trace = read_trace(path)
@@ -167,7 +66,7 @@ def test_mutated_reports_are_refused_or_shown() -> None:
         rng = random.Random(seed)
         told = json.loads(msgspec.json.encode(report))
         for _ in range(rng.choice([1, 1, 2])):
-            change(rng, told)
+            mutate_value(rng, told)
         try:
             found = msgspec.json.decode(json.dumps(told), type=TurnReport)
         except (msgspec.MsgspecError, KnobError):

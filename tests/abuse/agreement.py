@@ -1,0 +1,161 @@
+"""What must agree whenever nothing is under way: prompt, journal, store, tree, screen and decoder."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from dflash_core.clean import clean, encodable
+from dflash_core.engine import Engine
+from dflash_tui.app import DFlashApp
+from dflash_tui.journal import Typed
+
+WORD = re.compile(r"[a-z]\d+(?:y\d+)?x\d+x")
+
+
+def rendered(app: DFlashApp) -> int:
+    """The rows of every screen, drawn as for a terminal; raises what drawing raises."""
+    return sum(len(strip) for strip in app.screen._compositor.render_strips())
+
+
+def journal_of(app: DFlashApp) -> Typed:
+    """What the app has written down as typed."""
+    journal = app.chat.keeping.keeper.journal
+    if not journal._name:
+        return Typed()
+    try:
+        line = journal._path("typed").read_bytes().split(b"\n")[0]
+    except FileNotFoundError:
+        return Typed()
+    return msgspec.json.decode(line, type=Typed)
+
+
+def at_rest(app: DFlashApp) -> bool:
+    """No turn runs, and no message waits for one."""
+    chat = app.chat
+    return not (chat.flow.busy or chat.waiting or chat.loading_now or chat.experiment is not None)
+
+
+def disagreements(app: DFlashApp) -> Iterator[str]:
+    """A line for each pair that does not agree; asked again later, it may have been under way."""
+    chat, keeper = app.chat, app.chat.keeping.keeper
+    if journal_of(app).draft != encodable(chat.prompt.text):
+        yield "the journal has another draft than the prompt"
+    if not at_rest(app):
+        return
+    path = [(node.role, node.content) for node in keeper.branches.path]
+    if keeper.card is not None and keeper.store.on_disk:
+        stored = keeper.store.branches(keeper.card.id)
+        if stored.nodes != keeper.branches.nodes:
+            yield "the store has other messages than the tree"
+        if stored.leaf != keeper.branches.leaf:
+            yield "the store stands at another leaf than the tree"
+    yield from _shown(app)
+    if chat.session is not None:
+        held = [(one.role, one.content) for one in chat.session.conversation.messages if one.role != "system"]
+        if held != path:
+            yield f"the decoder's conversation has {len(held)} messages, the path {len(path)}, or other ones"
+        yield from _decoder(app)
+
+
+def _shown(app: DFlashApp) -> Iterator[str]:
+    transcript, branches = app.chat.transcript, app.chat.keeping.keeper.branches
+    asked = [node.id for node in branches.path if node.role == "user"]
+    shown = [block for block in transcript.turns if block.node]
+    if [block.node for block in shown] != asked[len(asked) - len(shown) :]:
+        yield "the screen shows other messages than the path"
+    if len(asked) - len(shown) > len(transcript.earlier.texts):
+        yield "messages of the path are not on the screen"
+    for block in shown:
+        if block.prompt != branches[block.node].content:
+            yield "a message reads otherwise than it is kept"
+        nodes = [answer.node for answer in block.answers if answer.node]
+        if nodes != list(branches.children(block.node)):
+            yield "a message has other answers on the screen than in the tree"
+        for answer in block.answers:
+            if answer.node and answer.text != clean(branches[answer.node].content).lstrip("\n"):
+                yield "an answer reads otherwise than it is kept"
+
+
+def _decoder(app: DFlashApp) -> Iterator[str]:
+    engine = getattr(app.chat.session, "_engine", None)
+    if not isinstance(engine, Engine):
+        return
+    if engine.backend.length != len(engine._committed):
+        yield f"the session holds {engine.backend.length} positions, the engine counts {len(engine._committed)}"
+    if engine.backend.length > engine.context_length:
+        yield "the session is longer than the context"
+
+
+def just_ended(app: DFlashApp) -> Iterator[str]:
+    """After a turn and before anything else: the decoder holds that turn's ids and nothing more."""
+    engine, record = getattr(app.chat.session, "_engine", None), app.chat.flow.record
+    if isinstance(engine, Engine) and record is not None and at_rest(app):
+        ids = (*record.start.prompt_ids, *(token for event in record.events for token in event.tokens))
+        if tuple(engine._committed) not in (ids, ids[:-1]):
+            yield f"the decoder holds {len(engine._committed)} ids, the turn has {len(ids)}, or other ones"
+
+
+class Words:
+    """Every word that was typed: in the prompt, sent, or deleted by its user."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.drafted: set[str] = set()
+        self.sent: set[str] = set()
+        self.homes: dict[str, str] = {}  # the conversation that a sent word is in
+
+    def typed(self, text: str) -> None:
+        """Text went to the prompt."""
+        self.drafted.update(WORD.findall(text))
+
+    def forget(self, app: DFlashApp) -> None:
+        """The user may have deleted some of the prompt."""
+        self.drafted &= set(WORD.findall(app.chat.prompt.text))
+
+    def missing(self, app: DFlashApp) -> set[str]:
+        """Words of the prompt that are nowhere now. Those that were sent are looked for in the store from now on."""
+        gone = self.drafted - set(WORD.findall(app.chat.prompt.text))
+        if gone:
+            kept = self._kept(app)
+            self.sent |= gone & kept
+            self.drafted -= gone & kept
+            gone -= kept
+        return gone
+
+    def audit(self, app: DFlashApp) -> set[str]:
+        """Sent words that are nowhere any more. A conversation that was deleted takes its own along."""
+        if not at_rest(app):
+            return set()
+        stored, conversations = self.stored()
+        for word in self.sent & stored.keys():
+            self.homes[word] = stored[word]
+        deleted = {word for word in self.sent if self.homes.get(word, "") not in {"", *conversations}}
+        self.sent -= deleted
+        never = {word for word in self.sent if word not in self.homes}  # a command, or refused: the arrow keys have it
+        return (self.sent - stored.keys() - never) | (never - self._kept(app))
+
+    def stored(self) -> tuple[dict[str, str], set[str]]:
+        """Each word of the database with its conversation, and the conversations, by a reader of its own."""
+        with closing(sqlite3.connect(f"file:{self.folder}/conversations.db?mode=ro", uri=True)) as db:
+            rows = db.execute("SELECT conversation, content FROM message WHERE role = 'user'").fetchall()
+            conversations = {id for (id,) in db.execute("SELECT id FROM conversation")}
+        return {word: id for id, text in rows for word in WORD.findall(text)}, conversations
+
+    def _kept(self, app: DFlashApp) -> set[str]:
+        """Where a user finds text again: prompt, journal, store, the arrow keys, the conversation on the screen."""
+        typed = journal_of(app)
+        texts = [app.chat.prompt.text, typed.draft, *typed.waiting, *app.chat.past.entries]
+        return set(WORD.findall("\n".join(texts))) | self.stored()[0].keys()
+
+
+def damaged(folder: Path) -> str:
+    """What SQLite finds wrong with the database; empty where nothing is."""
+    with closing(sqlite3.connect(f"file:{folder}/conversations.db?mode=ro", uri=True)) as db:
+        [(said,), *_] = db.execute("PRAGMA quick_check").fetchall()
+    return "" if said == "ok" else str(said)

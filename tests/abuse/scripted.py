@@ -1,0 +1,40 @@
+"""The scripted session with answers that are hard to draw, and faults that are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dflash_core.errors import ContextError, DFlashError
+from tui.fake import ANSWER, FakeSession
+
+if TYPE_CHECKING:
+    from dflash_core.lab.laboratory import Laboratory
+
+ANSWERS = (
+    ANSWER,
+    "",
+    "plain words, one line",
+    "| a | b |\n|---|---|\n| 1 | [x](http://example.org/) |\n\n> quoted\n> > twice\n\n1. one\n2. two\n   - three\n",
+    "```python\ndef f(x):\n\treturn '\x1b[31m' + x\n```\n\n~~~\nno end of this fence",
+    "木" * 90 + "\n\n" + "é" * 40 + "👩‍👩‍👧" * 12 + "\n\n# [bold]Title[/bold] $x^2$ [@click=app.quit]no[/]\n",
+    "word " * 90,
+    "- item\n" * 6 + "\n<div>html</div>\n\n***\n\nend\r\nof it\u202e",
+)
+PACE_S = 0.001
+
+
+class Scripted(FakeSession):
+    """`arm` has the next turn go wrong."""
+
+    def arm(self, fault: str) -> None:
+        """refuse: the prompt does not fit; fail: an error after some steps; break: a fault of the program."""
+        self.refuse = ContextError("the conversation has 9 tokens, the context 8") if fault == "refuse" else None
+        self.fail_after = 3 if fault in ("fail", "break") else None
+        self.error = DFlashError("the device is gone") if fault == "fail" else RuntimeError("broken")
+
+    def laboratory(self) -> Laboratory:
+        raise DFlashError("no experiments over a script")
+
+
+def scripted() -> Scripted:
+    return Scripted(pace=PACE_S)

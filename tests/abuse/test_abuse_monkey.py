@@ -1,0 +1,67 @@
+"""A slice of the monkey, and that it notices what it is there to notice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from abuse import monkey
+from abuse.actions import Action, load, save
+from abuse.report import Report
+from abuse.scripted import scripted
+from dflash_tui.journal import Journal
+from dflash_tui.store import Store
+
+ACTIONS = 120
+
+
+def test_a_slice(tmp_path: Path) -> None:
+    report = monkey.run(1, tmp_path, actions=ACTIONS)
+    assert report.faults == []
+    assert report.counts["actions"] == ACTIONS
+    assert report.counts["turns"]
+
+
+SENT = [Action("send", "m1x1x and more"), Action("wait"), Action("type", "m1x2x"), Action("pause", "0.01")]
+
+
+def live(folder: Path, actions: list[Action]) -> Report:
+    report = Report("monkey", 0)
+    monkey.live("0", actions, folder, report, session=scripted)
+    return report
+
+
+def test_what_a_monkey_does_can_be_done_again(tmp_path: Path) -> None:
+    kept = save(tmp_path / "a.actions", SENT)
+    assert load(kept) == SENT
+    assert live(tmp_path / "life", SENT).faults == []
+
+
+def test_text_that_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    monkeypatch.setattr("dflash_tui.widgets.prompt.Prompt.restore", lambda self, text: None)
+    report = live(tmp_path, [*SENT, Action("quit"), Action("pause", "0.01")])
+    assert [one.kind for one in report.lost] == ["text is lost"]
+    assert "m1x2x was in the prompt and does not come back" in report.lost[0].detail
+
+
+def test_a_journal_that_lags_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(Journal, "typed", lambda self, draft, waiting=(): None)
+    [found] = live(tmp_path, SENT).differences
+    assert "the journal has another draft than the prompt" in found.detail
+
+
+def test_a_message_that_is_not_stored_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(Store, "add", lambda self, conversation, node: True)
+    [found] = live(tmp_path, SENT).findings
+    assert "the store has other messages than the tree" in found.detail
+
+
+def test_an_exception_is_a_crash_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_tui.screens.chat.ChatScreen.action_think", lambda self: 1 / 0)
+    [found] = live(tmp_path, [*SENT, Action("bound", "\x14")]).crashes
+    assert found.kind.startswith("ZeroDivisionError")
+    assert load(Path(found.kept))[-1] == Action("bound", "\x14")

@@ -1,0 +1,88 @@
+"""A trace of three turns, as JSON to change, and every view that a trace can come to."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dflash_core.errors import DFlashError
+from dflash_core.events import StepTree
+from dflash_core.knobs import Knobs
+from dflash_core.lab import plain, whatif
+from dflash_core.lab.cost import StepCosts
+from dflash_core.memory import Ledger, Owner
+from dflash_core.record import Loaded, encode, lines
+from dflash_core.rejected import departure, rejected
+from dflash_core.trace import HEADER, Trace
+from dflash_core.turns import Turns
+from dflash_tui import deltas, plain_speeds, speeds
+from dflash_tui.commands.replay import summary
+from dflash_tui.meter import Meter
+from dflash_tui.replay import ReplaySession, reported
+from dflash_tui.widgets import calibration, memory, scrubber, stats, step_text, tree_text
+from support.stored import a_turn
+from support.turns import ROOT, step_of, tree_of, turn_of
+
+LOADED = Loaded("a pair", 4096, Ledger("this machine", (Owner("target", 5, "1 layer", 4),), 10, 5, 6))
+BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))
+STEPS = (step_of(), step_of(BRANCHED, wanted=9), step_of(knobs=Knobs(budget=3, p_min=0.25))) * 4
+PLAIN = dataclasses.replace(step_of(StepTree((ROOT,), (-1,), (0,), (1.0,), (1.0,), (0,))), mode="ar")
+
+
+def a_trace() -> list[dict[str, Any]]:
+    """Its lines behind the header, as JSON."""
+    records = (turn_of(STEPS, thinking_steps=2), turn_of([PLAIN] * 20), a_turn())
+    written = [LOADED, *(line for record in records for line in lines(record))]
+    return [json.loads(encode(line)) for line in written]
+
+
+def write(path: Path, told: list[dict[str, Any]]) -> Path:
+    head = msgspec.json.encode(HEADER).decode()
+    path.write_bytes(gzip.compress("\n".join([head, *map(json.dumps, told), ""]).encode(), 1, mtime=0))
+    return path
+
+
+def look_at(trace: Trace) -> None:
+    """Open every view that shows turns, their steps or what they ran on."""
+    session = ReplaySession(trace, Path("a.trace"))
+    memory.drawn(session.ledger(), 40)
+    session.context_used()
+    json.dumps(summary(trace), allow_nan=False)
+    for record in map(reported, trace.turns):
+        speed = plain.of_turn(record)
+        if speed is not None:
+            plain_speeds.when(speed.taken, datetime.now(UTC))
+        meter = Meter.of(record)
+        shown = [stats.of_meter(meter, None, speed, running=True)]
+        if record.report is not None:
+            shown.append(stats.of_turn(record, record.report, speed))
+        for one in shown:
+            for width in (24, 90):
+                stats.drawn(one, width)
+        speeds.course(record)
+        scrubber.spark([float(len(step.tokens)) for step in record.steps], 40)
+        deltas.measured(record)
+        deltas.on_the_way(record)
+        text = step_text.StepText(record, 40)
+        calibration.drawn(record.steps, 60, "this turn")
+        for number, step in enumerate(record.steps, 1):
+            text.drawn(number, "depth")
+            text.line_of(number)
+            for left_out in (True, False):
+                tree_text.drawn(step, record.token_text, 40, left_out=left_out)
+                tree_text.drawn(step, record.token_text, 90, left_out=left_out, taken_only=True)
+            tree_text.wanted_line(step, record.token_text)
+            rejected(step), departure(step)
+        costs = StepCosts(record.steps)
+        try:
+            reach = whatif.estimate(record.steps, (1, 8, 64))
+        except DFlashError:  # a turn that drafted nothing
+            continue
+        whatif.curve("estimate", reach, costs, record.knobs.budget)
+    assert list(Turns(trace.turns)) == list(trace.turns)
