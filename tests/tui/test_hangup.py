@@ -79,10 +79,22 @@ class Terminal:
         self.process.wait(LIMIT_S)
 
 
+def until(holds: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)
+
+
+def journaled(home: Path, text: str) -> bool:
+    """What is on the screen is not always there yet."""
+    return any(text in path.read_text() for path in home.rglob("*.typed"))
+
+
 def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and waits for its parent does not."""
+    """Whether it runs, with any of its threads: the last one closes its files, and lets go of its locks."""
     found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(found.strip()) and not found.startswith("Z")
+    return bool(found.strip()) and (not found.startswith("Z") or "l" in found)
 
 
 def ended(pid: int) -> None:
@@ -151,7 +163,7 @@ def test_in_mid_answer(open_terminal: Open, way: Callable[[Path, str], list[str]
     terminal.type("hi\r")
     terminal.wait("writing")
     terminal.type("half a thought")
-    terminal.wait("thought")
+    until(lambda: journaled(tmp_path, "half a thought"), "the text is not in the journal")
     terminal.go_away()
     ended(terminal.program())
     keeper = Keeper(tmp_path / "dflash-tui")
@@ -174,13 +186,10 @@ def test_in_mid_answer(open_terminal: Open, way: Callable[[Path, str], list[str]
     ],
     ids=["loading", "first start", "chats", "help", "ask", "ask at its start"],
 )
-def test_elsewhere(open_terminal: Open, options: tuple[str, ...], seen: str, typed: str) -> None:
+def test_elsewhere(open_terminal: Open, options: tuple[str, ...], seen: str, typed: str, tmp_path: Path) -> None:
     terminal = open_terminal(through_make, *options)
     terminal.wait(seen)
-    deadline = time.monotonic() + PATIENCE_S
-    while not (terminal.home / "pid").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until((tmp_path / "pid").exists, "it has not begun")
     terminal.type(typed)
     terminal.go_away()
     ended(terminal.program())
@@ -190,12 +199,9 @@ def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Pat
     terminal = open_terminal(through_make, "--demo", program=HELD + BEGIN)
     terminal.wait("ctx")
     terminal.type("kept")
-    terminal.wait("kept")
+    until(lambda: journaled(tmp_path, "kept"), "the text is not in the journal")
     terminal.type("\x14")  # Ctrl+T
-    deadline = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "held").exists():
-        assert time.monotonic() < deadline, "the key was not heard"
-        time.sleep(0.05)
+    until((tmp_path / "held").exists, "the key was not heard")
     terminal.go_away()
     ended(terminal.program())
     assert Keeper(tmp_path / "dflash-tui").rescue().texts == ("kept",)
