@@ -14,16 +14,19 @@ MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch>=2.11,<=2.13.0
-# A worker per core; each loads torch, so no more than four.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# On a machine with a card, whose Python has torch for it: make test-card PYTHON=python3
+CARD_PYTEST := PYTHONPATH=src:tests $(PYTHON) -m pytest -p no:cacheprovider tests/gpu -k "not emulated"
 
-.PHONY: help chat test test-full abuse lint format readme wheel wheel-check clean
+.PHONY: help chat test quick test-full test-card abuse lint format readme wheel wheel-check clean
 
 help:
 	@echo "make chat         open the app on the demo pair"
 	@echo "make test         ruff, mypy and the tests"
+	@echo "make quick        ruff, mypy and the tests that a change usually breaks: under a minute"
 	@echo "make test-full    the same with the long grids"
 	@echo "make abuse        random use, damaged files and kills for MINUTES (30), with a table at the end"
+	@echo "make test-card    what needs a card, on it, with the Python of the machine"
 	@echo "make lint         ruff and mypy alone"
 	@echo "make format       let ruff rewrite the files"
 	@echo "make readme       write the generated tables of README.md and docs/RESULTS.md anew"
@@ -37,11 +40,19 @@ chat: $(VENV)/.app
 test: lint
 	$(PYTEST)
 
+quick: lint
+	$(PYTEST) -m quick
+
 test-full: lint
 	$(PYTEST) -m "full or not full"
 
 abuse: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m abuse --minutes $(MINUTES)
+
+# What measures the memory of the whole card runs after the rest, by itself.
+test-card:
+	$(CARD_PYTEST) -n 12 --dist worksteal -m "not alone and not full"
+	$(CARD_PYTEST) -m alone
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -39,6 +39,7 @@ def memory() -> tuple[int, int]:
     return torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
 
 
+@pytest.mark.alone
 def test_two_hundred_turns(rng: np.random.Generator) -> None:
     engine, alone = demo_card.fresh(half=True), demo_card.fresh(half=True)
     session = engine.session
