@@ -26,8 +26,9 @@ sys.exit(run())
 """
 # Says when it has begun; what the interpreter does before that is not ours.
 BEGUN = """
-import signal, sys
+import sys
 from dflash_tui import __main__
+signal = __main__.signal
 handled = signal.signal
 def told(number, handler):
     before = handled(number, handler)
