@@ -76,7 +76,7 @@ def by_probability(steps: Iterable[StepEvent]) -> tuple[Bin, ...]:
 def _met(step: StepEvent) -> Iterable[tuple[int, tuple[int, ...], list[float]]]:
     """Per draft position that the walk came to: the target's token, the candidates, their probabilities."""
     walked = [step.tree.tokens[node] for node in step.tree.accepted[1:]]
-    if step.wanted is not None:
-        walked.append(step.wanted)
+    if step.bonus is not None:
+        walked.append(step.bonus)
     for token, tokens, log_probs in zip(walked, step.drafts.tokens, step.drafts.log_probs):
         yield token, tokens, [math.exp(value) for value in log_probs]

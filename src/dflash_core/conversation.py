@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
 from dflash_core.knobs import Knobs
@@ -47,11 +48,11 @@ class GenerationEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The names under which turns are kept: target, drafter, and the drafter's block length (0: none)."""
+    """The names under which turns are kept: target and drafter, and what the drafter can do (None: none is loaded)."""
 
     target: str = ""
     draft: str = ""
-    draft_block: int = 0
+    drafter: Capabilities | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +325,7 @@ class Conversation:
         return self._begin((*self.messages, Message("user", prompt)), knobs, on_prefill=on_prefill)
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
-        """A turn that answers the last user message anew; the answer that it takes out is its `replaces`.
+        """A turn that answers the last user message again; the answer that it takes out is its `replaces`.
 
         Raises TemplateError, ContextError, or DFlashError where there is nothing to answer or another turn runs; the
         messages are then as they were.
@@ -376,7 +377,8 @@ class Conversation:
             prompt=self.messages[-1].content,
             prompt_ids=prompt.ids,
             knobs=knobs,
-            draft_block=self.models.draft_block,
+            draft_block=self.models.drafter.block if self.models.drafter else 0,
+            draft_kind=self.models.drafter.kind if self.models.drafter else "",
         )
 
     def _ended(self, turn: Turn) -> None:

@@ -5,37 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
-from dflash_core.errors import NumericsError
-from dflash_core.events import EffectiveMode, StageTimes, StepDrafts, StepEvent, StepTree, Stop
+from dflash_core.errors import not_finite
+from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Policy
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.sampling import Sampler
-from dflash_core.tree import Candidates, Tree, Walk
-
-NO_DRAFTS = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What really runs, and why it is not something else."""
-
-    mode: EffectiveMode
-    reason: str
-
-
-def plan(knobs: Knobs, draft_block: int) -> Plan:
-    """Settle the mode for a drafter of `draft_block` (0: none is loaded)."""
-    if draft_block == 0:
-        return Plan("ar", "asked for" if knobs.mode == "ar" else "no drafter is loaded")
-    if knobs.mode == "auto":
-        return Plan("tree", "auto: a drafter is loaded")
-    return Plan(knobs.mode, "asked for")
+from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
 
 def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
@@ -51,43 +32,23 @@ def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], 
     return "context full" if answered >= room else None
 
 
-def not_finite(model: str, position: int) -> NumericsError:
-    """What is said of a model whose logits are no numbers."""
-    files = "its file" if model == "target" else "its file, or the target's, whose head it borrows,"
-    return NumericsError(
-        f"the {model} produced numbers that are not finite at position {position}, expected logits; "
-        f"{files} is damaged: get it again, or compare it with another conversion"
-    )
-
-
-class StepDecoder(Protocol):
-    """What a runner asks of whatever decodes one answer behind the prompt that its backend has just read."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def answer(self) -> Sequence[int]:
-        """The tokens that `first` and `step` have returned."""
-
-    @property
-    def ahead(self) -> bool:
-        """Whether steps are under way that `step` has not returned yet; `finish` ends them and returns them."""
-
-    def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
-    def take(self, knobs: Knobs) -> None: ...
-    def step(self) -> StepEvent: ...
-    def finish(self) -> Sequence[StepEvent]: ...
-
-
 class Decoder:
     """Decodes one answer behind the prompt that `backend` has just read. Raises NumericsError from both calls.
 
     Between steps the state stands before the root, the newest token of the answer: drawn, but not yet run.
     """
 
-    def __init__(self, backend: Backend, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        knobs: Knobs,
+        stop_ids: frozenset[int],
+        context_length: int,
+        policy: Policy | None = None,
+    ) -> None:
+        """`policy`: what picks each step; without one the knobs alone do."""
         self.backend, self.knobs = backend, knobs
+        self.policy = policy or FixedPolicy(backend.capabilities)
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         self.answer: list[int] = []
@@ -99,13 +60,13 @@ class Decoder:
         The answer remains the target's own: from here on its draws follow the new sampling knobs.
         """
         self.knobs = self.knobs.in_mid_turn(knobs)
-        self.plan = plan(self.knobs, self.backend.draft_block)
+        self.decision = self.policy.next(self.knobs)
         self.sampler = Sampler(self.knobs)
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
         self.prompt_length = self.backend.length
-        self._check_finite(logits[None], "target")
+        self._check_finite(logits[None])
         token = self.sampler.draw(logits, self.backend.length, self.answer)
         (token,), stop = self._until_stop([token])
         self.answer.append(token)
@@ -115,13 +76,14 @@ class Decoder:
     def step(self) -> StepEvent:
         """Decode one step behind the root, and leave the state at the last token of what it committed."""
         clock = self._clock
+        self.decision = self.policy.next(self.knobs)
         clock.lap("host")
         drafts = self.draft()
         clock.lap("draft")
         tree = self.tree(drafts)
         clock.lap("tree")
         logits = self.backend.verify(tree.tokens, tree.parents)
-        self._check_finite(logits, "target")
+        self._check_finite(logits)
         clock.lap("verify")
         walk = self.accept(tree, logits)
         tokens, stop = self._until_stop([tree.tokens[node] for node in walk.path[1:]] + [walk.next_token])
@@ -131,20 +93,22 @@ class Decoder:
         self.backend.commit(path)
         clock.lap("commit")
         self.answer += tokens
-        return StepEvent(
+        event = StepEvent(
             tokens=tuple(tokens),
             tree=_describe(tree, walk),
             drafted_depth=max(tree.depths),
             accepted_depth=len(walk.path) - 1,
             length=self.backend.length,
             stages=clock.times(),
-            mode=self.plan.mode,
-            reason=self.plan.reason,
+            mode=self.decision.mode,
+            reason=self.decision.reason,
             stop=stop,
             drafts=step_drafts(drafts),
-            wanted=walk.next_token,
+            bonus=walk.next_token,
             knobs=self.knobs,
         )
+        self.policy.observe(event)
+        return event
 
     @property
     def ahead(self) -> bool:
@@ -156,18 +120,16 @@ class Decoder:
 
     def draft(self) -> Candidates:
         """The drafter's best tokens per depth behind the root, or none in plain decoding."""
-        if self.plan.mode == "ar":
-            return NO_DRAFTS
-        logits = self.backend.draft(self.answer[-1], self.knobs.draft_window)
-        self._check_finite(logits, "drafter")
-        return ddtree.candidates(logits, self.knobs.tree_width, self.knobs.tree_temperature)
+        if self.decision.mode == "ar":
+            return NO_CANDIDATES
+        return self.backend.propose(self.answer[-1], self.knobs)
 
     def tree(self, drafts: Candidates) -> Tree:
         """The candidates' best-first tree within the budget; a chain is made of the best ones alone."""
-        knobs = self.knobs
-        if self.plan.mode == "chain":
+        knobs, decision = self.knobs, self.decision
+        if decision.mode == "chain":
             drafts = Candidates(drafts.tokens[:, :1], drafts.log_probs[:, :1])
-        return ddtree.build(self.answer[-1], drafts, knobs.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+        return ddtree.build(self.answer[-1], drafts, decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
 
     def accept(self, tree: Tree, logits: Logits) -> Walk:
         """Walk the tree by the target's own draws from `logits` (nodes, vocab)."""
@@ -180,10 +142,10 @@ class Decoder:
 
         return ddtree.walk(tree, draw)
 
-    def _check_finite(self, logits: Logits, model: str) -> None:
+    def _check_finite(self, logits: Logits) -> None:
         """Rows of logits (n, vocab) may rule tokens out with -inf, but their best must be a number."""
         if not np.isfinite(logits.max(axis=-1)).all():
-            raise not_finite(model, self.backend.length)
+            raise not_finite("target", self.backend.length)
 
     def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
         """Cut tokens that follow the answer's end: a stop token, the token limit, the end of the context."""

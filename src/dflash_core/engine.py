@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
 from dflash_core import memory
-from dflash_core.arch.spec import LayerSpec
-from dflash_core.decoder import StepDecoder, plan
+from dflash_core.backends.base import Draft, Logits, Session, Target
 from dflash_core.errors import ContextError, MismatchError
-from dflash_core.knobs import Knobs, check_tree_width
-from dflash_core.loading import DEFAULT_CARD, CardOptions, Draft, Progress, Target, open_draft, open_target, silent
-from dflash_core.memory import Ledger, Owner
-from dflash_core.models.rows import Rows
-from dflash_core.models.target import TargetModel
+from dflash_core.events import Event
+from dflash_core.knobs import Knobs, Limits, check_tree_width
+from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
+from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
+from dflash_core.tree import Candidates
 
 # What torch starts with: the cores this process may use.
 CORES = torch.get_num_threads()
@@ -26,7 +27,7 @@ CORES = torch.get_num_threads()
 SLOW_STEP_S = 1.0
 
 
-class Engine(Runner):
+class Engine:
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
@@ -40,14 +41,14 @@ class Engine(Runner):
         if context_length is not None and context_length < 2:
             raise ContextError(f"a context of {context_length} positions, expected at least 2")
         self.target, self.draft = target, draft
-        config = target.config
+        config, drafting = target.config, draft.config if draft else None
         self.machine = target.machine
-        fits = self.machine.context_that_fits(target, draft)
+        fits = self.machine.context_that_fits(config, drafting)
         context = min(fits if context_length is None else context_length, config.context_length)
         remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
-        memory.check(self.machine.ledger(self.machine.sequence(target, draft, context)), remedies)
-        self.session = target.session(draft, context=context)
-        super().__init__(
+        memory.check(self.machine.breakdown(self.machine.sequence(config, drafting, context)), remedies)
+        self.session: Session = target.session(draft, context=context)
+        self.runner = Runner(
             self.session,
             target.tokenizer.stop_ids,
             context,
@@ -56,8 +57,53 @@ class Engine(Runner):
             self.machine.tree_width,
         )
 
-    def decoder(self, knobs: Knobs) -> StepDecoder:
-        return self.session.decoder(knobs, self.stop_ids, self.context_length)
+    # ---- Answering, all of it the runner's ---------------------------------------------------------------------------
+
+    @property
+    def context_length(self) -> int:
+        return self.runner.context_length
+
+    @property
+    def limits(self) -> Limits:
+        """What answers can be asked for."""
+        return self.runner.limits
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        knobs: Knobs,
+        *,
+        keep: Sequence[int] = (),
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Event]:
+        """Answer the prompt `ids`, see `Runner.generate`. Raises ContextError for a prompt that does not fit."""
+        return self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill)
+
+    def cancel(self) -> None:
+        """End the answer under way before its next step or prefill chunk; from any thread."""
+        self.runner.cancel()
+
+    def change(self, knobs: Knobs) -> None:
+        """Between two events: have the answer under way go on with these knobs."""
+        self.runner.change(knobs)
+
+    def reset(self) -> None:
+        """Forget every token."""
+        self.runner.reset()
+
+    def redraft(self, before: Sequence[int], root: int, window: int = 0) -> Logits:
+        """Draft logits behind an earlier position, see `Runner.redraft`. Raises ContextError."""
+        return self.runner.redraft(before, root, window)
+
+    def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
+        """What the drafter offers behind an earlier position, see `Runner.propose`. Raises ContextError."""
+        return self.runner.propose(before, root, knobs)
+
+    def scratch(self) -> AbstractContextManager[None]:
+        """Other prompts may be answered inside; afterwards the session stands where it stood."""
+        return self.runner.scratch()
+
+    # ---- What it is --------------------------------------------------------------------------------------------------
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -72,24 +118,21 @@ class Engine(Runner):
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
         return (*notes, *(self.draft.notes if self.draft else ()))
 
-    def memory(self) -> Ledger:
-        """Bytes by owner at full context, beside what is really held."""
+    def memory(self) -> MemoryBreakdown:
+        """Bytes by component at full context, beside what is really held."""
         target, draft = self.target, self.draft
-        owners = [Owner("target", target.weight_bytes, f"{target.config.block_count} layers")]
-        if draft:
-            owners.append(Owner("drafter", draft.weight_bytes, f"{draft.config.block_count} layers"))
-        owners += self.machine.sequence(target, draft, self.context_length, self.session)
-        return self.machine.ledger(tuple(owners), self.session)
+        drafting = draft.config if draft else None
+        components = [Component("target", target.weight_bytes, f"{target.config.block_count} layers")]
+        if draft and drafting:
+            components.append(Component("drafter", draft.weight_bytes, f"{drafting.block_count} layers"))
+        components += self.machine.sequence(target.config, drafting, self.context_length, self.session)
+        return self.machine.breakdown(tuple(components), self.session)
 
     def predicted_step_seconds(self, knobs: Knobs) -> float | None:
         """Seconds per target pass with these knobs, from one timed layer of each kind; None where it is too little
         to mention."""
-        mode, block = plan(knobs, self.session.draft_block).mode, self.session.draft_block
-        if not isinstance(self.target.model, TargetModel):
-            return None
-        nodes = {"ar": 0, "chain": min(knobs.budget, block - 1), "tree": knobs.budget}[mode]
-        seconds = time_step(self.target.model, 1 + nodes)
-        return seconds if seconds > SLOW_STEP_S else None
+        seconds = self.target.step_seconds(1 + FixedPolicy(self.session.capabilities).next(knobs).budget)
+        return seconds if seconds is not None and seconds > SLOW_STEP_S else None
 
 
 def load_pair(
@@ -113,7 +156,7 @@ def load_pair(
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
     opened_draft = open_draft(draft, opened) if draft is not None else None
     opened.check_room(opened_draft, context_length)
-    opened.load(progress=say)
+    opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
     engine = Engine(opened, drafter, context_length=context_length)
     engine.session.prepare(say)
@@ -129,23 +172,3 @@ def _leave_a_core() -> None:
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, CORES - 1))
-
-
-@torch.inference_mode()
-def time_step(model: TargetModel, rows: int) -> float:
-    """Predicted seconds of one target pass of `rows` rows: one timed layer per kind, times their number, plus the
-    head in proportion to its weights."""
-    spec = model.spec
-    batch = Rows.of([0] * rows, range(-1, rows - 1), 0)
-    x = model.token_embd.rows([0]).expand(rows, -1)
-    seconds: dict[LayerSpec, float] = {}
-    for block in model.blk:
-        if block.spec not in seconds:
-            for _ in range(2):  # the first pass pays for page faults and thread pools that no later one sees
-                started = time.perf_counter()
-                block(x, batch, block.new_state())
-                seconds[block.spec] = time.perf_counter() - started
-    total = sum(seconds[block.spec] for block in model.blk)
-    hidden = spec.embedding_length
-    weights = {layer: sum(map(math.prod, layer.tensors(hidden).values())) for layer in seconds}
-    return total + min(seconds[layer] / weights[layer] for layer in seconds) * spec.vocab_size * hidden

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
+
 from dflash_core.clean import LINE, one_line
 
 MESSAGE = LINE - 40  # characters; what is put in front of a message has room in its line
 
 
+class Code(enum.StrEnum):
+    """What a refusal is about, where a front end has a remedy of its own: a key to press, an option to give."""
+
+    TURN_NOT_HELD = "turn not held"
+    NO_DRAFTER = "no drafter"
+    NO_DEVICE = "no device"
+    NOT_ON_THIS_DEVICE = "not on this device"
+    DOES_NOT_FIT = "does not fit"
+    DEVICE_FULL = "device full"
+    NEEDS_A_CARD = "needs a card"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Facts of a load that does not fit. `context`: positions that would, 0 where none do; `pack_drafter`: the
+    drafter's float matrices could be packed tighter; `on_card`: main memory may have room where the card has none."""
+
+    needed: int
+    free: int
+    context: int = 0
+    pack_drafter: bool = False
+    on_card: bool = False
+
+
 class DFlashError(Exception):
     """Base of all refusals. `str(error)` is a single line of at most `MESSAGE` characters that can be shown to a user
-    as it is, whatever a file has put into it."""
+    as it is, whatever a file has put into it.
 
-    def __init__(self, message: str) -> None:
+    It names no key and no option of a front end; those who have them add them by `code`, None where there are none.
+    """
+
+    def __init__(self, message: str, *, code: Code | None = None) -> None:
         super().__init__(one_line(message, MESSAGE))
+        self.code = code
 
 
 class FormatError(DFlashError):
@@ -51,7 +82,11 @@ class ContextError(DFlashError):
 
 
 class OutOfMemoryError(DFlashError):
-    """The ledger does not fit the machine; the message names the largest owners and what would fit."""
+    """A load does not fit the machine; the message names the largest components, `shortage` has the figures."""
+
+    def __init__(self, message: str, *, code: Code | None = None, shortage: Shortage | None = None) -> None:
+        super().__init__(message, code=code)
+        self.shortage = shortage
 
 
 class NumericsError(DFlashError):
@@ -65,6 +100,15 @@ class DeviceError(DFlashError):
 class KernelError(DFlashError):
     """A CUDA call or kernel failed in mid-work; the message names it. `reload`: nothing on the device can be used."""
 
-    def __init__(self, message: str, *, reload: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, reload: bool = False, code: Code | None = None) -> None:
+        super().__init__(message, code=code)
         self.reload = reload
+
+
+def not_finite(model: str, position: int) -> NumericsError:
+    """What is said of a model, "target" or "drafter", whose logits are no numbers."""
+    files = "its file" if model == "target" else "its file, or the target's, whose head it borrows,"
+    return NumericsError(
+        f"the {model} produced numbers that are not finite at position {position}, expected logits; "
+        f"{files} is damaged: get it again, or compare it with another conversion"
+    )

@@ -89,7 +89,7 @@ class StepEvent:
 
     `drafted_depth` is the deepest drafted position, `accepted_depth` how deep the walk went. Where the answer ends
     inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed. `drafts` are all
-    candidates that were there to choose from, `wanted` the token that the target drew where the walk left the tree,
+    candidates that were there to choose from, `bonus` the token that the target drew after the last accepted one,
     `knobs` what this step ran with.
     """
 
@@ -103,19 +103,19 @@ class StepEvent:
     reason: str
     stop: Stop | None = None
     drafts: StepDrafts = NO_DRAFTS
-    wanted: int | None = None
+    bonus: int | None = None
     knobs: Knobs = DEFAULT_KNOBS
 
     @property
-    def departure_rank(self) -> int | None:
-        """The rank, 0 the best, at which the drafter had the token `wanted` where the walk left the tree.
+    def bonus_rank(self) -> int | None:
+        """The rank, 0 the best, at which the drafter had the bonus token, where the walk left the tree.
 
         None where it is not among the recorded candidates, or nothing was drafted that deep.
         """
         depth = self.accepted_depth
-        if depth >= len(self.drafts.tokens) or self.wanted not in self.drafts.tokens[depth]:
+        if depth >= len(self.drafts.tokens) or self.bonus not in self.drafts.tokens[depth]:
             return None
-        return self.drafts.tokens[depth].index(self.wanted)
+        return self.drafts.tokens[depth].index(self.bonus)
 
 
 Event = PrefillEvent | StepEvent

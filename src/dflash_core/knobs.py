@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import KnobError
 
 Mode = Literal["ar", "chain", "tree", "auto"]
@@ -205,17 +206,22 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the loaded pair can do: the drafter's block length, 0 without one, positions of context, and candidates per
-    draft position, which a card keeps few of."""
+    """What the loaded pair can do: its drafter's capabilities, None without one, positions of context, and candidates
+    per draft position, which a card keeps few of."""
 
-    draft_block: int
+    drafter: Capabilities | None
     context_length: int
     tree_width: int = MOST_WIDTH
 
-    def check(self, knobs: Knobs, changed: Collection[str]) -> None:
+    def check(self, knobs: Knobs, changed: Set[str]) -> None:
         """Refuse changes that this pair could never follow. Raises KnobError with what is allowed."""
-        if "mode" in changed and knobs.mode in ("chain", "tree") and not self.draft_block:
+        if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
             raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
+        if self.drafter is not None and (idle := sorted((changed & DRAFT_KNOBS) - self.drafter.knobs)):
+            raise KnobError(
+                f"{idle[0]} changes nothing with the {self.drafter.kind} drafter; "
+                f"it follows {', '.join(sorted(self.drafter.knobs))}"
+            )
         if "tree_width" in changed:
             check_tree_width(knobs, self.tree_width)
         if "max_tokens" in changed and knobs.max_tokens >= self.context_length:

@@ -1,4 +1,4 @@
-"""The ledger: what each owner will take, known from file headers and settings before anything is allocated."""
+"""The memory breakdown: what each component will take, known from headers and settings before it is allocated."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_core.errors import OutOfMemoryError
+from dflash_core.errors import Code, OutOfMemoryError, Shortage
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Component:
     """One consumer of memory: how many bytes, of what, and what it was found to hold, where that can be told."""
 
     name: str
@@ -26,18 +26,18 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """Predicted bytes by owner beside what the device has. `measured` is the process's real use, 0 where unknown."""
+class MemoryBreakdown:
+    """Predicted bytes by component beside what the device has. `measured`: the process's real use, 0 where unknown."""
 
     device: str
-    owners: tuple[Owner, ...]
+    components: tuple[Component, ...]
     total: int
     free: int
     measured: int = 0
 
     @property
     def predicted(self) -> int:
-        return sum(owner.bytes for owner in self.owners)
+        return sum(one.bytes for one in self.components)
 
 
 def gib(count: int) -> str:
@@ -48,14 +48,19 @@ def gib(count: int) -> str:
     return f"{count} B"
 
 
-def check(ledger: Ledger, remedies: str) -> None:
-    """Refuse a load that does not fit. Raises OutOfMemoryError naming the owners, largest first."""
-    if ledger.predicted <= ledger.free:
+def check(needed: MemoryBreakdown, remedies: str, shortage: Shortage | None = None) -> None:
+    """Refuse a load that does not fit. Raises OutOfMemoryError naming the components, largest first.
+
+    `shortage`: its figures, where more is known than what is needed and free.
+    """
+    if needed.predicted <= needed.free:
         return
-    largest = sorted(ledger.owners, key=lambda owner: owner.bytes, reverse=True)
-    parts = ", ".join(f"{owner.name} {gib(owner.bytes)}" for owner in largest[:4])
+    largest = sorted(needed.components, key=lambda one: one.bytes, reverse=True)
+    parts = ", ".join(f"{one.name} {gib(one.bytes)}" for one in largest[:4])
     raise OutOfMemoryError(
-        f"needs {gib(ledger.predicted)} on {ledger.device} ({parts}) but {gib(ledger.free)} is free; {remedies}"
+        f"needs {gib(needed.predicted)} on {needed.device} ({parts}) but {gib(needed.free)} is free; {remedies}",
+        code=Code.DOES_NOT_FIT,
+        shortage=shortage or Shortage(needed.predicted, needed.free),
     )
 
 

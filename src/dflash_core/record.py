@@ -15,10 +15,12 @@ import msgspec
 from dflash_core.errors import FormatError, KnobError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TurnReport
 from dflash_core.knobs import Knobs
-from dflash_core.memory import Ledger
+from dflash_core.memory import MemoryBreakdown
 from dflash_core.turn_check import TurnCheck, check_loaded, check_start
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, VERSION)
+"""Versions that `decode` understands."""
 FREE_BYTES = 64 * 2**20
 MOST_RATIO = 32  # turns pack to a half or a sixth; gzip makes a thousandth of zeros
 
@@ -28,7 +30,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="line"):
 
     title: str
     context_length: int
-    ledger: Ledger
+    memory: MemoryBreakdown
 
 
 class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
@@ -42,6 +44,7 @@ class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
     prompt_ids: tuple[int, ...]
     knobs: Knobs
     draft_block: int = 0
+    draft_kind: str = ""  # of the drafter, as the registry names it; "" in records of version 1
 
 
 class Read(msgspec.Struct, frozen=True, tag="prefill", tag_field="line", omit_defaults=True):
@@ -127,14 +130,25 @@ def encode(line: Line) -> bytes:
 def decode(data: bytes) -> Line:
     """The opposite of `encode`. Raises FormatError: what is wrong, and in which field."""
     try:
-        line: Line = _DECODER.decode(data)
+        line: Line = _DECODER.decode(_current(data))
     except RecursionError:
         raise FormatError("not a line of a turn's record: it is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:
         raise FormatError(f"not a line of a turn's record, version {VERSION}: {error}") from None
     if isinstance(line, Loaded):
-        check_loaded(line.context_length, line.ledger)
+        check_loaded(line.context_length, line.memory)
     return line
+
+
+# Field names of version 1. The quotes and the colon make it a key: inside a string the quotes would be escaped.
+_RENAMED = ((b'"wanted":', b'"bonus":'), (b'"ledger":', b'"memory":'), (b'"owners":', b'"components":'))
+
+
+def _current(data: bytes) -> bytes:
+    """A line with today's field names, whichever version wrote it."""
+    for old, new in _RENAMED:
+        data = data.replace(old, new)
+    return data
 
 
 def lines(record: TurnRecord) -> Iterator[TurnLine]:
@@ -162,8 +176,8 @@ def ids_of(event: Event) -> Iterator[int]:
         ids |= dict.fromkeys(event.tree.tokens)
         for depth in event.drafts.tokens:
             ids |= dict.fromkeys(depth)
-        if event.wanted is not None:
-            ids[event.wanted] = None
+        if event.bonus is not None:
+            ids[event.bonus] = None
     return iter(ids)
 
 
@@ -233,7 +247,7 @@ def pack(record: TurnRecord) -> bytes:
 def unpack(data: bytes) -> TurnRecord:
     """The opposite of `pack`. Raises FormatError."""
     head, _, body = data.partition(b"\n")
-    if head != b"%d" % VERSION:
+    if head not in [b"%d" % version for version in READABLE]:
         raise FormatError(f"a turn's record of version {head[:20].decode(errors='replace')!r}, expected {VERSION}")
     unpacker, most = zlib.decompressobj(), most_unpacked(len(body))
     try:

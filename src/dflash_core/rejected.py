@@ -29,7 +29,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class FirstRejection:
     """Where the walk left the tree: after `node` the target drew `token`.
 
     `rank` (0 the best) and `prob` are the drafter's for it, None where it is not among the recorded candidates; `why`
@@ -62,15 +62,15 @@ def rejected(step: StepEvent) -> tuple[Rejected, ...]:
     return tuple(sorted(found, key=lambda one: one.path_prob, reverse=True))
 
 
-def departure(step: StepEvent) -> Departure | None:
+def first_rejection(step: StepEvent) -> FirstRejection | None:
     """Where the target went its own way; None where the step does not say what it drew there."""
-    if step.wanted is None:
+    if step.bonus is None:
         return None
-    node, depth, rank = step.tree.accepted[-1], step.accepted_depth, step.departure_rank
+    node, depth, rank = step.tree.accepted[-1], step.accepted_depth, step.bonus_rank
     if rank is None:
         why: Why = "no depth left" if depth >= len(step.drafts.tokens) else "not drafted"
-        return Departure(node, step.wanted, None, None, why)
-    return Departure(node, step.wanted, rank, math.exp(step.drafts.log_probs[depth][rank]), _why(step, depth, rank))
+        return FirstRejection(node, step.bonus, None, None, why)
+    return FirstRejection(node, step.bonus, rank, math.exp(step.drafts.log_probs[depth][rank]), _why(step, depth, rank))
 
 
 def _why(step: StepEvent, depth: int, rank: int) -> Why:

@@ -8,25 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dflash_core.backends.base import Backend, Checkpoint, Logits, PrefillCancelled
-from dflash_core.decoder import Decoder, StepDecoder
-from dflash_core.errors import ContextError
+from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, Session, StepDecoder
+from dflash_core.errors import Code, ContextError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
+from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs, Limits
+from dflash_core.tree import Candidates
 
 PREFILL_CHUNK = 256
 MAX_CHECKPOINTS = 4
-
-
-def check_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
-    """The ids as plain ints. Raises ContextError where there are none, or one is not in the vocabulary."""
-    plain = [int(token) for token in ids]
-    if not plain:
-        raise ContextError("the prompt is empty; expected at least one token")
-    wrong = next((token for token in plain if not 0 <= token < vocab_size), None)
-    if wrong is not None:
-        raise ContextError(f"token {wrong} is outside the vocabulary of {vocab_size:,}; check the tokenizer")
-    return plain
 
 
 class Runner:
@@ -34,7 +24,7 @@ class Runner:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Session,
         stop_ids: frozenset[int],
         context_length: int,
         vocab_size: int,
@@ -51,7 +41,7 @@ class Runner:
     @property
     def limits(self) -> Limits:
         """What answers can be asked for."""
-        return Limits(self.backend.draft_block, self.context_length, self._tree_width)
+        return Limits(self.backend.capabilities, self.context_length, self._tree_width)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; what is committed stays."""
@@ -60,21 +50,31 @@ class Runner:
     def redraft(self, before: Sequence[int], root: int, window: int = 0) -> Logits:
         """What the drafter proposes behind the tokens `before` and `root`: logits (block - 1, vocab) of depths 1..
 
-        The drafter runs alone, over features that the session still holds; the state stays as it is. Not while an
-        answer is under way. Raises ContextError where the session does not hold `before`, or has no drafter.
+        The drafter runs alone, over what the session still holds; the state stays as it is. Not while an answer is
+        under way. Raises ContextError where the session does not hold `before`, has no drafter, or one without logits.
         """
-        if not self.backend.draft_block:
-            raise ContextError("nothing to draft with: no drafter is loaded")
-        if not before or self._committed[: len(before)] != list(before):
-            raise ContextError(
-                "this turn is no longer in the session, which holds the newest one; answer it again (Ctrl+R) first"
-            )
+        self._check_held(before)
         return self.backend.draft(root, window, len(before))
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Other prompts may be answered inside; afterwards the session stands where it stood, its checkpoints too.
+    def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
+        """As `redraft`, as the ranked candidates that a step with `knobs` would have had; of any drafter."""
+        self._check_held(before)
+        return self.backend.propose(root, knobs, len(before))
 
+    def _check_held(self, before: Sequence[int]) -> None:
+        if self.backend.capabilities is None:
+            raise ContextError("nothing to draft with: no drafter is loaded", code=Code.NO_DRAFTER)
+        if not before or self._committed[: len(before)] != list(before):
+            raise ContextError(
+                "this turn is no longer in the session, which holds the newest one; answer it again first",
+                code=Code.TURN_NOT_HELD,
+            )
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """A scratch run: other prompts may be answered inside.
+
+        Afterwards the session stands where it stood, its checkpoints too.
         What they overwrote is read again, which takes as long as reading a prompt of that length.
         """
         ids, keep = list(self._committed), frozenset(point.length for point in self._checkpoints)
@@ -145,7 +145,7 @@ class Runner:
                 token, stop = decoder.first(logits)
                 tokens = (token,)
             elapsed = (time.perf_counter() - started) * 1e3
-            yield PrefillEvent(tokens, len(ids), reused, elapsed, decoder.plan.mode, decoder.plan.reason, stop)
+            yield PrefillEvent(tokens, len(ids), reused, elapsed, decoder.decision.mode, decoder.decision.reason, stop)
             while stop is None and not self._cancelled.is_set():
                 root = decoder.answer[-1]
                 if self._changed is not None:
@@ -172,7 +172,7 @@ class Runner:
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
         """What decodes the next answer. Raises KnobError for knobs that it cannot follow."""
-        return Decoder(self.backend, knobs, self.stop_ids, self.context_length)
+        return self.backend.decoder(knobs, self.stop_ids, self.context_length)
 
     def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""

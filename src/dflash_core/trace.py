@@ -17,6 +17,7 @@ import msgspec
 from dflash_core.errors import DFlashError, FormatError, InputError
 from dflash_core.files import open_input, open_output
 from dflash_core.record import (
+    READABLE,
     VERSION,
     Line,
     Loaded,
@@ -168,7 +169,7 @@ class _Reader:
             raise TraceError(f"{self.path}: not a trace: it begins with {data[:24]!r}, expected its header") from None
         if header.trace != HEADER.trace:
             raise TraceError(f"{self.path}: a trace of {header.trace!r}, expected one of {HEADER.trace!r}")
-        if header.version != VERSION:
+        if header.version not in READABLE:
             raise TraceError(
                 f"{self.path}: a trace of version {header.version}, expected {VERSION}; "
                 "replay it with the dflash-tui that wrote it"

@@ -29,6 +29,10 @@ class Candidates:
     log_probs: npt.NDArray[np.float64]
 
 
+NO_CANDIDATES = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
+"""Nothing to choose from, at any depth."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """Nodes in topological order, node 0 the root (depth 0, parent -1). All lists have one entry per node."""

@@ -2,7 +2,7 @@
 
 Types alone do not do: a depth of 2^53, a time of 1e308 s or tuples of unequal length are well-typed, and end the first
 function that counts with them. `record.assemble` checks every turn that it puts together; what else a file tells of
-turns (a report beside a message, the ledger of a trace) is for `check_report` and `check_loaded`.
+turns (a report beside a message, the memory breakdown of a trace) is for `check_report` and `check_loaded`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dflash_core.events import (
     TurnReport,
 )
 from dflash_core.knobs import MOST_WIDTH, SPEC
-from dflash_core.memory import Ledger
+from dflash_core.memory import MemoryBreakdown
 
 MOST_NODES = 1 + int(SPEC["budget"].maximum)
 MOST_DEPTH = 256  # positions of the longest block that a drafter file may ask for
 MOST_ID = 2**31 - 1
 MOST_POSITIONS = 2**31 - 1
-MOST_BYTES = 2**60  # of an owner in a ledger
+MOST_BYTES = 2**60  # of a component
 LONGEST = 1e9  # seconds: thirty years
 SHORTEST = 1e-10  # seconds: under the nanosecond that the clocks tell; speeds are divisions by times
 SLACK = 1e-3  # of a probability: float32 rounds some a little above 1
@@ -51,11 +51,11 @@ def check_start(created: str, prompt_ids: Collection[int], draft_block: int) -> 
     _within("the drafter's block", (draft_block,), 0, MOST_DEPTH)
 
 
-def check_loaded(context_length: int, ledger: Ledger) -> None:
+def check_loaded(context_length: int, memory: MemoryBreakdown) -> None:
     """What a trace tells of the loaded models. Raises FormatError."""
     _within("the context length", (context_length,), 0, MOST_POSITIONS)
-    owned = [size for owner in ledger.owners for size in (owner.bytes, owner.measured or 0)]
-    _within("a size in the ledger", (*owned, ledger.total, ledger.free, ledger.measured), 0, MOST_BYTES)
+    sizes = [size for one in memory.components for size in (one.bytes, one.measured or 0)]
+    _within("a size in the memory breakdown", (*sizes, memory.total, memory.free, memory.measured), 0, MOST_BYTES)
 
 
 class TurnCheck:
@@ -113,11 +113,11 @@ def check_step(step: StepEvent) -> None:
         raise FormatError(f"a drafted depth of {step.drafted_depth:,}; expected the tree's {max(tree.depths):,}")
     if step.accepted_depth != len(tree.accepted) - 1:
         raise FormatError(f"an accepted depth of {step.accepted_depth:,}; expected {len(tree.accepted) - 1:,}")
-    if step.wanted is not None:
-        _within("a token id", (step.wanted,), 0, MOST_ID)
+    if step.bonus is not None:
+        _within("a token id", (step.bonus,), 0, MOST_ID)
     walked = [tree.tokens[node] for node in tree.accepted[1:]]
     path, drawn = step.tokens[: len(walked)], step.tokens[len(walked) :]
-    other = drawn and step.wanted not in (None, drawn[0])
+    other = drawn and step.bonus not in (None, drawn[0])
     if not step.tokens or list(path) != walked[: len(path)] or len(drawn) > 1 or other:
         raise FormatError(f"a step of {len(step.tokens):,} tokens that are not those of its walk")
     _within("a token id", step.tokens, 0, MOST_ID)

@@ -22,7 +22,7 @@ class Turns(Sequence[TurnRecord]):
 
     @classmethod
     def stored(cls, fetch: Iterable[Callable[[], TurnRecord]]) -> Turns:
-        """Turns of earlier, each brought when it is looked at."""
+        """Turns that are kept elsewhere, each brought when it is looked at."""
         turns = cls()
         turns._packed += fetch
         return turns

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from dflash_core.clean import encodable, one_line
+from dflash_core.drafters.registry import is_named
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_core.trace import tracing
-from dflash_tui import __version__, log, marks
+from dflash_tui import __version__, advice, log, marks
 from dflash_tui.commands.output import write_err
 from dflash_tui.commands.table import COMMANDS, TRACE_HELP, Invocation, file_path
 from dflash_tui.config import Config, load_config
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except DFlashError as error:
-        return _fail(str(error))
+        return _fail(advice.on_command_line(error))
     except BrokenPipeError:
         # The reader has what it wanted (`| head`). What is still buffered has nowhere to go.
         for stream in (sys.stdout, sys.stderr):
@@ -146,7 +147,13 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
 
     add = parser.add_argument
     add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a qwen35 GGUF file")
-    add("--draft", type=file_path, default=default(None), metavar="FILE", help="its DFlash drafter: a file or folder")
+    add(
+        "--draft",
+        type=file_path,
+        default=default(None),
+        metavar="FILE",
+        help="its drafter: a DFlash file or folder, or text",
+    )
     add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
     add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
     add(
@@ -187,7 +194,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
     if args.demo and (args.target or args.draft):
         parser.error("--demo brings its own target and drafter; leave out --target and --draft, or --demo")
     if args.draft and not args.target and args.command != "inspect":
-        parser.error("--draft needs the --target that it was made for")
+        parser.error("--draft needs the --target that it was made for, or that it is to draft for")
     if args.trace and args.command not in (None, "ask"):
         parser.error(f"--trace goes with the app and with ask, not with {args.command}")
     if args.resume and args.command is not None:
@@ -221,7 +228,7 @@ def _on_a_terminal() -> bool:
 def _check_files(config: Config) -> None:
     """Missing files are named before anything is loaded or a screen is taken over."""
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
-        if path is not None and not path.exists():
+        if path is not None and not path.exists() and not (name == "draft" and is_named(path)):
             origin = config.origins[name]
             named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
             raise DFlashError(f"{named} {path}: no such file or folder")

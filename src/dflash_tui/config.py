@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dflash_core.clean import encodable
+from dflash_core.drafters.registry import is_named
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_tui.toml_file import TomlError, line_of, read_toml
@@ -25,7 +26,7 @@ PREFIX = "DFLASH_TUI_"
 FILE_NAME = "config.toml"
 PROJECT_NAME = "dflash-tui.toml"
 DEFAULT_THEME = "dflash-night"
-Kind = Literal["text", "path", "switch", "choice", "seconds"]
+Kind = Literal["text", "path", "drafter", "switch", "choice", "seconds"]
 
 
 class ConfigError(DFlashError):
@@ -49,7 +50,7 @@ class Settings:
     notify: str = _setting("bell", "what tells that a long answer has ended", "choice", ("off", "bell", "desktop"))
     notify_after: float = _setting(10.0, "seconds from which on an answer is long", "seconds")
     target: Path | None = _setting(None, "the model to open without --target", "path")
-    draft: Path | None = _setting(None, "its drafter", "path")
+    draft: Path | None = _setting(None, "its drafter: a file or folder, or text", "drafter")
     device: str = _setting("auto", "where to decode", "choice", ("auto", "cpu", "cuda"))
     log_level: str = _setting("info", "the least that the log file keeps", "choice", ("debug", "info", "warning"))
     knobs: Knobs = field(default_factory=Knobs)
@@ -129,7 +130,7 @@ def load_config(
 def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:
     """Write one plain setting into the user's file and leave the rest of it as it stands. Raises ConfigError."""
     path = path or user_file()
-    value = value.absolute() if isinstance(value, Path) else value
+    value = value.absolute() if isinstance(value, Path) and not (name == "draft" and is_named(value)) else value
     if encodable(str(value)) != str(value):  # no TOML holds it
         raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
     shown = "true" if value is True else "false" if value is False else quoted(str(value))
@@ -250,7 +251,9 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
         return value
     if kind == "text" and isinstance(value, str) and value:
         return value
-    if kind == "path" and isinstance(value, str):
+    if kind == "drafter" and isinstance(value, str) and is_named(value):
+        return Path(value)
+    if kind in ("path", "drafter") and isinstance(value, str):
         try:
             return folder / Path(value).expanduser() if value else None
         except RuntimeError as error:
@@ -259,7 +262,7 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
         return float(value)
     expected = {
         "switch": "true or false", "choice": ", ".join(choices), "text": "text", "path": "a path",
-        "seconds": "seconds, 0 or more",
+        "drafter": "a path, or text", "seconds": "seconds, 0 or more",
     }[kind]  # fmt: skip
     raise _BadValueError(f"found {value!r}, expected {expected}")
 

@@ -15,7 +15,7 @@ from dflash_core.engine import Engine, load_pair
 from dflash_core.knobs import Knobs, Limits
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.loading import CardOptions
-from dflash_core.memory import Ledger
+from dflash_core.memory import MemoryBreakdown
 from dflash_core.record import Loaded, TurnRecord
 from dflash_tui import __version__
 from dflash_tui.session import LoadRequest, Progress
@@ -59,12 +59,12 @@ class EngineSession:
     def limits(self) -> Limits:
         return self._engine.limits
 
-    def ledger(self) -> Ledger:
+    def memory(self) -> MemoryBreakdown:
         return self._engine.memory()
 
     def context_used(self) -> int:
         """Positions that are committed; it moves while a turn runs."""
-        return self._engine.backend.length
+        return self._engine.session.length
 
     def token_text(self, token: int) -> str:
         return self._engine.target.tokenizer.token_text(token)
@@ -75,7 +75,7 @@ class EngineSession:
     def laboratory(self) -> Laboratory:
         return laboratory(self._engine, self._title)
 
-    def aside(self) -> Conversation:
+    def scratch_conversation(self) -> Conversation:
         engine = self._engine
         return Conversation(engine, engine.target.tokenizer, engine.target.template)
 
@@ -90,7 +90,7 @@ def laboratory(engine: Engine, title: str) -> Laboratory:
         ("context", f"{engine.context_length:,}"),
         ("created", datetime.now(UTC).isoformat(timespec="seconds")),
     )
-    return Laboratory(engine, engine.target.tokenizer, engine.target.template, about)
+    return Laboratory(engine.runner, engine.target.tokenizer, engine.target.template, about)
 
 
 def title_of(request: LoadRequest) -> str:
@@ -104,7 +104,7 @@ def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> N
     """Name the turns of a conversation by their models, and let those who asked for it watch them."""
     target = encodable(request.target.name) if request.target else "demo target"
     draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
-    conversation.models = Models(target, draft, engine.backend.draft_block)
+    conversation.models = Models(target, draft, engine.session.capabilities)
     conversation.watchers += request.watchers
     for watcher in request.watchers:
         watcher(Loaded(title_of(request), engine.context_length, engine.memory()))
@@ -133,7 +133,7 @@ def load_engine(
     )
     notes = list(engine.notes)
     if draft is None:
-        notes.append("no drafter: plain decoding; --draft FILE adds one")
+        notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")
     seconds = engine.predicted_step_seconds(request.knobs)
     if seconds is not None:
         notes.append(f"about {seconds:.1f} s per step on this machine; {stop_key} stops and keeps the text")

@@ -14,6 +14,7 @@ from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
+from dflash_tui import advice
 from dflash_tui.meter import Meter
 from dflash_tui.running import Running
 from dflash_tui.session import OnPrefill, TurnLike
@@ -178,7 +179,7 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     if needs_restart(error):
         return str(error), "The conversation is kept. /reload starts the program anew and goes on with it."
     if isinstance(error, DFlashError):
-        return str(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
+        return advice.in_app(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
     return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from dflash_core.clean import encodable
 from dflash_core.conversation import Message
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import PartTotals, Piece, TurnReport, turn_stats
 from dflash_core.knobs import Knobs, Limits
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.memory import Ledger
+from dflash_core.memory import MemoryBreakdown
 from dflash_core.record import Line, TurnRecord
 from dflash_core.trace import Trace
 from dflash_core.turns import Turns
@@ -119,15 +120,16 @@ class ReplaySession:
         self.context_length = loaded.context_length if loaded else 0
         self.notes = (trace.problem,) if trace.problem else ()
         self.knobs = first.knobs
-        self.limits = Limits(first.draft_block, self.context_length)
-        self._ledger = loaded.ledger if loaded else Ledger("not recorded", (), 0, 0)
+        drafter = Capabilities(first.draft_kind or "dflash", first.draft_block) if first.draft_block else None
+        self.limits = Limits(drafter, self.context_length)
+        self._memory = loaded.memory if loaded else MemoryBreakdown("not recorded", (), 0, 0)
 
     @property
     def turns(self) -> Turns:
         return self.conversation.turns
 
-    def ledger(self) -> Ledger:
-        return self._ledger
+    def memory(self) -> MemoryBreakdown:
+        return self._memory
 
     def context_used(self) -> int:
         """Positions after the last turn that is shown."""
@@ -145,7 +147,7 @@ class ReplaySession:
     def laboratory(self) -> Laboratory:
         raise ReplayError(NO_MODEL)
 
-    def aside(self) -> ReplayConversation:
+    def scratch_conversation(self) -> ReplayConversation:
         raise ReplayError(NO_MODEL)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs, Limits
-from dflash_core.memory import Ledger
+from dflash_core.memory import MemoryBreakdown
 from dflash_core.record import Line, TurnRecord
 from dflash_core.turns import Turns
 
@@ -107,7 +107,7 @@ class SessionLike(Protocol):
 
     @property
     def knobs(self) -> Knobs: ...
-    def ledger(self) -> Ledger: ...
+    def memory(self) -> MemoryBreakdown: ...
     def context_used(self) -> int: ...
     @property
     def limits(self) -> Limits: ...
@@ -120,7 +120,7 @@ class SessionLike(Protocol):
         """Experiments beside the conversation."""
         ...
 
-    def aside(self) -> ConversationLike:
+    def scratch_conversation(self) -> ConversationLike:
         """An empty conversation over the same decoder, beside the one that is shown: for measuring."""
         ...
 

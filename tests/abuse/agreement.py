@@ -86,9 +86,9 @@ def _decoder(app: DFlashApp) -> Iterator[str]:
     engine = getattr(app.chat.session, "_engine", None)
     if not isinstance(engine, Engine):
         return
-    if engine.backend.length != len(engine._committed):
-        yield f"the session holds {engine.backend.length} positions, the engine counts {len(engine._committed)}"
-    if engine.backend.length > engine.context_length:
+    if engine.session.length != len(engine.runner._committed):
+        yield f"the session holds {engine.session.length} positions, the engine counts {len(engine.runner._committed)}"
+    if engine.session.length > engine.context_length:
         yield "the session is longer than the context"
 
 
@@ -97,8 +97,8 @@ def just_ended(app: DFlashApp) -> Iterator[str]:
     engine, record = getattr(app.chat.session, "_engine", None), app.chat.flow.record
     if isinstance(engine, Engine) and record is not None and at_rest(app):
         ids = (*record.start.prompt_ids, *(token for event in record.events for token in event.tokens))
-        if tuple(engine._committed) not in (ids, ids[:-1]):
-            yield f"the decoder holds {len(engine._committed)} ids, the turn has {len(ids)}, or other ones"
+        if tuple(engine.runner._committed) not in (ids, ids[:-1]):
+            yield f"the decoder holds {len(engine.runner._committed)} ids, the turn has {len(ids)}, or other ones"
 
 
 class Words:

@@ -43,7 +43,7 @@ def worst_error(dtype: torch.dtype, seed: int) -> float:
         tokens = [int(token) for token in rng.integers(0, 768, PROMPT + nodes)]
         prompt, drafts = tokens[:PROMPT], tokens[PROMPT:]
         path = path_to(parents, int(rng.integers(0, nodes)))
-        tree, plain = (CpuSession(target.model, drafter.model, drafter.mask_token) for _ in range(2))
+        tree, plain = (target.session(drafter) for _ in range(2))
         tree.prefill(prompt)
         tree.verify(drafts, parents)
         tree.commit(path)
@@ -51,7 +51,7 @@ def worst_error(dtype: torch.dtype, seed: int) -> float:
             plain.prefill([token])
         # The drafter's context must be the accepted path's features too, rejected rows never in it.
         tree.draft(5, 0), plain.draft(5, 0)
-        for ours, theirs in zip([*tree.states, *tree.draft_states], [*plain.states, *plain.draft_states]):
+        for ours, theirs in zip([*tree.states, *tree.drafter.caches], [*plain.states, *plain.drafter.caches]):
             for a, b in zip(tensors(ours, tree.length), tensors(theirs, plain.length)):
                 worst = max(worst, float((a - b).norm() / b.norm()))
     return worst
@@ -99,7 +99,7 @@ def test_verify_logits_equal_sequential_decoding() -> None:
 
 def test_checkpoint_returns_to_the_state() -> None:
     target = load_target(golden("tiny-F16.gguf"))
-    session = CpuSession(target.model, load_draft(golden("tiny-dflash"), target).model, 765)
+    session = target.session(load_draft(golden("tiny-dflash"), target))
     session.prefill(range(30))
     point = session.checkpoint()
     draft = session.draft(3, 0)
@@ -116,7 +116,7 @@ def test_the_drafter_sees_the_context_of_the_checkpoint() -> None:
     """Rewound and gone on differently, the drafter's context must be the new text's features and no other's."""
     target = load_target(golden("tiny-F16.gguf"))
     drafter = load_draft(golden("tiny-dflash"), target)
-    session = CpuSession(target.model, drafter.model, drafter.mask_token)
+    session = target.session(drafter)
     session.prefill(range(30))
     point = session.checkpoint()
     for absorbed_before in (False, True):

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from dflash_core import Knobs, load_draft
-from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig
 from dflash_core.formats.weights import WeightFile
-from dflash_core.loading import Draft
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
 from support.golden import golden, target
@@ -69,12 +68,12 @@ def twin(file: WeightFile, config: DraftConfig, features: np.ndarray, noise: np.
     return norm(h, w["output_norm.weight"])
 
 
-def variant(sliding: tuple[bool, ...], causal: tuple[bool, ...]) -> Draft:
+def variant(sliding: tuple[bool, ...], causal: tuple[bool, ...]) -> CpuDFlash:
     """The golden drafter's weights under other masks, in float64."""
     loaded = load_draft(golden("tiny-dflash"), target())
     config = replace(loaded.config, sliding_window=WINDOW if any(sliding) else 0, sliding=sliding, causal=causal)
     model = DFlash(Weights(loaded.file, dtype=torch.float64), config)
-    return Draft(loaded.file, config, model, target(), loaded.mask_token, loaded.weight_bytes)
+    return CpuDFlash(loaded.file, config, model, target(), loaded.mask_token, loaded.weight_bytes)
 
 
 MASKS = [
@@ -108,7 +107,7 @@ def test_masks_and_windows(sliding: tuple[bool, ...], causal: tuple[bool, ...], 
 def test_the_session_drafts_from_committed_features_only() -> None:
     draft = load_draft(golden("tiny-dflash"), target())
     ids = list(range(100, 100 + LENGTH))
-    session = CpuSession(target().model, draft.model, draft.mask_token)
+    session = target().session(draft)
     session.prefill(ids[:30])
     session.verify([*ids[30:33], 5, 6, 7], [-1, 0, 1, 0, 1, 3])
     session.commit([0, 1, 2])

@@ -35,7 +35,7 @@ def test_target_matches_reference(path: Path) -> None:
 @pytest.mark.parametrize("chunk", [1, 63, 64, 65, 127, 129, 300])
 def test_any_chunk_length_gives_the_same_logits(chunk: int) -> None:
     target, expected = load_target(golden("tiny-F16.gguf")), np.load(golden("tiny-long.npz"))
-    session, ids, rows = target.session(taps=(0, 1, 2)), [int(i) for i in expected["ids"]], []
+    session, ids, rows = target.session(captured=(0, 1, 2)), [int(i) for i in expected["ids"]], []
     hidden = []
     for at in range(0, len(ids), chunk):
         part = ids[at : at + chunk]

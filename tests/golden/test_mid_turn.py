@@ -100,9 +100,9 @@ def test_candidates_are_recorded_as_the_tree_took_them(engine: Engine) -> None:
             for token, depth, prob in zip(step.tree.tokens[1:], step.tree.depths[1:], step.tree.probs[1:]):
                 assert token in step.drafts.tokens[depth - 1]
                 assert 0 < prob <= 1
-            assert step.wanted is not None
+            assert step.bonus is not None
             if step.stop is None:
-                assert step.tokens[-1] == step.wanted
+                assert step.tokens[-1] == step.bonus
 
 
 def test_the_table_says_when_a_change_applies() -> None:

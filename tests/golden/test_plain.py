@@ -21,7 +21,7 @@ def engine() -> Engine:
 def test_the_speed_is_that_of_steps_without_drafts(engine: Engine) -> None:
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
     list(conversation.ask("What is p_min?", Knobs(max_tokens=24)))
-    length = engine.backend.length
+    length = engine.session.length
     record = conversation.turns[0]
     run = Laboratory(engine, engine.target.tokenizer, engine.target.template).time_plain(record)
     progress = list(run)
@@ -29,7 +29,7 @@ def test_the_speed_is_that_of_steps_without_drafts(engine: Engine) -> None:
     assert run.speed is not None
     assert (run.speed.steps, run.speed.positions) == (TIMED_STEPS, len(record.start.prompt_ids))
     assert 1 < run.speed.tokens_per_second < 10_000
-    assert engine.backend.length == length
+    assert engine.session.length == length
     list(conversation.ask("And the budget?", Knobs(max_tokens=8)))
     prefill = conversation.turns[1].events[0]
     assert isinstance(prefill, PrefillEvent)
@@ -39,11 +39,11 @@ def test_the_speed_is_that_of_steps_without_drafts(engine: Engine) -> None:
 def test_a_run_that_is_cut_short_says_nothing(engine: Engine) -> None:
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
     list(conversation.ask("hi", Knobs(max_tokens=4)))
-    length = engine.backend.length
+    length = engine.session.length
     run = Laboratory(engine, engine.target.tokenizer, engine.target.template).time_plain(conversation.turns[0])
     parts = iter(run)
     for _ in range(FEWEST_STEPS // 2):
         next(parts)
     parts.close()  # type: ignore[attr-defined]
     assert run.speed is None
-    assert engine.backend.length == length
+    assert engine.session.length == length

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.base import Draft, Target
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import ContextError
-from dflash_core.loading import Draft, Target
 from support.compare import generated
 
 PROMPT = list(range(30, 70))
@@ -37,9 +37,9 @@ def test_it_equals_a_session_cut_there(models: tuple[Target, Draft], window: int
     text = [*PROMPT, *answer]
     for at in (1, 7, len(PROMPT), len(PROMPT) + 1, len(text) - 9, len(text) - 1):
         fresh = Engine(*models)
-        fresh.backend.prefill(text[:at])
+        fresh.session.prefill(text[:at])
         ours = engine.redraft(text[:at], text[at], window)
-        np.testing.assert_allclose(ours, fresh.backend.draft(text[at], window), atol=2e-4)
+        np.testing.assert_allclose(ours, fresh.session.draft(text[at], window), atol=2e-4)
 
 
 def test_nothing_is_disturbed(models: tuple[Target, Draft]) -> None:
@@ -65,24 +65,24 @@ def test_a_turn_that_is_gone_is_refused() -> None:
         Engine(pair()[0]).redraft(PROMPT, 5)
 
 
-def test_other_prompts_aside() -> None:
+def test_scratch_runs() -> None:
     """After other prompts the session stands where it stood: what comes next reads no more than it would have."""
     engine, plain = Engine(*pair()), Engine(*pair())
     for one in (engine, plain):
         list(one.generate(PROMPT, KNOBS, keep=(30,)))
-    held = engine.backend.length
-    with engine.aside():
+    held = engine.session.length
+    with engine.scratch():
         generated(engine, [3, 1, 4, 1, 5], KNOBS.replace(max_tokens=8))
         generated(engine, PROMPT[:20], KNOBS.replace(max_tokens=8))
-    assert engine.backend.length == held
+    assert engine.session.length == held
     later = [*PROMPT[:32], 5, 6, 7]
     ours, theirs = list(engine.generate(later, KNOBS)), list(plain.generate(later, KNOBS))
     assert [event.tokens for event in ours] == [event.tokens for event in theirs]
     assert ours[0].reused_tokens == theirs[0].reused_tokens == 30
 
 
-def test_aside_with_nothing_before_it_ends_empty() -> None:
+def test_a_scratch_run_with_nothing_before_it_ends_empty() -> None:
     engine = Engine(*pair())
-    with engine.aside():
+    with engine.scratch():
         generated(engine, PROMPT, KNOBS.replace(max_tokens=4))
-    assert engine.backend.length == 0
+    assert engine.session.length == 0

@@ -136,7 +136,7 @@ def test_a_fault_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def break_it(progress: Progress) -> None:
         if progress.done == 3 and not progress.doing.startswith("warming"):
-            monkeypatch.setattr(engine().backend, "verify", broken)
+            monkeypatch.setattr(engine().session, "verify", broken)
 
     with pytest.raises(NumericsError):
         list(map(break_it, it))
@@ -154,7 +154,7 @@ def test_a_conversation_never_notices(how: str, knobs: Knobs) -> None:
     disturbed = conversation()
     found = [ask(disturbed, STORY, knobs)]
     for question in (SUM, "Hello!"):
-        held = engine().backend.length
+        held = engine().session.length
         last = Case("the last prompt", (*disturbed.messages[:-1],))
         it = sweep("budget=4,40", "p_min=0,0.2", cases=(last, *CASES), repeats=1)
         for progress in it:
@@ -163,7 +163,7 @@ def test_a_conversation_never_notices(how: str, knobs: Knobs) -> None:
                     break
                 it.cancel()
         del it, progress
-        assert engine().backend.length == held
+        assert engine().session.length == held
         found.append(ask(disturbed, question, knobs))
     assert [report.tokens for report in found] == [report.tokens for report in expected]
     assert [report.stats.lengths for report in found] == [report.stats.lengths for report in expected]

@@ -161,9 +161,9 @@ def test_the_curve_with_measured_steps() -> None:
 
 def test_timing_steps_leaves_the_session_as_it_was() -> None:
     record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=40))
-    held = engine().backend.length
+    held = engine().session.length
     list(laboratory().time_steps(record, (2,), StepCosts()))
-    assert engine().backend.length == held
+    assert engine().session.length == held
     list(laboratory().replay(record, (22,)))  # it still holds the turn
 
 

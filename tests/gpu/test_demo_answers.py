@@ -141,7 +141,7 @@ def test_a_second_turn_goes_on_as_a_fresh_prompt_would(half: bool, kind: str) ->
     # Steps that were under way when the events were closed belong to the answer too.
     said = (*ids, *tokens[:-1]) if kind != "closed" else tuple(engine._committed)
     assert said[: len(ids) + len(tokens) - 1] == (*ids, *tokens[:-1])
-    assert engine.backend.length == len(said)
+    assert engine.session.length == len(said)
     follow = (*ids, 5, 6, 7) if kind == "context full" else (*said, *more)
     knobs = Knobs(mode="tree", budget=22, temperature=0, max_tokens=40)
     ours, theirs = generated(engine, follow, knobs), generated(fresh, follow, knobs)

@@ -15,19 +15,20 @@ import pytest
 import torch
 
 from dflash_core import Knobs
-from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import step as cuda_step
 from dflash_core.backends.cuda.model import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_STOP_IDS
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.drafters.dflash import open_dflash
 from dflash_core.errors import DFlashError, KnobError, NumericsError, UnsupportedError
 from dflash_core.events import Event, StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support import engines
-from support.device_pairs import CudaRunner, close, pair, prompt
+from support.device_pairs import close, pair, prompt
+from support.golden import golden
 from support.planted_device import planted
 
 FILE = "tiny-F16.gguf"
@@ -38,8 +39,8 @@ SPINE, AROUND = [0] * 15, [0, 0, 0, 2, 0, 1, 1]
 pytestmark = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
 
 
-def runner(session: CudaSession, context: int = 192, stops: frozenset[int] = frozenset()) -> CudaRunner:
-    return CudaRunner(session, stops, context, pair("emulated", FILE).target.config.vocab_size)
+def runner(session: CudaSession, context: int = 192, stops: frozenset[int] = frozenset()) -> Runner:
+    return Runner(session, stops, context, pair("emulated", FILE).target.config.vocab_size)
 
 
 def fresh() -> CudaSession:
@@ -248,7 +249,8 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
     """One causal layer with a window, one that sees all of the context; at the end of the context, too."""
     loaded = pair("emulated", FILE)
     config = replace(loaded.draft.config, sliding_window=window, sliding=(True, False), causal=(True, False))
-    model, _ = loaded.target.load_drafter(loaded.draft.file, config, torch.float32)
+    opened = replace(open_dflash(golden("tiny-dflash"), loaded.target), config=config)
+    draft = loaded.target.load_dflash(opened, torch.float32)
     upload = DeviceUpload(loaded.device_target.device, loaded.draft.file)
     ours = CudaSession(
         loaded.device_target,
@@ -257,7 +259,7 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
         context=60,
     )
     upload.close()
-    reference = CpuSession(loaded.target.model, model, loaded.draft.mask_token)
+    reference = loaded.target.session(draft)
     for session in (ours, reference):
         session.prefill(prompt()[:59])
     for knob in (0, 3, 30):

@@ -85,7 +85,7 @@ def test_a_card_that_is_full_in_mid_turn_fails_that_turn_only() -> None:
     finally:
         hogs.clear()
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert engine.backend.length == 0
+    assert engine.session.length == 0
     assert generated(engine, ids, knobs) == expected
     assert generated(engine, ids, knobs.replace(budget=200)) == expected
 

@@ -39,14 +39,14 @@ pytestmark = pytest.mark.skipif(engines.missing("emulated") is not None, reason=
 def card(monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
     """The first card is the emulator."""
     made = EmulatedCard()
-    monkeypatch.setattr(cuda_target, "first_device", lambda: made)
+    monkeypatch.setattr(cuda_target, "open_device", lambda index: made)
     return made
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda_target, "first_device", EmulatedCard)
+        patch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
         return load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT, card=HALF)
 
 
@@ -91,7 +91,7 @@ def held(session: CudaSession) -> int:
 
 
 @pytest.mark.parametrize("drafted", [True, False])
-def test_the_ledger_counts_what_a_session_holds(engine: Engine, drafted: bool) -> None:
+def test_the_breakdown_counts_what_a_session_holds(engine: Engine, drafted: bool) -> None:
     """Before anything is allocated, and when trees have grown beyond one pass; with the drafter and without."""
     alone = Engine(engine.target, engine.draft if drafted else None, context_length=CONTEXT)
     session = alone.session
@@ -99,22 +99,22 @@ def test_the_ledger_counts_what_a_session_holds(engine: Engine, drafted: bool) -
     sizes = []
     for nodes in (64, 200):
         session.ensure_capacity(nodes)
-        owners = {owner.name: owner for owner in alone.memory().owners}
+        components = {one.name: one for one in alone.memory().components}
         sequence = ("target KV", "states", "scratch", *(("drafter KV",) if drafted else ()))
-        predicted = sum(owners[name].bytes for name in sequence) - LIBRARY_BYTES
+        predicted = sum(components[name].bytes for name in sequence) - LIBRARY_BYTES
         assert 0 <= held(session) - predicted < SMALL
-        assert ("drafter KV" in owners) == drafted
-        assert f"a tree of {session.buffers.capacity} nodes" in owners["scratch"].detail
+        assert ("drafter KV" in components) == drafted
+        assert f"a tree of {session.buffers.capacity} nodes" in components["scratch"].detail
         sizes.append(predicted)
     assert sizes[0] < sizes[1]
 
 
-def test_the_weights_are_those_of_the_ledger(engine: Engine) -> None:
+def test_the_weights_are_those_of_the_breakdown(engine: Engine) -> None:
     session = engine.session
     assert isinstance(session, CudaSession)
-    owners = {owner.name: owner.bytes for owner in engine.memory().owners}
+    components = {one.name: one.bytes for one in engine.memory().components}
     for name, model in (("target", session.target), ("drafter", session.drafter)):
-        assert abs(sum(device_bytes(model).values()) - owners[name]) < SMALL
+        assert abs(sum(device_bytes(model).values()) - components[name]) < SMALL
 
 
 def test_a_cache_that_cannot_be_kept_is_said(card: EmulatedCard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from dflash_core.errors import OutOfMemoryError
 from dflash_core.events import Event, StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
-from support.device_pairs import CONTEXT, CudaRunner, close, pair, prompt
+from support.device_pairs import CONTEXT, close, pair, prompt
 from support.steps import random_parents
 
 
@@ -89,7 +89,7 @@ def test_checkpoints_return_to_where_they_were_taken(device_name: str) -> None:
 def runners(device_name: str, context: int = CONTEXT, stops: frozenset[int] = frozenset()) -> tuple[Runner, Runner]:
     ours, reference = pair(device_name, "tiny-F16.gguf").sessions()
     vocab = pair(device_name, "tiny-F16.gguf").target.config.vocab_size
-    return CudaRunner(ours, stops, context, vocab), Runner(reference, stops, context, vocab)
+    return Runner(ours, stops, context, vocab), Runner(reference, stops, context, vocab)
 
 
 def answer(runner: Runner, ids: tuple[int, ...], **knobs: Value) -> tuple[list[int], list[Event]]:
@@ -143,7 +143,7 @@ def test_a_step_tells_what_the_reference_tells(device_name: str) -> None:
         theirs.tree.depths,
     )
     assert np.allclose(mine.tree.path_probs, theirs.tree.path_probs, rtol=0.05)
-    assert (mine.tokens, mine.accepted_depth, mine.wanted) == (theirs.tokens, theirs.accepted_depth, theirs.wanted)
+    assert (mine.tokens, mine.accepted_depth, mine.bonus) == (theirs.tokens, theirs.accepted_depth, theirs.bonus)
     assert mine.drafts.tokens == theirs.drafts.tokens
     assert mine.knobs.budget == 11
     assert mine.stages.verify > 0

@@ -27,7 +27,7 @@ def record_every_graph(session: CudaSession) -> None:
     for budget in BUDGETS:
         for mode in ("ar", "chain", "tree"):
             for temperature in (0.0, 1.0):
-                kind = StepKind.of(Knobs(budget=budget, temperature=temperature), mode, session.draft_block)
+                kind = StepKind.of(Knobs(budget=budget, temperature=temperature), mode, session.device_block)
                 with session.device.stream():
                     session.steps.graph(kind)
 
@@ -53,7 +53,7 @@ def test_two_hundred_turns(rng: np.random.Generator) -> None:
             generated(alone, demo_card.prompts(40)[0] * 12, Knobs(mode="ar", max_tokens=2))
             before = memory()
         done = soak.turn()
-        if done.way != "whole" or count % CHECKED or soak.engine.backend.length > 900:
+        if done.way != "whole" or count % CHECKED or soak.engine.session.length > 900:
             continue
         ids, knobs, tokens = done.ids, done.knobs, done.tokens
         plain = generated(alone, ids, knobs.replace(mode="ar"))

@@ -210,7 +210,7 @@ def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.rando
             answered=after["answered"],
             tokens=len(kept),
             accepted=len(walk.path),
-            wanted=walk.next_token,
+            bonus=walk.next_token,
         )
         np.testing.assert_array_equal(slot["candidate"][:depth], tokens_c[:depth])
         np.testing.assert_array_equal(slot["candidate_log_prob"][:depth], log_probs_c[:depth])

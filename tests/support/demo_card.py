@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 from dflash_core import Engine, load_draft, load_target
-from dflash_core.backends.cuda.target import CudaTarget, first_device
+from dflash_core.backends.base import Draft, Target
+from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.demo.bench_prompts import held_questions
-from dflash_core.loading import Draft, Target, silent
+from dflash_core.progress import silent
 
 CONTEXT = 1024
 
@@ -28,7 +29,7 @@ def reference_draft() -> Draft:
 @cache
 def target(half: bool) -> CudaTarget:
     """The target on the card, its activations f16 or int8."""
-    found = CudaTarget(demo_target_path(), first_device(), half=half)
+    found = CudaTarget(demo_target_path(), half=half)
     found.load(progress=silent)
     return found
 

@@ -11,15 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_core import load_draft, load_target
-from dflash_core.backends.base import Session
+from dflash_core.backends.base import Draft, Session, Target
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.decoder import StepDecoder
-from dflash_core.knobs import Knobs
-from dflash_core.loading import Draft, Target
-from dflash_core.runner import Runner
 from support.emulated_device import EmulatedDevice
 from support.golden import golden
 
@@ -31,9 +27,9 @@ CONTEXT = 192
 def device_named(name: str) -> Device:
     if name == "emulated":
         return EmulatedDevice()
-    from dflash_core.backends.cuda.target import first_device
+    from dflash_core.backends.cuda.target import open_device
 
-    return first_device()
+    return open_device(0)
 
 
 @dataclass(frozen=True)
@@ -66,13 +62,6 @@ def pair_on(device: Device, file: str) -> Pair:
         for upload in uploads:
             upload.close()
     return Pair(target, draft, device_target, device_draft)
-
-
-class CudaRunner(Runner):
-    """A runner whose steps are the device's own."""
-
-    def decoder(self, knobs: Knobs) -> StepDecoder:
-        return self.backend.decoder(knobs, self.stop_ids, self.context_length)  # type: ignore[attr-defined,no-any-return]
 
 
 @functools.cache

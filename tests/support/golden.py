@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dflash_core import load_draft, load_target
-from dflash_core.loading import Draft, Target
+from dflash_core.backends.base import Draft, Target
 
 COMMITTED = Path(__file__).parents[1] / "golden" / "data"
 BESIDE = Path(__file__).parents[3] / "shared" / "data" / "golden"

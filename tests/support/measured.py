@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs, Limits
 from dflash_core.lab.grid import parse_axes, settings
@@ -12,7 +13,7 @@ from dflash_core.lab.sweep import Excluded, SweepResult, Trial
 
 from .turns import step_of, turn_of
 
-PAIR = Limits(draft_block=16, context_length=32_768)
+PAIR = Limits(Capabilities("dflash", 16), context_length=32_768)
 SPEEDS = (151.2, 192.4, 222.0, 194.6)
 LENGTHS = (3.75, 5.62, 7.5, 7.51)
 DRIFT = (1.0, 1.02, 0.99, 1.03, 0.98, 1.01)

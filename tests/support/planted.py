@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dflash_core.backends.base import Checkpoint, Logits
+from dflash_core.backends.base import Checkpoint, Logits, Target
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.decoder import Decoder
+from dflash_core.drafters.base import ranked
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.loading import Target
+from dflash_core.tree import Candidates
 
 
 class PlantedBackend:
@@ -44,8 +46,8 @@ class PlantedBackend:
         return self.inner.length
 
     @property
-    def draft_block(self) -> int:
-        return self.block
+    def capabilities(self) -> Capabilities:
+        return Capabilities("planted", self.block)
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         return self.inner.prefill(tokens, cancelled)
@@ -61,6 +63,9 @@ class PlantedBackend:
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         self.inner.restore(checkpoint)
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        return ranked(self.draft(root, 0), knobs, self.length)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         rng, depths = self.rng, self.block - 1

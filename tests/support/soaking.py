@@ -104,8 +104,8 @@ class Soak:
         if way == "thread":
             timer.join()
         self.ends[f"{way}: {stop}"] += 1
-        held = tuple(engine._committed)
-        assert engine.backend.length == len(held), "the session's length is not that of its ids"
+        held = tuple(engine.runner._committed)
+        assert engine.session.length == len(held), "the session's length is not that of its ids"
         if tokens:
             reached = (*ids, *tokens[:-1])
             assert held[: len(reached)] == reached, "the session holds other ids than the turn"

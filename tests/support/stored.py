@@ -30,7 +30,7 @@ STEP = StepEvent(
     reason="auto takes the tree for now",
     stop="stop token",
     drafts=StepDrafts(((8, 5),), ((-0.105, -3.0),)),
-    wanted=9,
+    bonus=9,
     knobs=KNOBS,
 )
 TEXTS = {5: " no", 7: "Yes", 8: ",", 9: " it is"}

@@ -16,9 +16,9 @@ from dflash_core.events import StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.lab import plain, whatif
 from dflash_core.lab.cost import StepCosts
-from dflash_core.memory import Ledger, Owner
+from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, encode, lines
-from dflash_core.rejected import departure, rejected
+from dflash_core.rejected import first_rejection, rejected
 from dflash_core.trace import HEADER, Trace
 from dflash_core.turns import Turns
 from dflash_tui import deltas, plain_speeds, speeds
@@ -29,9 +29,9 @@ from dflash_tui.widgets import calibration, memory, scrubber, stats, step_text, 
 from support.stored import a_turn
 from support.turns import ROOT, step_of, tree_of, turn_of
 
-LOADED = Loaded("a pair", 4096, Ledger("this machine", (Owner("target", 5, "1 layer", 4),), 10, 5, 6))
+LOADED = Loaded("a pair", 4096, MemoryBreakdown("this machine", (Component("target", 5, "1 layer", 4),), 10, 5, 6))
 BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))
-STEPS = (step_of(), step_of(BRANCHED, wanted=9), step_of(knobs=Knobs(budget=3, p_min=0.25))) * 4
+STEPS = (step_of(), step_of(BRANCHED, bonus=9), step_of(knobs=Knobs(budget=3, p_min=0.25))) * 4
 PLAIN = dataclasses.replace(step_of(StepTree((ROOT,), (-1,), (0,), (1.0,), (1.0,), (0,))), mode="ar")
 
 
@@ -51,7 +51,7 @@ def write(path: Path, told: list[dict[str, Any]]) -> Path:
 def look_at(trace: Trace) -> None:
     """Open every view that shows turns, their steps or what they ran on."""
     session = ReplaySession(trace, Path("a.trace"))
-    memory.drawn(session.ledger(), 40)
+    memory.drawn(session.memory(), 40)
     session.context_used()
     json.dumps(summary(trace), allow_nan=False)
     for record in map(reported, trace.turns):
@@ -78,7 +78,7 @@ def look_at(trace: Trace) -> None:
                 tree_text.drawn(step, record.token_text, 40, left_out=left_out)
                 tree_text.drawn(step, record.token_text, 90, left_out=left_out, taken_only=True)
             tree_text.wanted_line(step, record.token_text)
-            rejected(step), departure(step)
+            rejected(step), first_rejection(step)
         costs = StepCosts(record.steps)
         try:
             reach = whatif.estimate(record.steps, (1, 8, 64))

@@ -45,18 +45,18 @@ CHAIN = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2))
 
 def step_of(
     tree: StepTree = CHAIN,
-    wanted: int = WANTED,
+    bonus: int = WANTED,
     knobs: Knobs | None = None,
     drafts: StepDrafts = DRAFTS,
     stages: StageTimes = STAGES,
 ) -> StepEvent:
-    """The step that walked `tree` as it says, and drew `wanted` behind it."""
+    """The step that walked `tree` as it says, and drew `bonus` behind it."""
     path = tree.accepted[1:]
-    tokens = (*(tree.tokens[node] for node in path), wanted)
+    tokens = (*(tree.tokens[node] for node in path), bonus)
     depth = max(tree.depths)
     return StepEvent(
         tokens, tree, depth, len(path), 40, stages, "tree", "asked for",
-        drafts=drafts, wanted=wanted, knobs=knobs or Knobs(),
+        drafts=drafts, bonus=bonus, knobs=knobs or Knobs(),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import (
     Event,
@@ -22,7 +23,7 @@ from dflash_core.events import (
     turn_stats,
 )
 from dflash_core.knobs import Knobs, Limits
-from dflash_core.memory import Ledger, Owner
+from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.turns import Turns
 from dflash_tui.session import OnPrefill, Progress
@@ -166,7 +167,7 @@ class Turn:
                 mode,
                 REASON,
                 drafts=step_drafts(tree),
-                wanted=words.id(part[-1]),
+                bonus=words.id(part[-1]),
                 knobs=self._live,
             )
             steps.append(event)
@@ -254,16 +255,16 @@ class FakeSession:
         elif self.pace:
             time.sleep(self.pace)
 
-    def ledger(self) -> Ledger:
+    def memory(self) -> MemoryBreakdown:
         mib = 1 << 20
         owners = (
-            Owner("target weights", 9_216 * mib, "Q4_K 61 %, Q6_K 30 %, F32 9 %"),
-            Owner("draft weights", 1_229 * mib, "BF16"),
-            Owner("KV cache", 2_458 * mib, "32,768 positions, f16"),
-            Owner("states", 151 * mib, "48 gated delta net layers"),
-            Owner("scratch", 922 * mib),
+            Component("target weights", 9_216 * mib, "Q4_K 61 %, Q6_K 30 %, F32 9 %"),
+            Component("draft weights", 1_229 * mib, "BF16"),
+            Component("KV cache", 2_458 * mib, "32,768 positions, f16"),
+            Component("states", 151 * mib, "48 gated delta net layers"),
+            Component("scratch", 922 * mib),
         )
-        return Ledger("NVIDIA H200", owners, 24_576 * mib, 10_240 * mib, 14_100 * mib)
+        return MemoryBreakdown("NVIDIA H200", owners, 24_576 * mib, 10_240 * mib, 14_100 * mib)
 
     def context_used(self) -> int:
         return 60 * len(self.conversation.messages)
@@ -272,14 +273,18 @@ class FakeSession:
         return self.words.texts[token] if token < len(self.words.texts) else f" w{token}"
 
     @property
+    def capabilities(self) -> Capabilities | None:
+        return Capabilities("dflash", self.draft_block) if self.draft_block else None
+
+    @property
     def limits(self) -> Limits:
-        return Limits(self.draft_block, self.context_length)
+        return Limits(self.capabilities, self.context_length)
 
     @property
     def turns(self) -> Turns:
         return self.conversation.turns
 
-    def aside(self) -> FakeConversation:
+    def scratch_conversation(self) -> FakeConversation:
         return FakeConversation(self)
 
     def clear(self) -> None:

@@ -18,7 +18,7 @@ class NarrowSession(FakeSession):
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.draft_block, self.context_length, tree_width=8)
+        return Limits(self.capabilities, self.context_length, tree_width=8)
 
 
 async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlashApp]) -> None:

@@ -118,13 +118,13 @@ async def test_a_fault_of_the_program_leaves_a_trace(make_app: MakeApp, tmp_path
         assert app.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
 
 
-async def test_a_ledger_that_fails_stops_nothing(make_app: MakeApp) -> None:
+async def test_a_breakdown_that_fails_stops_nothing(make_app: MakeApp) -> None:
     session = FakeSession()
 
     def broken() -> None:
         raise OSError("no driver")
 
-    session.ledger = broken  # type: ignore[method-assign,assignment]
+    session.memory = broken  # type: ignore[method-assign,assignment]
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)

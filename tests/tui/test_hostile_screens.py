@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
 from dflash_core.errors import DFlashError
-from dflash_core.memory import Ledger, Owner
+from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, lines
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
@@ -239,7 +239,7 @@ def replayed(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
     turn = dataclasses.replace(turn, start=msgspec.structs.replace(turn.start, target=TEXT, draft=TEXT))
     path = home / NAME
     with TraceWriter(path) as trace:
-        trace(Loaded(TEXT, 4096, Ledger(TEXT, (Owner(TEXT, 1 << 30, TEXT),), 1 << 34, 1 << 30)))
+        trace(Loaded(TEXT, 4096, MemoryBreakdown(TEXT, (Component(TEXT, 1 << 30, TEXT),), 1 << 34, 1 << 30)))
         for line in lines(turn):
             trace(line)
     path.write_bytes(path.read_bytes()[:-20])  # so that it has a problem, which names the file

@@ -248,12 +248,12 @@ class TestSweep:
             app = make_app(load=demo, knobs=KNOBS, data_dir=tmp_path / folder)
             async with app.run_test(size=(120, 40)) as pilot:
                 await asked(pilot)
-                held = engine().backend.length
+                held = engine().session.length
                 for command in experiments:
                     await opened(pilot, command, LabScreen)
                     await pilot.press("escape")
                     await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
-                    assert engine().backend.length == held
+                    assert engine().session.length == held
                     assert app.chat.session is not None
                     assert len(app.chat.session.turns) == 1
                 await asked(pilot, "And what happened then?")
@@ -486,4 +486,4 @@ async def test_pictures_of_the_readme(
 
 
 def test_the_limits_of_the_support_module_are_those_of_the_pair() -> None:
-    assert PAIR.draft_block == engine().backend.draft_block
+    assert PAIR.drafter.block == engine().session.capabilities.block

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_core.memory import Ledger
+from dflash_core.memory import MemoryBreakdown
 from dflash_core.record import Loaded, lines
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
@@ -71,7 +71,7 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
             app.chat.show_knobs()
             live = await panels(pilot, app)
             records = list(app.chat.session.turns)  # type: ignore[union-attr]
-            ledger = app.chat.session.ledger().owners  # type: ignore[union-attr]
+            ledger = app.chat.session.memory().components  # type: ignore[union-attr]
     assert list(read_trace(path).turns) == records
     app = replay(path, tmp_path / "replayed")
     async with app.run_test(size=(120, 60)) as pilot:
@@ -85,7 +85,7 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
             if name != "title":
                 assert again[name] == live[name], name
         assert again["title"].split("mem")[0] == live["title"].split("mem")[0]
-        assert app.chat.session.ledger().owners[:3] == ledger[:3]  # type: ignore[union-attr]
+        assert app.chat.session.memory().components[:3] == ledger[:3]  # type: ignore[union-attr]
 
 
 async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def write(path: Path, *, cut: bool = False) -> Path:
     """A trace of two turns; cut off in the middle of the second turn's last step, or whole."""
     turns = [list(lines(turn_of([step_of()] * 4, prompt=f"question {number}"))) for number in range(2)]
     with TraceWriter(path) as trace:
-        trace(Loaded("a pair", 4096, Ledger("this machine", (), 10, 5)))
+        trace(Loaded("a pair", 4096, MemoryBreakdown("this machine", (), 10, 5)))
         for line in (*turns[0], *turns[1][:-2]):
             trace(line)
         size = path.stat().st_size
@@ -176,7 +176,7 @@ def test_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("data", "says"),
     [
         (b"hello", "not a trace"),
-        (gzip.compress(b'{"trace":"dflash-tui","version":2}\n', mtime=0), "a trace of version 2, expected 1"),
+        (gzip.compress(b'{"trace":"dflash-tui","version":3}\n', mtime=0), "a trace of version 3, expected 2"),
         (None, "No such file"),
     ],
 )

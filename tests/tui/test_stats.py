@@ -37,7 +37,7 @@ def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) 
 
 
 def test_every_figure() -> None:
-    record = turn_of([step_of(LONG, wanted=1)] * 3 + [step_of(SHORT)], thinking_steps=3, step_s=0.02)
+    record = turn_of([step_of(LONG, bonus=1)] * 3 + [step_of(SHORT)], thinking_steps=3, step_s=0.02)
     text = shown(record, PLAIN)
     for line in (
         "162 tok/s  first token 100 ms",
@@ -64,7 +64,7 @@ def test_every_figure() -> None:
 
 
 def test_two_columns_hold_the_same() -> None:
-    record = turn_of([step_of(LONG, wanted=1)] * 3 + [step_of(SHORT)], thinking_steps=2)
+    record = turn_of([step_of(LONG, bonus=1)] * 3 + [step_of(SHORT)], thinking_steps=2)
     narrow, wide = shown(record, PLAIN, 60), shown(record, PLAIN, 120)
     for word in ("draft", "host", "verified", "thinking", "steps by tokens", "accept rate by position", "2k tok"):
         assert (word in narrow) == (word in wide)
@@ -79,7 +79,7 @@ def test_a_turn_that_left_no_report_is_over_all_the_same() -> None:
 
 
 def test_plain_decoding_is_compared_with_nothing() -> None:
-    steps = [step_of(tree_of(), wanted=5)] * 20
+    steps = [step_of(tree_of(), bonus=5)] * 20
     for step in steps:
         object.__setattr__(step, "mode", "ar")
         object.__setattr__(step, "drafted_depth", 0)
@@ -95,13 +95,13 @@ def test_an_unmeasured_machine_says_how_to_measure() -> None:
 
 
 def test_a_changed_turn_says_so() -> None:
-    record = turn_of([step_of(SHORT)] * 2 + [step_of(LONG, wanted=1, knobs=Knobs(budget=9))] * 2)
+    record = turn_of([step_of(SHORT)] * 2 + [step_of(LONG, bonus=1, knobs=Knobs(budget=9))] * 2)
     assert "changed on the way" in shown(record)
     assert "since step 3, with budget 9" in shown(record).replace("\n", " ")
 
 
 def test_a_turn_of_plain_decoding_is_a_measurement() -> None:
-    plain = step_of(tree_of(), wanted=5)
+    plain = step_of(tree_of(), bonus=5)
     object.__setattr__(plain, "mode", "ar")
     speed = of_turn(turn_of([plain] * 20))
     assert speed is not None
@@ -131,7 +131,7 @@ def test_parts_are_told_apart_by_their_text() -> None:
 
 
 def test_the_course_of_the_speed_holds_every_token() -> None:
-    record = turn_of([step_of(LONG, wanted=1)] * 30 + [step_of(SHORT)] * 30, step_s=0.02)
+    record = turn_of([step_of(LONG, bonus=1)] * 30 + [step_of(SHORT)] * 30, step_s=0.02)
     rates = course(record)
     seconds = record.pieces[-1].at - record.pieces[0].at
     tokens = sum(len(step.tokens) for step in record.steps)

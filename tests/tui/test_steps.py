@@ -31,11 +31,11 @@ PICTURE = Path(__file__).parents[2] / "docs" / "steps.svg"
 WORDS = {1: " a", 2: " b", 3: " c", 4: "one", 5: "two", 6: "three", 7: " the", 8: " end", 9: "\\n", 100: "Well"}
 KNOBS = Knobs(budget=4, p_min=0.15)
 STEPS = (
-    step_of(tree_of((0, 0), (1, 0), (2, 0), (0, 1), accepted=(0, 1, 2)), wanted=8, knobs=KNOBS),
-    step_of(tree_of((0, 0), (0, 1), accepted=(0, 2)), wanted=9, knobs=KNOBS),
-    step_of(tree_of((0, 0), accepted=(0,)), wanted=3, knobs=KNOBS),
-    step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), wanted=4, knobs=KNOBS.replace(budget=9)),
-    step_of(tree_of((0, 0), accepted=(0, 1)), wanted=55, knobs=KNOBS),
+    step_of(tree_of((0, 0), (1, 0), (2, 0), (0, 1), accepted=(0, 1, 2)), bonus=8, knobs=KNOBS),
+    step_of(tree_of((0, 0), (0, 1), accepted=(0, 2)), bonus=9, knobs=KNOBS),
+    step_of(tree_of((0, 0), accepted=(0,)), bonus=3, knobs=KNOBS),
+    step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), bonus=4, knobs=KNOBS.replace(budget=9)),
+    step_of(tree_of((0, 0), accepted=(0, 1)), bonus=55, knobs=KNOBS),
 )
 
 
@@ -244,7 +244,7 @@ def test_every_node_is_on_a_line_of_its_own() -> None:
 def test_a_step_without_drafts() -> None:
     from dflash_core.events import StepDrafts
 
-    plain = step_of(tree_of(), wanted=5, drafts=StepDrafts())
+    plain = step_of(tree_of(), bonus=5, drafts=StepDrafts())
     assert wanted_line(plain, str) == "the target drew 5"
     assert DRAFTS.tokens
 

@@ -70,7 +70,7 @@ def test_without_a_card_no_synthetic_files_are_written(
     def none() -> None:
         raise DeviceError("no NVIDIA driver")
 
-    monkeypatch.setattr("dflash_core.backends.cuda.target.first_device", none)
+    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", none)
     assert main(["bench", "--synthetic", "27b", "--folder", str(tmp_path / "made")]) == 1
     assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver\n"
     assert not (tmp_path / "made").exists()
@@ -79,7 +79,7 @@ def test_without_a_card_no_synthetic_files_are_written(
 def test_a_folder_that_cannot_be_written_is_said_in_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dflash_core.backends.cuda.target.first_device", lambda: None)
+    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", lambda: None)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert main(["bench", "--synthetic", "27b", "--folder", str(blocked)]) == 1

@@ -13,9 +13,9 @@ from support.turns import step_of, tree_of
 
 
 def test_by_hand() -> None:
-    hit = step_of(tree_of((0, 0), (1, 0), accepted=(0, 1, 2)), wanted=9)
-    beside = step_of(tree_of((0, 0), (0, 1), accepted=(0, 2)), wanted=55)
-    miss = step_of(tree_of((0, 0), accepted=(0,)), wanted=3)
+    hit = step_of(tree_of((0, 0), (1, 0), accepted=(0, 1, 2)), bonus=9)
+    beside = step_of(tree_of((0, 0), (0, 1), accepted=(0, 2)), bonus=55)
+    miss = step_of(tree_of((0, 0), accepted=(0,)), bonus=3)
     one, two, three = by_position([hit, beside, miss])
     assert (one.depth, one.count) == (1, 3)
     assert one.said == pytest.approx(0.6)
@@ -27,7 +27,7 @@ def test_by_hand() -> None:
 
 
 def test_nothing_was_drafted() -> None:
-    plain = step_of(tree_of(), wanted=5, drafts=StepDrafts())
+    plain = step_of(tree_of(), bonus=5, drafts=StepDrafts())
     assert by_position([plain]) == ()
     assert by_probability([plain]) == ()
 
@@ -41,7 +41,7 @@ def test_a_drafter_that_is_right_as_often_as_it_says() -> None:
         target = int(rng.choice(4, p=probs))
         drafts = StepDrafts((tuple(map(int, order)),), (tuple(math.log(max(probs[n], 1e-300)) for n in order),))
         tree = StepTree((9,), (-1,), (0,), (1.0,), (1.0,), (0,))
-        steps.append(StepEvent((target,), tree, 1, 0, 1, StageTimes(), "tree", "", drafts=drafts, wanted=target))
+        steps.append(StepEvent((target,), tree, 1, 0, 1, StageTimes(), "tree", "", drafts=drafts, bonus=target))
     [position] = by_position(steps)
     assert position.hit == pytest.approx(position.said, abs=0.02)
     assert position.hit_any == 1.0

@@ -165,7 +165,7 @@ def test_a_system_message_changes_the_prompt(capsys: pytest.CaptureFixture[str])
 def test_a_slow_model_is_announced_before_it_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dflash_core.engine.time_step", lambda model, rows: 0.5 * rows)
+    monkeypatch.setattr("dflash_core.backends.cpu.target.time_step", lambda model, rows: 0.5 * rows)
     assert cli.main(["ask", "hi", *PAIR, "--set", "budget=9", "--set", "max_tokens=2"]) == 0
     lines = capsys.readouterr().err.splitlines()
     at = next(n for n, line in enumerate(lines) if "about 5.0 s per step" in line)

@@ -30,7 +30,7 @@ TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
 
 
 class MadeUpCard:
-    """As much of a CudaDevice as headers and ledgers ask for, with `free` bytes on it."""
+    """As much of a CudaDevice as headers and plans ask for, with `free` bytes on it."""
 
     card = Card(132, 227 << 10)
     torch_device = torch.device("meta")
@@ -47,7 +47,7 @@ def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 3 << 30)
 
     def put(free: int) -> None:
-        monkeypatch.setattr(target, "first_device", lambda: MadeUpCard(free))
+        monkeypatch.setattr(target, "open_device", lambda index: MadeUpCard(free))
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("something was allocated")
@@ -57,12 +57,12 @@ def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def needs(context: int) -> dict[str, int]:
-    """Bytes by owner of the tiny pair."""
-    opened = CudaTarget(TARGET, MadeUpCard(1 << 40))  # type: ignore[arg-type]
+    """Bytes by component of the tiny pair."""
+    opened = CudaTarget(TARGET, device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
     draft = loading.open_draft(DRAFT, opened)
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
-    return held | {owner.name: owner.bytes for owner in opened.machine.owners(opened.config, True, context)}
+    return held | {one.name: one.bytes for one in opened.machine.components(opened.config, True, context)}
 
 
 def refusal(draft: Any = DRAFT, context: int | None = None, **options: Any) -> str:
@@ -84,14 +84,14 @@ def test_keys_and_values_that_do_not_fit_are_refused_before_anything_is_read(car
     assert (
         sum(needs(said).values()) <= (sum(small.values()) + sum(large.values())) // 2 < sum(needs(said + 512).values())
     )
-    assert "other programs on the card hold 3.0 GiB: close them, or use --device cpu" in message
+    assert "other programs on the card hold 3.0 GiB: close them, or run it on the CPU" in message
 
 
 def test_a_drafter_that_does_not_fit_is_refused_before_the_target_is_read(card_with: Any) -> None:
     small = needs(512)
     card_with(sum(small.values()) - 1)
     assert "drafter" in refusal()
-    assert "try --draft-type q8_0, or no drafter, or a smaller model" in refusal()
+    assert "pack the drafter as q8_0, or take no drafter, or a smaller model" in refusal()
 
 
 def test_weights_that_do_not_fit_say_what_would(card_with: Any) -> None:
@@ -107,12 +107,12 @@ def test_what_torch_only_keeps_is_free(card_with: Any, monkeypatch: pytest.Monke
     free = [1 << 20]
     made = MadeUpCard(0)
     made.runtime.memory = lambda: (free[-1], 80 << 30)
-    opened = CudaTarget(TARGET, made)  # type: ignore[arg-type]
+    opened = CudaTarget(TARGET, device=made)  # type: ignore[arg-type]
     with pytest.raises(OutOfMemoryError):
         opened.check_room(None, 512)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(1 << 40))
     opened.check_room(None, 512)
-    assert opened.machine.context_that_fits(opened, None) == 4096
+    assert opened.machine.context_that_fits(opened.config, None) == 4096
 
 
 @pytest.fixture
@@ -171,11 +171,11 @@ def test_auto_takes_the_card_where_it_can_be_used(card_with: Any, monkeypatch: p
 
 @pytest.mark.parametrize("error", [DeviceError("the NVIDIA driver is for CUDA 12.4"), UnsupportedError("A card: 7.0")])
 def test_auto_says_why_a_card_is_not_used(error: DFlashError, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(index: int) -> None:
         raise error
 
     monkeypatch.setattr(cuda_driver, "find_driver", lambda: None)
-    monkeypatch.setattr(target, "first_device", fail)
+    monkeypatch.setattr(target, "open_device", fail)
     opened = open_target(TARGET, "auto")
     assert not isinstance(opened, CudaTarget)
     assert opened.notes == (f"the GPU is not used: {error}",)

@@ -9,9 +9,11 @@ import numpy as np
 
 from dflash_core.backends.base import Logits
 from dflash_core.decoder import Decoder
+from dflash_core.drafters.base import ranked
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.sampling import philox
-from dflash_core.tree import Tree, Walk, walk
+from dflash_core.tree import Candidates, Tree, Walk, walk
 from support.statistics import chi_square, limit, truncated
 
 VOCAB, ROOT, TURNS = 12, 3, 6000
@@ -21,7 +23,7 @@ SAMPLING = {"temperature": 0.8, "top_k": 8, "top_p": 0.95}
 class ToyBackend:
     """A Markov chain over a dozen tokens, with a drafter whose first guess is right about half of the time."""
 
-    draft_block = 4
+    capabilities = Capabilities("toy", 4)
 
     def __init__(self) -> None:
         rng = np.random.default_rng(11)
@@ -37,6 +39,9 @@ class ToyBackend:
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         self.tokens = list(tokens)
         return self.rows[tokens[-1]]
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        return ranked(self.draft(root, 0), knobs, self.length)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         at, logits = root, []

@@ -1,4 +1,4 @@
-"""The public interface: loading, the engine around a real pair, its ledger, and what importing it costs."""
+"""The public interface: loading, the engine around a real pair, its memory, and what importing it costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.engine import load_pair
 from dflash_core.errors import (
     ContextError,
@@ -25,8 +27,7 @@ from dflash_core.errors import (
     UnsupportedError,
 )
 from dflash_core.events import PrefillEvent, StepEvent
-from dflash_core.loading import Draft, Target
-from dflash_core.memory import Ledger, Owner, check, gib, host_memory
+from dflash_core.memory import Component, MemoryBreakdown, check, gib, host_memory
 from support.golden import draft, golden, goldens, target
 
 
@@ -53,8 +54,8 @@ def test_the_core_knows_nothing_of_the_app() -> None:
 def test_the_public_interface_as_documented() -> None:
     loaded = load_target(golden("tiny-F16.gguf"), device="cpu")
     drafter = load_draft(str(golden("tiny-dflash")), target=loaded)
-    assert isinstance(loaded, Target)
-    assert isinstance(drafter, Draft)
+    assert isinstance(loaded, CpuTarget)
+    assert isinstance(drafter, CpuDFlash)
     ids = [5, 6, 7, 8]
     logits = loaded.logits(ids)
     assert logits.shape == (4, 768)
@@ -152,7 +153,7 @@ def test_an_mtp_block_is_not_counted() -> None:
 
 
 def test_headers_are_judged_before_weights_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Target, "load", lambda *_, **__: pytest.fail("weights were read"))
+    monkeypatch.setattr(CpuTarget, "load", lambda *_, **__: pytest.fail("weights were read"))
     config = json.loads((golden("tiny-dflash") / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_target_layers": 9}))
     (tmp_path / "model.safetensors").symlink_to(golden("tiny-dflash") / "model.safetensors")
@@ -162,7 +163,7 @@ def test_headers_are_judged_before_weights_are_read(monkeypatch: pytest.MonkeyPa
 
 def test_the_prediction_follows_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    monkeypatch.setattr("dflash_core.engine.time_step", lambda model, count: rows.append(count) or 0.0)
+    monkeypatch.setattr("dflash_core.backends.cpu.target.time_step", lambda model, count: rows.append(count) or 0.0)
     engine = Engine(target(), draft())
     for knobs in (Knobs(mode="ar"), Knobs(mode="chain", budget=200), Knobs(mode="chain", budget=4), Knobs(budget=40)):
         engine.predicted_step_seconds(knobs)
@@ -212,33 +213,35 @@ def test_the_context_is_the_models_at_most() -> None:
     assert Engine(target(), context_length=100).context_length == 100
 
 
-def test_the_ledger_names_every_owner() -> None:
+def test_the_memory_breakdown_names_every_component() -> None:
     engine = Engine(target(), draft(), context_length=512)
-    ledger = engine.memory()
-    owners = {owner.name: owner.bytes for owner in ledger.owners}
+    found = engine.memory()
+    components = {one.name: one.bytes for one in found.components}
     weights = sum(info.n_elements for info in target().file.tensors.values()) * 4
-    assert owners["target"] == weights
-    assert owners["program"] == target().program_bytes > 10 << 20
-    assert owners["target KV"] == 512 * 1 * 2 * 256 * 4
-    assert owners["drafter KV"] == 512 * 2 * 2 * 128 * 4
-    assert ledger.predicted == sum(owners.values())
-    assert 0 < ledger.free <= ledger.total
-    assert ledger.measured > 0
+    assert components["target"] == weights
+    assert components["program"] == target().program_bytes > 10 << 20
+    assert components["target KV"] == 512 * 1 * 2 * 256 * 4
+    assert components["drafter KV"] == 512 * 2 * 2 * 128 * 4
+    assert found.predicted == sum(components.values())
+    assert 0 < found.free <= found.total
+    assert found.measured > 0
     assert isinstance(engine.session, CpuSession)
     engine.session.prefill(range(512))
     engine.session.draft(1, 0)
     held = engine.session.nbytes
-    assert held["target KV"] <= owners["target KV"] * 2  # rows grow by doubling
-    assert held["states"] * 5 == owners["states"]
+    assert held["target KV"] <= components["target KV"] * 2  # rows grow by doubling
+    assert held["states"] * 5 == components["states"]
 
 
-def test_a_ledger_that_does_not_fit() -> None:
-    ledger = Ledger("a small card", (Owner("target", 30 << 30), Owner("KV", 2 << 30)), 24 << 30, 20 << 30)
+def test_a_breakdown_that_does_not_fit() -> None:
+    found = MemoryBreakdown(
+        "a small card", (Component("target", 30 << 30), Component("KV", 2 << 30)), 24 << 30, 20 << 30
+    )
     with pytest.raises(OutOfMemoryError) as refusal:
-        check(ledger, "take a smaller model")
+        check(found, "take a smaller model")
     expected = "needs 32.0 GiB on a small card (target 30.0 GiB, KV 2.0 GiB) but 20.0 GiB is free; take a smaller model"
     assert str(refusal.value) == expected
-    check(Ledger("a card", (Owner("target", 1 << 30),), 24 << 30, 20 << 30), "")
+    check(MemoryBreakdown("a card", (Component("target", 1 << 30),), 24 << 30, 20 << 30), "")
     assert gib(1536) == "1.5 KiB"
 
 
@@ -251,7 +254,7 @@ def test_host_memory_is_plausible() -> None:
 def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that ticks a second per reading: four layers take four seconds, the head its share on top."""
     ticks = itertools.count()
-    monkeypatch.setattr("dflash_core.engine.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("dflash_core.backends.cpu.speed.time.perf_counter", lambda: float(next(ticks)))
     predicted = Engine(target(), draft()).predicted_step_seconds(Knobs(budget=22))
     assert predicted is not None
     spec = target().config
@@ -261,5 +264,5 @@ def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_fast_step_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_core.engine.time.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("dflash_core.backends.cpu.speed.time.perf_counter", lambda: 0.0)
     assert Engine(target(), draft()).predicted_step_seconds(Knobs()) is None

@@ -15,7 +15,8 @@ SHRINK = """
 import os, sys
 from dflash_core.errors import DFlashError
 from dflash_core.formats.drafter import open_drafter
-from dflash_core.loading import open_target, silent
+from dflash_core.loading import open_target
+from dflash_core.progress import silent
 sys.path.insert(0, sys.argv[3])
 path = sys.argv[2]
 

@@ -118,7 +118,7 @@ def test_a_turn_that_fails_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest
     def fail(*_: object) -> None:
         raise DFlashError("the device was lost")
 
-    monkeypatch.setattr(type(talk.engine.backend), "verify", fail)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(talk.engine.session), "verify", fail)  # type: ignore[attr-defined]
     with pytest.raises(DFlashError, match="device was lost"):
         list(pieces)
     assert keeper.branches.path[-1].outcome == "failed"

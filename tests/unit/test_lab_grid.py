@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Knobs, Limits
 from dflash_core.lab.grid import MOST_SETTINGS, parse_axes, parse_axis, settings
 from dflash_core.lab.versus import parse_pair
 
-PAIR = Limits(draft_block=16, context_length=4096)
-ALONE = Limits(draft_block=0, context_length=4096)
+PAIR = Limits(Capabilities("dflash", 16), context_length=4096)
+ALONE = Limits(None, context_length=4096)
 
 
 @pytest.mark.parametrize(

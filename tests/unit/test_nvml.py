@@ -123,7 +123,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         Management()
 
 
-def test_a_card_s_ledger_opens_it_once(library: FakeLibrary) -> None:
+def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
     pytest.importorskip("cuda.bindings")
     from dflash_core.backends.cuda.machine import CudaMachine
 
@@ -131,7 +131,7 @@ def test_a_card_s_ledger_opens_it_once(library: FakeLibrary) -> None:
     runtime = SimpleNamespace(card=card, memory=lambda: (GIB, 80 * GIB))
     device: Any = SimpleNamespace(runtime=runtime, stream=nullcontext)
     machine = CudaMachine(device, footprint=None)  # type: ignore[arg-type]
-    assert machine.ledger(()).measured == (80 - 1 - 3) * GIB
+    assert machine.breakdown(()).measured == (80 - 1 - 3) * GIB
     assert machine.other_processes() == 3 * GIB
     assert library.inits == library.opened == 1
     card.bus = "nowhere"

@@ -10,12 +10,13 @@ from dflash_core import record as record_module
 from dflash_core.errors import FormatError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.record import VERSION, End, Line, Start, Step, assemble, decode, encode, lines, pack, unpack
+from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.record import VERSION, End, Line, Loaded, Start, Step, assemble, decode, encode, lines, pack, unpack
 from dflash_core.turns import WHOLE, Turns
 from support.turns import DRAFTS, ROOT, WANTED, step_of, tree_of, turn_of
 
 BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))
-STEPS = (step_of(), step_of(BRANCHED, wanted=9), step_of(knobs=Knobs(budget=3, p_min=0.25, temperature=0.7)))
+STEPS = (step_of(), step_of(BRANCHED, bonus=9), step_of(knobs=Knobs(budget=3, p_min=0.25, temperature=0.7)))
 
 
 def test_a_record_survives_packing_exactly() -> None:
@@ -56,12 +57,12 @@ def test_steps_keep_the_knobs_that_they_ran_with() -> None:
     assert record.knobs.budget == 22
 
 
-def test_the_rank_at_the_departure() -> None:
-    assert step_of().departure_rank == 0
-    assert step_of(BRANCHED, wanted=6).departure_rank == 2
-    assert step_of(BRANCHED, wanted=99).departure_rank is None, "beyond the candidates"
-    whole = step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), wanted=1)
-    assert whole.departure_rank is None, "nothing was drafted there"
+def test_the_rank_of_the_bonus_token() -> None:
+    assert step_of().bonus_rank == 0
+    assert step_of(BRANCHED, bonus=6).bonus_rank == 2
+    assert step_of(BRANCHED, bonus=99).bonus_rank is None, "beyond the candidates"
+    whole = step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), bonus=1)
+    assert whole.bonus_rank is None, "nothing was drafted there"
     assert len(DRAFTS.tokens) == whole.accepted_depth
 
 
@@ -86,8 +87,8 @@ def test_a_line_that_is_none_names_its_field(data: bytes, says: str) -> None:
 
 def test_what_is_no_packed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack(turn_of(STEPS))
-    with pytest.raises(FormatError, match="version '2', expected 1"):
-        unpack(packed.replace(b"%d\n" % VERSION, b"2\n", 1))
+    with pytest.raises(FormatError, match="version '3', expected 2"):
+        unpack(packed.replace(b"%d\n" % VERSION, b"3\n", 1))
     with pytest.raises(FormatError, match="does not unpack"):
         unpack(packed[:-9])
     bomb = zlib.compress(bytes(4_000_000))
@@ -98,6 +99,24 @@ def test_what_is_no_packed_record(monkeypatch: pytest.MonkeyPatch) -> None:
     for body in (b"{}", encode(STEPS_LINE), b"[" * 100_000, twice):
         with pytest.raises(FormatError):
             unpack(b"%d\n" % VERSION + zlib.compress(body))
+
+
+def older(data: bytes) -> bytes:
+    """A line as version 1 wrote it."""
+    for new, old in ((b'"bonus":', b'"wanted":'), (b'"memory":', b'"ledger":'), (b'"components":', b'"owners":')):
+        data = data.replace(new, old)
+    return data
+
+
+def test_records_of_version_1_open_with_all_they_hold() -> None:
+    """Field names have changed since; what a user wrote is no field name."""
+    said = step_of(BRANCHED, bonus=9)
+    record = turn_of([said], prompt='{"wanted": 1, "owners": 2}')
+    packed = b"1\n" + zlib.compress(b"\n".join(older(encode(line)) for line in lines(record)))
+    assert b"bonus" not in zlib.decompress(packed[2:])
+    assert unpack(packed) == record
+    loaded = Loaded("a pair", 4096, MemoryBreakdown("this machine", (Component("target", 5, "1 layer", 6),), 10, 5))
+    assert decode(older(encode(loaded))) == loaded
 
 
 STEPS_LINE = next(line for line in lines(turn_of(STEPS)) if isinstance(line, Step))

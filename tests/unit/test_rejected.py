@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dflash_core import tree as ddtree
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
-from dflash_core.rejected import Departure, Rejected, departure, rejected
+from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
 from dflash_core.tree import Candidates
 from support.turns import DRAFTS, step_of, tree_of
 
@@ -24,7 +24,7 @@ def built(drafts: Candidates, knobs: Knobs, mode: str = "tree") -> StepEvent:
     probs, paths = (tuple(map(math.exp, row)) for row in (tree.log_probs, tree.path_log_probs))
     shown = StepTree(tree.tokens, tree.parents, tree.depths, probs, paths, (0,))
     said = StepDrafts(tuple(map(tuple, drafts.tokens.tolist())), tuple(map(tuple, drafts.log_probs.tolist())))
-    return StepEvent((98,), shown, max(tree.depths), 0, 9, StageTimes(), mode, "", drafts=said, wanted=98, knobs=knobs)  # type: ignore[arg-type]
+    return StepEvent((98,), shown, max(tree.depths), 0, 9, StageTimes(), mode, "", drafts=said, bonus=98, knobs=knobs)  # type: ignore[arg-type]
 
 
 @settings(max_examples=80, deadline=None)
@@ -89,11 +89,11 @@ def test_a_chain_looks_at_no_sibling() -> None:
     step = step_of(tree_of((0, 0), (1, 0), (2, 0)), knobs=Knobs(mode="chain"))
     object.__setattr__(step, "mode", "chain")
     assert rejected(step) == ()
-    assert departure(step) == Departure(0, 7, None, None, "not drafted")
+    assert first_rejection(step) == FirstRejection(0, 7, None, None, "not drafted")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "accepted", "knobs", "expected"),
+    ("bonus", "accepted", "knobs", "expected"),
     [
         (2, (0,), Knobs(), (0, 1, 0.3, "budget")),
         (3, (0,), Knobs(p_min=0.1), (0, 2, 0.05, "p_min")),
@@ -102,14 +102,14 @@ def test_a_chain_looks_at_no_sibling() -> None:
         (7, (0, 1, 2, 3), Knobs(), (3, None, None, "no depth left")),
     ],
 )
-def test_the_departure(wanted: int, accepted: tuple[int, ...], knobs: Knobs, expected: tuple[object, ...]) -> None:
-    step = step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=accepted), wanted=wanted, knobs=knobs)
+def test_the_first_rejection(bonus: int, accepted: tuple[int, ...], knobs: Knobs, expected: tuple[object, ...]) -> None:
+    step = step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=accepted), bonus=bonus, knobs=knobs)
     node, rank, prob, why = expected
-    left = departure(step)
+    left = first_rejection(step)
     assert left is not None
-    assert (left.node, left.token, left.rank, left.why) == (node, wanted, rank, why)
+    assert (left.node, left.token, left.rank, left.why) == (node, bonus, rank, why)
     assert left.prob == (None if prob is None else pytest.approx(prob))
-    assert departure(step_of(wanted=None)) is None  # type: ignore[arg-type]
+    assert first_rejection(step_of(bonus=None)) is None  # type: ignore[arg-type]
 
 
 def test_the_drafts_of_the_helpers_are_what_they_say() -> None:

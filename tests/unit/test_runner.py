@@ -4,85 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from dflash_core.backends.base import PrefillCancelled
-from dflash_core.decoder import Decoder, Plan, StepDecoder
+from dflash_core.backends.base import PrefillCancelled, StepDecoder
+from dflash_core.decoder import Decoder
 from dflash_core.errors import ContextError, NumericsError
 from dflash_core.events import PrefillEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Decision
 from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK, Runner
-
-VOCAB, STOP = 50, 49
-
-
-@dataclass
-class Point:
-    length: int
-    tokens: list[int]
-    nbytes: int = 0
-
-
-class CountingBackend:
-    """Its "target" continues any text with last token + 1 (mod 40); its drafts are right for `right` tokens.
-
-    It holds the committed tokens themselves, so a test can see whether state and answer agree.
-    """
-
-    def __init__(self, right: int = 3, block: int = 8) -> None:
-        self.tokens: list[int] = []
-        self.right, self.block = right, block
-        self.runs: list[list[int]] = []
-        self.pending: list[int] = []
-        self.on_prefill = lambda: None
-        self.fail_at = -1
-
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def draft_block(self) -> int:
-        return self.block
-
-    def _row(self, token: int) -> np.ndarray:
-        row = np.zeros(VOCAB, np.float32)
-        row[self.after(token)] = 5
-        return row
-
-    def after(self, token: int) -> int:
-        return (token + 1) % 40
-
-    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> np.ndarray:
-        self.on_prefill()
-        self.runs.append(list(tokens))
-        self.tokens += tokens
-        return self._row(tokens[-1])
-
-    def draft(self, root: int, window: int, at: int | None = None) -> np.ndarray:
-        rows, token = [], root
-        for depth in range(self.block - 1):
-            token = self.after(token) if depth < self.right else 45
-            rows.append(np.eye(VOCAB, dtype=np.float32)[token] * 5)
-        return np.stack(rows)
-
-    def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> np.ndarray:
-        if self.length >= self.fail_at >= 0:
-            raise RuntimeError("a pass that breaks")
-        self.pending = list(tokens)
-        return np.stack([self._row(token) for token in tokens])
-
-    def commit(self, path: Sequence[int]) -> None:
-        self.tokens += [self.pending[node] for node in path]
-
-    def checkpoint(self) -> Point:
-        return Point(self.length, list(self.tokens))
-
-    def restore(self, checkpoint: Point | None) -> None:
-        self.tokens = list(checkpoint.tokens) if checkpoint else []
+from support.counting import STOP, VOCAB, CountingBackend
 
 
 class StoppingBackend(CountingBackend):
@@ -291,8 +224,8 @@ class Ahead:
         self.queue: list[StepEvent] = []
 
     @property
-    def plan(self) -> Plan:
-        return self.inner.plan
+    def decision(self) -> Decision:
+        return self.inner.decision
 
     @property
     def ahead(self) -> bool:

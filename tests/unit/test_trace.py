@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from dflash_core.events import PrefillEvent
-from dflash_core.memory import Ledger, Owner
+from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Line, Loaded, Step, assemble, encode, lines, pack, unpack
 from dflash_core.trace import HEADER, Trace, TraceError, TraceWriter, read_trace
 from support.turns import step_of, turn_of
 
-LOADED = Loaded("a pair", 4096, Ledger("this machine", (Owner("target", 5, "1 layer"),), 10, 5, 6))
+LOADED = Loaded("a pair", 4096, MemoryBreakdown("this machine", (Component("target", 5, "1 layer"),), 10, 5, 6))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_trace_holds_what_was_written(path: Path) -> None:
     assert trace == Trace(tuple(assemble(written[1:])), LOADED, "")
     assert [turn.start.prompt for turn in trace.turns] == ["question 0", "question 1"]
     first = gzip.decompress(path.read_bytes()).splitlines()[0]
-    assert first == b'{"trace":"dflash-tui","version":1}'
+    assert first == b'{"trace":"dflash-tui","version":2}'
 
 
 def test_each_line_is_on_the_disk_before_the_next(path: Path) -> None:
@@ -129,16 +129,16 @@ def test_lines_in_the_wrong_place(path: Path) -> None:
         (b"GGUF\x03\x00", "not a trace: it begins with b'GG', expected gzip"),
         (gzip.compress(b"hello\n", mtime=0), "not a trace: it begins with b'hello'"),
         (gzip.compress(b'{"a":1}\n', mtime=0), "not a trace"),
-        (gzip.compress(b'{"trace":"other","version":1}\n', mtime=0), "a trace of 'other'"),
+        (gzip.compress(b'{"trace":"other","version":2}\n', mtime=0), "a trace of 'other'"),
         (
             gzip.compress(b'{"trace":"dflash-tui","version":9}\n', mtime=0),
-            "a trace of version 9, expected 1; replay it with",
+            "a trace of version 9, expected 2; replay it with",
         ),
-        (gzip.compress(b'{"trace":"dflash-tui","version":1}\n', mtime=0), "no turn in this trace"),
-        (gzip.compress(b'{"trace":"dflash-tui","version":1}\nnot json\n', mtime=0), "no turn in this trace: line 2: "),
+        (gzip.compress(b'{"trace":"dflash-tui","version":2}\n', mtime=0), "no turn in this trace"),
+        (gzip.compress(b'{"trace":"dflash-tui","version":2}\nnot json\n', mtime=0), "no turn in this trace: line 2: "),
         (gzip.compress(b'{"trace":' * 100_000, mtime=0), "no turn in this trace: it is cut off"),
         (gzip.compress(b'{"trace":' * 100_000 + b"\n", mtime=0), "not a trace"),
-        (gzip.compress(b'{"trace":"dflash-tui","version":1}\n' + b'{"line":' * 100_000 + b"\n", mtime=0), "too deeply"),
+        (gzip.compress(b'{"trace":"dflash-tui","version":2}\n' + b'{"line":' * 100_000 + b"\n", mtime=0), "too deeply"),
         (gzip.compress(b"", mtime=0)[:6], "no turn in this trace: it is empty"),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_trace_is_one_line(path: Path, data: bytes, says: str)
 def bomb(path: Path, line: bytes, times: int) -> Path:
     """A trace that unpacks to `line` so many times behind its header, packed in pieces of a thousand."""
     packer = zlib.compressobj(1, wbits=31)
-    data = packer.compress(b'{"trace":"dflash-tui","version":1}\n')
+    data = packer.compress(b'{"trace":"dflash-tui","version":2}\n')
     for _ in range(times // 1000):
         data += packer.compress(line * 1000)
     path.write_bytes(data + packer.flush())

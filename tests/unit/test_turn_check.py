@@ -88,7 +88,7 @@ def test_mutated_reports_are_refused_or_shown() -> None:
     assert min(seen.values()) > MUTANTS // 20, seen
 
 
-STEP = step_of(BRANCHED, wanted=9)
+STEP = step_of(BRANCHED, bonus=9)
 
 
 def changed(**fields: Any) -> StepEvent:
@@ -112,7 +112,7 @@ def drafts(**fields: Any) -> StepEvent:
         (changed(tokens=(5, WANTED)), "not those of its walk"),
         (changed(tokens=(2, 8)), "not those of its walk"),
         (changed(tokens=(2, 9, 9)), "not those of its walk"),
-        (changed(wanted=2**40), "a token id is 1,099,511,627,776; expected 0 to "),
+        (changed(bonus=2**40), "a token id is 1,099,511,627,776; expected 0 to "),
         (changed(length=-1), "the length after a step is -1"),
         (changed(stages=dataclasses.replace(STAGES, verify=1e308)), "the time of a stage is 1"),
         (tree(tokens=(), parents=(), depths=(), probs=(), path_probs=()), "columns of 0, 0, 0, 0, 0 nodes"),

@@ -1,19 +1,36 @@
-"""What the decoder asks of a backend: the five calls of a step and a way back to an earlier state."""
+"""The seam between models and machines: what a target, a drafter, a sequence and a machine are to everyone else.
+
+Implementations lie beside each other, backends/cpu and backends/cuda; nothing outside of them names one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.memory import Ledger, Owner
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.events import StepEvent, Stop
+from dflash_core.knobs import Knobs
+from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.policy.base import Decision
+from dflash_core.tree import Candidates
 
 if TYPE_CHECKING:
-    from dflash_core.decoder import StepDecoder
-    from dflash_core.knobs import Knobs
-    from dflash_core.loading import Draft, Target
+    import torch
+
+    from dflash_core.arch.spec import ModelSpec
+    from dflash_core.config import DraftConfig
+    from dflash_core.drafters.base import Drafter
+    from dflash_core.drafters.dflash import OpenedDFlash
+    from dflash_core.formats.gguf import GGUFFile
+    from dflash_core.formats.weights import WeightFile
+    from dflash_core.progress import Progress
+    from dflash_core.text.template import ChatTemplate
+    from dflash_core.text.tokenizer import Tokenizer
 
 # float32 rows: logits (n, vocab), or hidden states.
 Logits = npt.NDArray[np.float32]
@@ -39,8 +56,8 @@ class Backend(Protocol):
     def length(self) -> int: ...
 
     @property
-    def draft_block(self) -> int:
-        """Block length of the drafter, the anchor included; 0 without a drafter."""
+    def capabilities(self) -> Capabilities | None:
+        """What the sequence's drafter can do; None without one."""
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         """Run and commit tokens; returns the logits (vocab,) after the last.
@@ -49,12 +66,15 @@ class Backend(Protocol):
         says so: then nothing was committed.
         """
 
-    def draft(self, root: int, window: int, at: int | None = None) -> Logits:
-        """Draft behind the committed state and `root`: logits (block - 1, vocab) of depths 1..
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        """What the drafter proposes behind the committed state and `root`, ranked. Raises NumericsError.
 
         With `at` (0 < at <= length) the drafter sees the first `at` positions only, as it did when they were all that
         was committed. Nothing of the state changes, so a turn can be drafted again from any of its positions.
         """
+
+    def draft(self, root: int, window: int, at: int | None = None) -> Logits:
+        """As `propose`, as logits (depths, vocab). Raises ContextError for a drafter that has none."""
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """Run a tree behind the committed state; logits (n, vocab) after each node. Commits nothing."""
@@ -66,35 +86,53 @@ class Backend(Protocol):
         """Copy what cannot be rewound."""
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
-        """Return to a checkpoint at or behind the committed length, or to the empty state."""
+        """Return to a checkpoint at or before the committed length, or to the empty state."""
+
+
+class StepDecoder(Protocol):
+    """What a runner asks of whatever decodes one answer behind the prompt that its backend has just read."""
+
+    @property
+    def decision(self) -> Decision:
+        """What the next step runs."""
+
+    @property
+    def answer(self) -> Sequence[int]:
+        """The tokens that `first` and `step` have returned."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether steps are under way that `step` has not returned yet; `finish` ends them and returns them."""
+
+    def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
+    def take(self, knobs: Knobs) -> None: ...
+    def step(self) -> StepEvent: ...
+    def finish(self) -> Sequence[StepEvent]: ...
 
 
 class Session(Backend, Protocol):
-    """A backend that decodes answers, and shows what a drafter is fed with."""
+    """A backend that decodes answers, and shows what its target's layers put out."""
 
     def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> StepDecoder:
         """What decodes one answer behind the prompt that was read last. Raises KnobError."""
 
-    def prepare(self, progress: Callable[[str, float], None]) -> None:
+    def prepare(self, progress: Progress) -> None:
         """Make ready what a first answer would have to wait for."""
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        """Bytes held now, by the owners' names in the ledger."""
+        """Bytes held now, by component of the memory breakdown."""
 
     @property
-    def taps(self) -> Sequence[int]:
+    def captured_layers(self) -> Sequence[int]:
         """The target layers whose outputs a pass records."""
 
     def features(self) -> Logits:
-        """Outputs of the tapped layers (n, taps * hidden) at the rows of the last verify, before its commit."""
-
-    def absorb(self, features: Logits) -> None:
-        """Let the drafter see features (n, taps * hidden) of the first n positions, for drafting behind them alone."""
+        """Outputs of the captured layers (n, layers * hidden) at the rows of the last verify, before its commit."""
 
 
 class Machine(Protocol):
-    """Where a pair runs: what a sequence takes there, and how much there is."""
+    """Where a pair runs: what a sequence takes there, and how much there is. It plans from headers alone."""
 
     @property
     def name(self) -> str: ...
@@ -111,13 +149,147 @@ class Machine(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What a user should know of it, a line each."""
 
-    def context_that_fits(self, target: Target, draft: Draft | None) -> int:
-        """The context length taken where nobody asks for one."""
+    def context_that_fits(self, target: ModelSpec, draft: DraftConfig | None) -> int:
+        """The context length taken where nobody asks for one. `draft`: of a drafter with a cache of its own."""
 
     def sequence(
-        self, target: Target, draft: Draft | None, context: int, session: Session | None = None
-    ) -> tuple[Owner, ...]:
+        self, target: ModelSpec, draft: DraftConfig | None, context: int, session: Session | None = None
+    ) -> tuple[Component, ...]:
         """What a sequence of full length takes besides the weights: a new one, or `session`, which may have grown."""
 
-    def ledger(self, owners: tuple[Owner, ...], session: Session | None = None) -> Ledger:
-        """The owners beside what the machine has now; with a session, what it holds and what runs beside it too."""
+    def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
+        """The components beside what the machine has now; with a session, what it holds and what runs beside it too."""
+
+
+class Target(Protocol):
+    """A target model on one machine: its header at once, text parts when asked for, weights after `load`."""
+
+    @property
+    def file(self) -> GGUFFile: ...
+    @property
+    def config(self) -> ModelSpec: ...
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The file's own tokenizer. Raises FormatError or UnsupportedError."""
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The file's own chat template, or plain ChatML. Raises TemplateError."""
+
+    @property
+    def mask_token_id(self) -> int | None: ...
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of how it was opened."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether weights stay quantised and are dequantised at every use."""
+
+    @property
+    def program_bytes(self) -> int:
+        """What this process held before any of the model."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory as they are held."""
+
+    @property
+    def machine(self) -> Machine:
+        """Where it runs."""
+
+    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
+        """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions.
+
+        Raises OutOfMemoryError.
+        """
+
+    def load(self, *, packed: bool | None = None, dtype: torch.dtype, progress: Progress) -> None:
+        """Read the weights; `packed` None keeps them quantised only where floats would not fit.
+
+        Raises OutOfMemoryError where they do not fit.
+        """
+
+    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
+        """A DFlash drafter's weights, held as this target's are. Raises OutOfMemoryError."""
+
+    def logits(self, ids: Sequence[int]) -> Logits:
+        """Next-token logits at every position, (n, vocab) float32. Raises ContextError for ids it does not have."""
+
+    def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
+        """Outputs of `layers` (residual stream after the layer) at every position, concatenated in that order:
+        (n, len(layers) * hidden) float32.
+
+        Raises ContextError for ids and MismatchError for layers that the model does not have.
+        """
+
+    def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> Session:
+        """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
+
+        `context`: positions that it must hold, for backends that make room at once.
+        """
+
+    def step_seconds(self, rows: int) -> float | None:
+        """Predicted seconds of one pass of `rows` rows; None on machines where no step is slow."""
+
+
+class Draft(Protocol):
+    """A loaded drafter, bound to its target."""
+
+    @property
+    def target(self) -> Target: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def config(self) -> DraftConfig | None:
+        """Of a drafter with a model of its own; None for one without."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """What its weights take in memory as they are held."""
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def logits(self, features: Logits, anchor: int) -> Logits:
+        """Draft rows 1..block-1 behind a context: (block - 1, vocab) float32.
+
+        `features` (n, layers * hidden): what `Target.hidden(ids, capabilities.captured_layers)` gives for the n tokens
+        before the anchor. Raises MismatchError for another width and for a drafter without logits, ContextError for an
+        anchor that is not in the vocabulary.
+        """
+
+
+@runtime_checkable
+class HostDraft(Protocol):
+    """A loaded drafter that proposes on the host, in lock-step with the target's steps."""
+
+    def drafter(self) -> Drafter:
+        """Its state over a new sequence."""
+
+
+class OpenedDraft(Protocol):
+    """A drafter whose header was read and found to fit `target`."""
+
+    @property
+    def target(self) -> Target: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def file(self) -> WeightFile | None:
+        """Its weights; None for a drafter without."""
+
+    @property
+    def config(self) -> DraftConfig | None: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
+        """Read the weights, held as the target's are, in float32 unless asked otherwise. Raises OutOfMemoryError."""
+
+
+class DraftOpener(Protocol):
+    """How a kind of drafter is opened, see drafters/registry.py."""
+
+    def __call__(self, path: str | Path, target: Target, /) -> OpenedDraft:
+        """Read its header only. Raises FormatError, UnsupportedError, MismatchError."""

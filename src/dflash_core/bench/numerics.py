@@ -26,13 +26,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dflash_core.backends.base import Target
+from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.config import target_config
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.formats.weights import WeightFile
-from dflash_core.loading import Target, load_target
+from dflash_core.loading import load_target
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.target import TargetModel
+from dflash_core.progress import silent
 
 FLOATS = ("F32", "F16", "BF16")
 Rounding = Callable[[Tensor, int], Tensor]
@@ -148,7 +151,8 @@ def measure(
     path: Path, texts: Sequence[Sequence[int]], formats: Mapping[str, Scheme] = FORMATS
 ) -> dict[str, Difference]:
     """Every format against exact activations, on token sequences of their own each."""
-    target = load_target(path, packed=False)
+    target = CpuTarget(path)
+    target.load(packed=False, progress=silent)
     file = open_gguf(path)
 
     def logits(scheme: Scheme) -> Float32:

@@ -77,8 +77,8 @@ def steps_table(found: Found) -> str:
 
 
 def memory_table(found: Found) -> str:
-    """Device bytes by owner, foretold and found."""
-    lines = ["| owner | foretold | found |", "|---|---|---|"]
+    """Device bytes by component, predicted and found."""
+    lines = ["| component | predicted | found |", "|---|---|---|"]
     for name, size, held in found["memory"]:
         lines.append(f"| {name} | {gib(size)} | {'' if held is None else gib(held)} |")
     return "\n".join(lines) + "\n"

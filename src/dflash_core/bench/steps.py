@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.interleave import interleave
@@ -149,8 +148,8 @@ class StepBench:
                 f"{engine.context_length:,}, expected {CONTEXT:,}; take another target, or --synthetic 27b"
             )
         self.engine, self.session = engine, engine.session
-        self.device: CudaDevice = engine.target.device
-        self._vocab = engine.vocab_size
+        self.target, self.device = engine.target, engine.target.device
+        self._vocab = engine.target.config.vocab_size
 
     def run(self, cases: Sequence[Case], rounds: int = ROUNDS, steps: int = STEPS) -> Iterator[tuple[int, int, str]]:
         """Yields (done, total, what comes next); `report` is there afterwards."""
@@ -168,7 +167,7 @@ class StepBench:
         plain = summary([self._plain_loop() for _ in range(rounds)])
         prefill = summary([self._prefill() for _ in range(rounds + 1)][1:])
         # Before the bandwidth is measured: the allocator keeps what that works on.
-        memory = tuple((owner.name, owner.bytes, owner.measured) for owner in self.engine.memory().owners)
+        memory = tuple((one.name, one.bytes, one.measured) for one in self.engine.memory().components)
         self.report = StepReport(timed, plain, PREFILL, prefill, self._read_bandwidth(), self._step_bytes(), memory)
 
     def _stand_behind(self, depth: int) -> None:
@@ -229,9 +228,8 @@ class StepBench:
 
     def _step_bytes(self) -> int:
         """What a plain step has to move: every weight but the embedding once, recurrent states there and back."""
-        target = self.engine.target
         states = self.session.nbytes["states"]
-        return int(target.weight_bytes - target.model.token_embd.nbytes + 2 * states)
+        return int(self.target.weight_bytes - self.target.model.token_embd.nbytes + 2 * states)
 
 
 def _timed(case: Case, rounds: _Rounds) -> Timed:

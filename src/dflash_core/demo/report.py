@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.base import Target
 from dflash_core.conversation import Message, build_prompt
 from dflash_core.events import PrefillEvent, StepEvent, TurnStats, turn_stats
-from dflash_core.loading import Target
 
 from . import bench_prompts, demo_draft_path, demo_target_path, export
 from .acceptance import acceptance

@@ -12,15 +12,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dflash_core.decoder import plan
+from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPEC, Knobs, Limits, Spec, Value, unknown_knob
+from dflash_core.policy.fixed import FixedPolicy
 
 MOST_VALUES = 12
 """A range without a step is given at most this many values."""
 MOST_SETTINGS = 256
 NICE = (1, 2, 4, 5, 8)
-ONLY_WITH_DRAFTS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
 ONLY_IN_TREES = frozenset({"tree_width", "chain_seed"})
 
 
@@ -93,20 +93,20 @@ def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Setting
 
 def check(setting: Setting, changed: frozenset[str], limits: Limits) -> None:
     """Raise KnobError where `setting` could not run as asked, or what was `changed` in it has no effect."""
-    knobs, draft_block = setting.knobs, limits.draft_block
+    knobs, drafter = setting.knobs, limits.drafter
     limits.check(knobs, changed)
     if knobs.max_tokens < 2:
         raise KnobError("max_tokens=1 leaves no step to measure; expected 2 or more")
-    mode = plan(knobs, draft_block).mode
-    if mode == "ar" and (idle := sorted(changed & ONLY_WITH_DRAFTS)):
-        why = "no drafter is loaded" if draft_block == 0 else "mode is ar"
+    mode = FixedPolicy(drafter).next(knobs).mode
+    if mode == "ar" and (idle := sorted(changed & DRAFT_KNOBS)):
+        why = "no drafter is loaded" if drafter is None else "mode is ar"
         raise KnobError(f"{idle[0]} changes nothing where {why}; sweep it with mode=tree and a drafter")
     if mode == "chain" and (idle := sorted(changed & ONLY_IN_TREES)):
         raise KnobError(f"{idle[0]} changes nothing in a chain; sweep it with mode=tree")
-    if mode == "chain" and "budget" in changed and knobs.budget > draft_block - 1:
+    if drafter and mode == "chain" and "budget" in changed and knobs.budget > drafter.depths:
         raise KnobError(
-            f"budget={knobs.budget} with mode=chain: the drafter's block of {draft_block} makes chains of at most "
-            f"{draft_block - 1}; expected 1 to {draft_block - 1}, or mode=tree"
+            f"budget={knobs.budget} with mode=chain: the drafter's block of {drafter.block} makes chains of at most "
+            f"{drafter.depths}; expected 1 to {drafter.depths}, or mode=tree"
         )
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from dflash_core.bench.answering import Answerer
 from dflash_core.bench.interleave import interleave
-from dflash_core.errors import DFlashError
+from dflash_core.errors import Code, DFlashError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC, Limits
 from dflash_core.lab.cost import StepCosts
@@ -55,7 +55,7 @@ class Laboratory:
     def replay(self, record: TurnRecord, budgets: Sequence[int]) -> ExactReplay:
         """The turn as other budgets would have drafted it. Raises DFlashError for a turn without a step."""
         answer = [token for event in record.events for token in event.tokens]
-        return ExactReplay(self._engine.redraft, record.start.prompt_ids, answer, record.knobs, budgets)
+        return ExactReplay(self._engine.propose, record.start.prompt_ids, answer, record.knobs, budgets)
 
     def time_plain(self, record: TurnRecord) -> PlainRun:
         """How fast plain decoding is behind the turn's prompt."""
@@ -67,10 +67,10 @@ class Laboratory:
         The budgets take turns, so that a busy machine is busy for all of them. Stop iterating to give up; what was
         timed is kept. Raises DFlashError without a drafter, and what the engine raises.
         """
-        if not self._engine.backend.draft_block:
-            raise DFlashError("no drafter is loaded, so steps have no budget; start with --draft")
+        if self._engine.limits.drafter is None:
+            raise DFlashError("no drafter is loaded, so steps have no budget", code=Code.NO_DRAFTER)
         slots = list(interleave(len(budgets), 1, TIMED_ROUNDS))
-        with self._engine.aside():
+        with self._engine.scratch():
             for done, slot in enumerate(slots):
                 budget = budgets[slot.setting]
                 yield Progress(done, len(slots), None, f"timing steps of budget {budget}")

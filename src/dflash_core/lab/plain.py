@@ -45,7 +45,7 @@ class PlainRun:
         ids, steps = self._record.start.prompt_ids, list[StepEvent]()
         longest = int(SPEC["max_tokens"].maximum)
         knobs = self._record.knobs.replace(mode="ar", ignore_eos=True, max_tokens=longest)
-        with self._engine.aside():
+        with self._engine.scratch():
             events = (event for event in self._engine.generate(ids, knobs) if isinstance(event, StepEvent))
             for done, step in enumerate(islice(events, WARM_STEPS + TIMED_STEPS)):
                 yield Progress(done, WARM_STEPS + TIMED_STEPS, None, "decoding plainly")

@@ -129,7 +129,7 @@ class Sweep:
 
     def __iter__(self) -> Iterator[Progress]:
         """Yields before every run and at the end."""
-        with self._answerer.engine.aside():
+        with self._answerer.engine.scratch():
             yield from self._warm_up()
             yield from self._measure()
         if not self._cancelled:

@@ -19,17 +19,16 @@ from typing import Literal
 
 import numpy as np
 
-from dflash_core.backends.base import Logits
 from dflash_core.errors import DFlashError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import Source, StepCosts
 from dflash_core.lab.progress import Progress
-from dflash_core.tree import Candidates, build, candidates, walk
+from dflash_core.tree import Candidates, build, walk
 
 Kind = Literal["estimate", "exact"]
-Redraft = Callable[[Sequence[int], int, int], Logits]
-"""(tokens before the root, root, draft window) -> logits (block - 1, vocab): `Runner.redraft`."""
+Propose = Callable[[Sequence[int], int, Knobs], Candidates]
+"""(tokens before the root, root, knobs) -> what the drafter offers there: `Runner.propose`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +113,15 @@ class ExactReplay:
     """Runs the drafter again over one turn: iterate it once for progress, then read `acceptance`.
 
     `prompt` and `answer` are the turn's ids, `knobs` what every budget is tried with; each position is drafted at most
-    once, whatever the number of budgets. Raises what `redraft` raises, and DFlashError for a turn without a step.
+    once, whatever the number of budgets. Raises what `propose` raises, and DFlashError for a turn without a step.
     """
 
     def __init__(
-        self, redraft: Redraft, prompt: Sequence[int], answer: Sequence[int], knobs: Knobs, budgets: Sequence[int]
+        self, propose: Propose, prompt: Sequence[int], answer: Sequence[int], knobs: Knobs, budgets: Sequence[int]
     ) -> None:
         if len(answer) < 2:
             raise DFlashError("this turn has no step to replay; expected an answer of two tokens or more")
-        self._redraft, self._knobs, self._budgets = redraft, knobs, tuple(budgets)
+        self._propose, self._knobs, self._budgets = propose, knobs, tuple(budgets)
         self._prompt, self._answer = list(prompt), list(answer)
         self.acceptance: tuple[Acceptance, ...] = ()
         self.steps: dict[int, tuple[int, ...]] = {}
@@ -150,8 +149,7 @@ class ExactReplay:
 
     def _reach(self, at: int) -> _Reach:
         root = self._answer[at]
-        logits = self._redraft(self._prompt + self._answer[:at], root, self._knobs.draft_window)
-        drafts = candidates(logits, self._knobs.tree_width, self._knobs.tree_temperature)
+        drafts = self._propose(self._prompt + self._answer[:at], root, self._knobs)
         return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets))
 
 

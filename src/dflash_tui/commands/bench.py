@@ -53,10 +53,10 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
     """The ladder table of the kernels on this card."""
     from dataclasses import asdict
 
-    from dflash_core.backends.cuda.target import first_device
+    from dflash_core.backends.cuda.target import open_device
     from dflash_core.bench.kernels import chain, chain_table, ladder, table
 
-    notes, device = Notes(), first_device()
+    notes, device = Notes(), open_device(0)
     found = ladder(device, progress=notes.progress)
     together = chain(device, progress=notes.progress)
     notes.end_line()
@@ -80,7 +80,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     for note in worth_knowing:
         notes.line(f"note: {note}")
     lab = laboratory(engine, title_of(request))
-    modes = ("ar", "chain", "tree") if engine.session.draft_block else ("ar",)
+    modes = ("ar", "chain", "tree") if engine.session.capabilities else ("ar",)
     grid = settings((Axis("mode", modes),), request.knobs, lab.limits)
     repeats = job.repeats or default_repeats(len(tasks))
     sweep = lab.sweep(grid, [Case.of(task) for task in tasks], repeats, ["mode"])
@@ -100,7 +100,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
 
 
 def _plain_loop_ms(engine: Engine) -> float:
-    with engine.aside():
+    with engine.scratch():
         engine.reset()
         engine.session.prefill([1] * 8)
         found = plain_loop_ms(engine.session, 1)
@@ -143,8 +143,9 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     target = load_target(request.target, "cuda", progress=notes.progress)
     engine = Engine(target, load_draft(request.draft, target), context_length=CONTEXT)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
+    block = engine.session.capabilities.block if engine.session.capabilities else 1
     bench = StepBench(engine)
-    for done, total, name in bench.run(default_cases(engine.session.draft_block, pattern), job.repeats or 5):
+    for done, total, name in bench.run(default_cases(block, pattern), job.repeats or 5):
         notes.progress(f"step times: {name}", done / total)
     notes.end_line()
     facts = _facts(title_of(request), engine)
@@ -207,12 +208,12 @@ def _lengths(text: str) -> tuple[float, ...]:
 def _synthetic(job: Job, notes: Notes) -> dict[str, Any]:
     import platformdirs
 
-    from dflash_core.backends.cuda.target import first_device
+    from dflash_core.backends.cuda.target import open_device
     from dflash_core.bench.synthetic import synthetic_pair
 
     if job.synthetic != "27b":
         raise DFlashError(f"--synthetic {job.synthetic}: expected 27b")
-    first_device()  # raises where there is none, before gigabytes are written
+    open_device(0)  # raises where there is none, before gigabytes are written
     folder = job.folder or platformdirs.user_cache_path("dflash-tui") / "synthetic"
     pair = synthetic_pair(folder, progress=notes.progress)
     notes.line(f"synthetic files: {folder}")

@@ -20,6 +20,8 @@ from dflash_core.config import (
     types_by_group,
     unusual,
 )
+from dflash_core.drafters.dflash import KIND
+from dflash_core.drafters.registry import NAMED, is_named
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
@@ -48,7 +50,11 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
         target = target_config(gguf)
         described["model"] = _target_facts(target, gguf)
         text = _section(model, _target_rows(target, gguf))
-        if draft is not None:
+        if draft is not None and is_named(draft):
+            name, summary = str(draft), NAMED[str(draft)].summary
+            described["draft"] = {"kind": name, "summary": summary, "fits": True, "reason": "", "notes": []}
+            text += _section(draft, [("drafter", f"{name}: {summary}; no file"), ("fits", "yes, any target")])
+        elif draft is not None:
             config, file = open_drafter(draft)
             fit, misfit = _fit(target, config, gguf)
             described["draft"] = _draft_facts(config, file) | fit
@@ -91,7 +97,7 @@ def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
 
 
 def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
-    facts = {"path": str(file.path), "format": config.flavour, "config": dataclasses.asdict(config)}
+    facts = {"kind": KIND, "path": str(file.path), "format": config.flavour, "config": dataclasses.asdict(config)}
     return facts | _sizes(file) | {"types": _types(file)}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Limits
 from dflash_core.lab.export import check_path, to_json, write
@@ -22,7 +23,7 @@ from dflash_tui.widgets.bars import clip, counted
 from dflash_tui.widgets.plot import plot
 
 CURVE_ROWS = 14
-ANY_PAIR = Limits(draft_block=2**30, context_length=2**30)
+ANY_PAIR = Limits(Capabilities("any", block=2**30), context_length=2**30)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ async def _watch(late: list[float]) -> None:
 def _opener(chat: ChatScreen, prompt: str, knobs: Knobs) -> Opener:
     if chat.session is None:
         raise DFlashError("no model is loaded; nothing can be measured")
-    conversation = chat.session.aside()
+    conversation = chat.session.scratch_conversation()
     return lambda on_prefill: conversation.ask(prompt, knobs, on_prefill=on_prefill)
 
 

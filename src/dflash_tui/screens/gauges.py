@@ -50,7 +50,7 @@ class Gauges:
         self.tree()
         title = self._screen.query_one(TitleRow)
         if self._screen.inspector.sees("memory"):
-            self._screen.inspector.memory_panel.show(title.ledger)
+            self._screen.inspector.memory_panel.show(title.memory)
 
     def turn_ended(self) -> None:
         record = self._screen.flow.record
@@ -116,19 +116,19 @@ class Gauges:
             )
 
     async def memory(self) -> None:
-        """Ask for the ledger on another thread: measuring may talk to a driver."""
+        """Ask for the memory breakdown on another thread: measuring may talk to a driver."""
         session = self._screen.session
         if session is None or self._measuring:
             return
         self._measuring = True
         try:
-            ledger = await asyncio.to_thread(session.ledger)
+            memory = await asyncio.to_thread(session.memory)
         except Exception as error:
-            self._screen.log.error(f"the ledger failed: {error}")
+            self._screen.log.error(f"the memory breakdown failed: {error}")
             return
         finally:
             self._measuring = False
         if self._screen.is_mounted:
-            self._screen.query_one(TitleRow).ledger = ledger
+            self._screen.query_one(TitleRow).memory = memory
             if self._screen.inspector.sees("memory"):
-                self._screen.inspector.memory_panel.show(ledger)
+                self._screen.inspector.memory_panel.show(memory)

@@ -19,7 +19,7 @@ from dflash_core.lab.grid import show
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import Progress
 from dflash_core.lab.sweep import Case
-from dflash_tui import lab_text
+from dflash_tui import advice, lab_text
 from dflash_tui.commands.palette import ActionProvider
 from dflash_tui.experiment import Experiment
 from dflash_tui.flow import fault, keep_trace
@@ -130,7 +130,7 @@ class LabScreen(Screen[None]):
 
     def _explained(self, error: Exception, trace: str) -> str:
         if isinstance(error, DFlashError):
-            return str(error)
+            return advice.in_app(error)
         return f"{fault(error)}; {keep_trace(trace, self.chat.past.folder)}"
 
     def last_prompt(self) -> Case | None:

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
+from dflash_core.drafters.registry import is_named
 from dflash_core.errors import DeviceError
 from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import Management
@@ -62,7 +63,7 @@ class ModelsScreen(ModalScreen[None]):
             placeholder="or the path of a GGUF file", id="models-target", suggester=Paths(drafts=False)
         )
         self._draft = Input(
-            placeholder="its drafter: a file or a folder; empty is plain decoding",
+            placeholder="its drafter: a file or a folder, or text; empty is plain decoding",
             id="models-draft",
             suggester=Paths(drafts=True),
         )
@@ -108,7 +109,8 @@ class ModelsScreen(ModalScreen[None]):
             except RuntimeError as error:
                 self._refuse(f"{text}: {error}")
                 return
-        missing = next((path for path in paths if path is not None and not path.exists()), None)
+        files = [path for path in paths if path is not None and not (path is paths[1] and is_named(path))]
+        missing = next((path for path in files if not path.exists()), None)
         if missing is not None:
             self._refuse(f"{missing}: no such file or folder")
         elif paths[0] is None:

@@ -17,7 +17,7 @@ from dflash_core.lab.laboratory import TIMED_BUDGETS
 from dflash_core.lab.progress import Progress
 from dflash_core.lab.whatif import Acceptance, Curve, ExactReplay, Kind, Point, curve, estimate
 from dflash_core.record import TurnRecord
-from dflash_tui import lab_text
+from dflash_tui import advice, lab_text
 from dflash_tui.keys import bindings
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.widgets.bars import counted
@@ -93,7 +93,7 @@ class WhatIfScreen(LabScreen):
         try:
             replay = lab.replay(self.record, self.budgets)
         except DFlashError as error:
-            self.say(str(error))
+            self.say(advice.in_app(error))
             return
         self.begin(iter(replay), lambda _: self._replayed(replay))
 

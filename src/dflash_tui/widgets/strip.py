@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
-from dflash_core.memory import Ledger
+from dflash_core.memory import MemoryBreakdown
 from dflash_tui.widgets.bars import clip, fit, meter, short, spark, speed
 
 _GIB = 1 << 30
@@ -21,7 +21,7 @@ class TitleRow(Widget):
 
     title: reactive[str] = reactive("")
     context: reactive[tuple[int, int]] = reactive((0, 0))
-    ledger: reactive[Ledger | None] = reactive[Ledger | None](None)
+    memory: reactive[MemoryBreakdown | None] = reactive[MemoryBreakdown | None](None)
 
     def validate_title(self, title: str) -> str:
         return one_line(title)
@@ -32,8 +32,8 @@ class TitleRow(Widget):
         used, length = self.context
         if length:
             right = f"ctx {short(used)}/{_length(length)} {meter(used / length)}"
-        if self.ledger is not None and width >= 70:
-            right += f"  mem {_of(self.ledger)}"
+        if self.memory is not None and width >= 70:
+            right += f"  mem {_of(self.memory)}"
         right = clip(f" {right} ", max(width - 12, 0)) if right else ""
         left = fit(f" dflash  {self.title}", width - len(right))
         full = length and used / length > 0.9
@@ -45,10 +45,10 @@ def _length(count: int) -> str:
     return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else short(count)
 
 
-def _of(ledger: Ledger) -> str:
+def _of(memory: MemoryBreakdown) -> str:
     """What is used of what the device has, as 19.6/24G."""
-    used = ledger.measured or ledger.predicted
-    return f"{used / _GIB:.1f}/{ledger.total / _GIB:.0f}G"
+    used = memory.measured or memory.predicted
+    return f"{used / _GIB:.1f}/{memory.total / _GIB:.0f}G"
 
 
 @dataclass(frozen=True, slots=True)

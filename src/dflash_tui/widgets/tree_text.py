@@ -10,7 +10,7 @@ from textual.content import Content
 
 from dflash_core.clean import token_label
 from dflash_core.events import StepEvent
-from dflash_core.rejected import Departure, Rejected, departure, rejected
+from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
 from dflash_tui.widgets.bars import chance, clip
 
 COLUMNS = 13  # mark, own and path probability at the right of the token
@@ -69,7 +69,7 @@ def drawn(
 
 def wanted_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
     """In a sentence: what the target drew where the walk left the tree, and what the drafter had thought of it."""
-    left = departure(step)
+    left = first_rejection(step)
     if left is None:
         return ""
     label = f"the target drew {token_label(token_text(left.token))}"
@@ -93,7 +93,7 @@ def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, lis
             row = _Row(tree.tokens[node], mark, style, numbers, tree.path_probs[node], node)
             below.setdefault(parent, []).append(row)
     if left_out:
-        left = departure(step)
+        left = first_rejection(step)
         others = [] if taken_only else [one for one in rejected(step) if not _same(one, left)]
         for one in others:
             numbers = f"{chance(one.prob):>5}{chance(one.path_prob):>5}\n"
@@ -106,11 +106,11 @@ def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, lis
     return below
 
 
-def _same(one: Rejected, left: Departure | None) -> bool:
+def _same(one: Rejected, left: FirstRejection | None) -> bool:
     return left is not None and (one.parent, one.token) == (left.node, left.token)
 
 
-def _wanted(step: StepEvent, left: Departure) -> _Row:
+def _wanted(step: StepEvent, left: FirstRejection) -> _Row:
     if left.prob is None:
         return _Row(left.token, "◆", "bold $warning", f"{'–':>5}{'–':>5}\n", 0.0)
     path = step.tree.path_probs[left.node] * left.prob

@@ -8,12 +8,11 @@ from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import DraftConfig
 from dflash_core.knobs import MOST_WIDTH
-from dflash_core.memory import Ledger, Owner
+from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
-    from dflash_core.loading import Draft, Target
 
 # The reference decoder's default ceiling: attention over more would take it minutes per answer.
 CEILING = 32_768
@@ -32,31 +31,31 @@ class CpuMachine:
     def __init__(self, program_bytes: int = 0) -> None:
         self.program_bytes = program_bytes  # of the process before any model was loaded
 
-    def context_that_fits(self, target: Target, draft: Draft | None) -> int:
+    def context_that_fits(self, target: ModelSpec, draft: DraftConfig | None) -> int:
         """The largest halving of the ceiling whose keys and values take at most half of the free memory."""
-        per_position = _kv_bytes(target.config) + (_draft_kv_bytes(draft.config) if draft else 0)
-        context, free = min(CEILING, target.config.context_length), memory.host_memory().free
+        per_position = _kv_bytes(target) + (_draft_kv_bytes(draft) if draft else 0)
+        context, free = min(CEILING, target.context_length), memory.host_memory().free
         while context > SMALLEST_CONTEXT and context * per_position > free // 2:
             context //= 2
         return context
 
     def sequence(
-        self, target: Target, draft: Draft | None, context: int, session: Session | None = None
-    ) -> tuple[Owner, ...]:
+        self, target: ModelSpec, draft: DraftConfig | None, context: int, session: Session | None = None
+    ) -> tuple[Component, ...]:
         detail = f"{context:,} positions at most"
-        owners = [
-            Owner("target KV", context * _kv_bytes(target.config), detail),
-            Owner("states", _state_bytes(target.config) * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"),
+        components = [
+            Component("target KV", context * _kv_bytes(target), detail),
+            Component("states", _state_bytes(target) * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"),
         ]
         if draft:
-            owners.append(Owner("drafter KV", context * _draft_kv_bytes(draft.config), detail))
-        return tuple(owners)
+            components.append(Component("drafter KV", context * _draft_kv_bytes(draft), detail))
+        return tuple(components)
 
-    def ledger(self, owners: tuple[Owner, ...], session: Session | None = None) -> Ledger:
+    def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
         host = memory.host_memory()
         if session is not None:
-            owners += (Owner("program", self.program_bytes, "Python, torch and the rest"),)
-        return Ledger(self.name, owners, host.total, host.free, host.process)
+            components += (Component("program", self.program_bytes, "Python, torch and the rest"),)
+        return MemoryBreakdown(self.name, components, host.total, host.free, host.process)
 
 
 def _kv_bytes(spec: ModelSpec) -> int:

@@ -19,10 +19,10 @@ from dflash_core.memory import gib
 
 
 class CudaDevice:
-    """Implements `launch.Device` on the first visible card. Raises DeviceError where there is none."""
+    """Implements `launch.Device` on one visible card. Raises DeviceError where it is not there."""
 
-    def __init__(self, runtime: Runtime | None = None, cache: CubinCache | None = None) -> None:
-        self.runtime = runtime or Runtime.open()
+    def __init__(self, runtime: Runtime | None = None, cache: CubinCache | None = None, index: int = 0) -> None:
+        self.runtime = runtime or Runtime.open(index)
         self.programs = Programs(self.runtime, cache or CubinCache())
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self.card = Card(self.runtime.card.processors, self.runtime.card.shared_bytes)

@@ -132,8 +132,8 @@ def find_driver() -> Any:
     return driver
 
 
-def open_card(api: Any, torch: Any, environment: Mapping[str, str] = os.environ) -> tuple[Driver, Card]:
-    """Open the first card, in the context that torch uses too.
+def open_card(api: Any, torch: Any, environment: Mapping[str, str] = os.environ, index: int = 0) -> tuple[Driver, Card]:
+    """Open a visible card, in the context that torch uses too.
 
     Raises DeviceError or UnsupportedError, with what to do, for a card that cannot be used.
     """
@@ -141,7 +141,7 @@ def open_card(api: Any, torch: Any, environment: Mapping[str, str] = os.environ)
     _start(api, environment)
     _check_version(driver)
     # Torch opens the same context; asked second, it would report a lesser card's trouble in words of its own.
-    device = driver.call("the first card", api.cuDeviceGet, 0)
+    device = driver.call(f"card {index}", api.cuDeviceGet, index)
     card = _describe(driver, device)
     if torch.version.cuda is None:
         raise DeviceError(
@@ -149,7 +149,7 @@ def open_card(api: Any, torch: Any, environment: Mapping[str, str] = os.environ)
         )
     try:
         torch.cuda.init()
-        torch.cuda.set_device(0)
+        torch.cuda.set_device(index)
     except Exception as error:
         raise DeviceError(f"torch cannot use {card.name} ({_first_line(error)}); see dflash-tui doctor") from None
     return driver, card

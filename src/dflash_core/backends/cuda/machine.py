@@ -15,12 +15,12 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from dflash_core.errors import DeviceError
-from dflash_core.memory import Ledger, Owner
+from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.nvml import Management
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
-    from dflash_core.loading import Draft, Target
+    from dflash_core.config import DraftConfig
 
 CEILING = 32_768
 SMALLEST_CONTEXT = 512
@@ -37,7 +37,7 @@ class CudaMachine:
     def __init__(self, device: CudaDevice, footprint: Footprint) -> None:
         self.device, self.footprint = device, footprint
         self.name = device.runtime.card.name
-        self.held: dict[str, int] = {}  # what the allocator gave to weights, by owner
+        self.held: dict[str, int] = {}  # what the allocator gave to weights, by component
         self._management: Management | None = None
 
     @property
@@ -45,38 +45,40 @@ class CudaMachine:
         note = self.device.programs.cache.note
         return (note,) if note else ()
 
-    def context_that_fits(self, target: Target, draft: Draft | None) -> int:
+    def context_that_fits(self, target: ModelSpec, draft: DraftConfig | None) -> int:
         free = self._memory()[0] - SPARE
-        context = min(CEILING, target.config.context_length)
+        context = min(CEILING, target.context_length)
         while context > SMALLEST_CONTEXT and sum(o.bytes for o in self.sequence(target, draft, context)) > free:
             context //= 2
         return context
 
     def sequence(
-        self, target: Target, draft: Draft | None, context: int, session: Session | None = None
-    ) -> tuple[Owner, ...]:
+        self, target: ModelSpec, draft: DraftConfig | None, context: int, session: Session | None = None
+    ) -> tuple[Component, ...]:
         nodes = session.buffers.capacity if isinstance(session, CudaSession) else PASS_ROWS
-        return self.owners(target.config, draft is not None, context, nodes)
+        return self.components(target, draft is not None, context, nodes)
 
-    def owners(self, config: ModelSpec, drafted: bool, context: int, nodes: int = PASS_ROWS) -> tuple[Owner, ...]:
+    def components(
+        self, config: ModelSpec, drafted: bool, context: int, nodes: int = PASS_ROWS
+    ) -> tuple[Component, ...]:
         """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
         need = self.footprint.sequence(context, drafted=drafted, capacity=nodes)
         positions = f"{context:,} positions"
-        owners = [
-            Owner("target KV", need.kv, positions),
-            Owner("states", need.states, f"{len(config.of(DeltaNet))} gated delta net layers"),
-            Owner("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations"),
+        components = [
+            Component("target KV", need.kv, positions),
+            Component("states", need.states, f"{len(config.of(DeltaNet))} gated delta net layers"),
+            Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations"),
         ]
         if drafted:
-            owners.append(Owner("drafter KV", need.draft_kv, positions))
-        return tuple(owners)
+            components.append(Component("drafter KV", need.draft_kv, positions))
+        return tuple(components)
 
     def longest(self, config: ModelSpec, drafted: bool, room: int) -> int:
         """The most positions, in steps of SMALLEST_CONTEXT, that `room` bytes hold; 0 where they hold none."""
         fits, steps = 0, config.context_length // SMALLEST_CONTEXT
         while fits < steps:
             middle = (fits + steps + 1) // 2
-            need = sum(owner.bytes for owner in self.owners(config, drafted, middle * SMALLEST_CONTEXT))
+            need = sum(one.bytes for one in self.components(config, drafted, middle * SMALLEST_CONTEXT))
             fits, steps = (middle, steps) if need <= room else (fits, middle - 1)
         return fits * SMALLEST_CONTEXT
 
@@ -96,15 +98,18 @@ class CudaMachine:
         except DeviceError:  # no library, no permission, or a container that hides processes
             return 0
 
-    def ledger(self, owners: tuple[Owner, ...], session: Session | None = None) -> Ledger:
+    def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
         free, total = self._memory() if session is None else self.device.runtime.memory()
         others = self.other_processes()
         used = total - free
         if session is not None:
-            # What the allocator has taken beyond the owners that can be told apart is scratch, its own slack included.
+            # What the allocator has taken beyond the components with names of their own is scratch, slack included.
             held = {**self.held, **session.nbytes}
             held["scratch"] = torch.cuda.memory_reserved() - sum(held.values())
-            owners = tuple(Owner(o.name, o.bytes, o.detail, held.get(o.name)) for o in owners)
+            components = tuple(Component(o.name, o.bytes, o.detail, held.get(o.name)) for o in components)
             context = max(used - others - torch.cuda.memory_reserved(), 0)
-            owners += (Owner("CUDA context", context, "driver, kernels, libraries"), Owner("other processes", others))
-        return Ledger(self.name, owners, total, free, used - others)
+            components += (
+                Component("CUDA context", context, "driver, kernels, libraries"),
+                Component("other processes", others),
+            )
+        return MemoryBreakdown(self.name, components, total, free, used - others)

@@ -37,12 +37,12 @@ class Runtime:
         self.stream = int(self.torch_stream.cuda_stream)
 
     @classmethod
-    def open(cls) -> Runtime:
-        """On the first visible card."""
+    def open(cls, index: int = 0) -> Runtime:
+        """On a visible card, by the driver's order."""
         api = find_driver()
         import torch
 
-        driver, card = open_card(api, torch)
+        driver, card = open_card(api, torch, index=index)
         return cls(driver, card, torch)
 
     def load(self, code: bytes, name: str) -> Module:

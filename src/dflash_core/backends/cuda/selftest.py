@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
+from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.head import SAMPLE_THREADS
 from dflash_core.backends.cuda.launch import NULL, Argument, Device, Launch
@@ -26,10 +27,11 @@ from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, RING_SLOT, STAMPS, begin_turn, write_knobs
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.drafters.dflash import open_dflash
 from dflash_core.errors import DFlashError, KernelError
 from dflash_core.formats.weights import WeightFile
 from dflash_core.knobs import Knobs
-from dflash_core.loading import Draft, load_draft, load_target
+from dflash_core.progress import silent
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates, Tree
 
@@ -209,8 +211,9 @@ class _Pair:
     """One pair of files twice: on the card and on the processor, driven through the same calls."""
 
     def __init__(self, device: Device, target: Path, draft: Path) -> None:
-        self.reference = load_target(target)
-        self.drafter: Draft = load_draft(draft, self.reference)
+        self.reference = CpuTarget(target)
+        self.reference.load(progress=silent)
+        self.drafter = self.reference.load_dflash(open_dflash(draft, self.reference), torch.float32)
         config = self.drafter.config
         with _upload(device, self.reference.file) as upload:
             model = DeviceTarget(device, upload, self.reference.config)

@@ -29,8 +29,13 @@ from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
 from dflash_core.backends.cuda.state import MAX_NODES, Stop
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_pass import TargetPass, ceil_div, norm_launch, width_for
-from dflash_core.decoder import plan
+from dflash_core.drafters.base import Drafter, ranked
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.dflash import capabilities
+from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs, Mode
+from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.tree import Candidates
 
 COPY_THREADS = 256
 MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with unless asked otherwise
@@ -45,6 +50,7 @@ class CudaCheckpoint:
     length: int
     s: Tensor
     conv: Tensor
+    draft: object = None  # a host-side drafter's own
 
     @property
     def nbytes(self) -> int:
@@ -52,9 +58,11 @@ class CudaCheckpoint:
 
 
 class CudaSession:
-    """Implements `backends.base.Session` for a target and, if given, a drafter with its mask token.
+    """Implements `backends.base.Session` for a target and, if given, a drafter: one with a model on the device and its
+    mask token, which proposes inside the steps, or one on the host, in lock-step with them.
 
-    `context`: positions it can hold. `capacity`: nodes of the largest tree, a multiple of 64.
+    `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it
+    can hold. `capacity`: nodes of the largest tree, a multiple of 64.
     """
 
     def __init__(
@@ -62,15 +70,24 @@ class CudaSession:
         target: DeviceTarget,
         draft: DeviceDraft | None = None,
         mask_token: int = 0,
-        taps: Sequence[int] = (),
+        captured: Sequence[int] = (),
         *,
+        host_drafter: Drafter | None = None,
         context: int,
         capacity: int = PASS_ROWS,
     ) -> None:
         self.target, self.drafter, self.device = target, draft, target.device
-        self.taps = draft.config.target_layers if draft else tuple(taps)
+        self.host_drafter = host_drafter
+        if host_drafter is not None and host_drafter.capabilities.captured_layers:
+            raise UnsupportedError(
+                f"the {host_drafter.capabilities.kind} drafter reads captured layers on the host, which a card does "
+                "not hand out; expected one that reads tokens alone",
+                code=Code.NOT_ON_THIS_DEVICE,
+            )
+        self.captured_layers = tuple(draft.config.target_layers if draft else captured)
+        self._tokens: list[int] = []  # of the last pass
         with self.device.stream():
-            self.buffers = TargetBuffers(target, context, capacity, tuple(self.taps))
+            self.buffers = TargetBuffers(target, context, capacity, self.captured_layers)
             self.state = DeviceState(self.device.torch_device)
             chunk = ChunkBuffers(target, min(PREFILL_ROWS, context), draft) if ChunkPass.possible(target) else None
             self.head = Head(target, self.state, chunk.weights if chunk else None)
@@ -92,7 +109,14 @@ class CudaSession:
         return int(self.state.host["length"])
 
     @property
-    def draft_block(self) -> int:
+    def capabilities(self) -> Capabilities | None:
+        if self.host_drafter is not None:
+            return self.host_drafter.capabilities
+        return capabilities(self.drafter.config, on_device=True) if self.drafter else None
+
+    @property
+    def device_block(self) -> int:
+        """The block of a drafter that proposes inside the step; 0 where none does."""
         return self.drafter.config.block_size if self.drafter else 0
 
     # ---- Backend -------------------------------------------------------------------------------------------------
@@ -123,8 +147,14 @@ class CudaSession:
         with self.device.stream():
             self._commit(path)
 
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        if self.host_drafter is not None:
+            return self.host_drafter.propose(root, knobs, at)
+        return ranked(self.draft(root, knobs.draft_window, at), knobs, self.length if at is None else at)
+
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
-        assert self.draft_pass is not None, "draft without a drafter"
+        if self.draft_pass is None:
+            raise ContextError("this drafter proposes tokens without logits; expected one with a model")
         assert self.draft_buffers is not None, "draft without a drafter"
         with self.device.stream():
             self._absorb()
@@ -132,32 +162,33 @@ class CudaSession:
             length = self.length
             begin = length if at is None else at
             # The block's own rows go behind the context; with `at`, where later positions stand.
-            held = [t[:, :, begin : begin + self.draft_block].clone() for t in (kv.k, kv.v)] if begin < length else []
-            state["root"], state["draft_window"], state["draft_depth"] = root, window, self.draft_block - 1
+            held = [t[:, :, begin : begin + self.device_block].clone() for t in (kv.k, kv.v)] if begin < length else []
+            state["root"], state["draft_window"], state["draft_depth"] = root, window, self.device_block - 1
             state["stop"] = Stop.RUNNING
             state["length"] = state["absorbed"] = begin
             try:
                 self.state.push()
                 self._launch(("draft",), self.draft_launches)
-                logits = self.head.draft_logits(self.draft_block).to("cpu", copy=True).numpy()
+                logits = self.head.draft_logits(self.device_block).to("cpu", copy=True).numpy()
             finally:
                 state["length"] = state["absorbed"] = length
                 for tensor, rows in zip((kv.k, kv.v), held):
-                    tensor[:, :, begin : begin + self.draft_block] = rows
+                    tensor[:, :, begin : begin + self.device_block] = rows
         return logits
 
     def draft_launches(self) -> list[Launch]:
         """The block's forward and its logits."""
         assert self.draft_pass is not None and self.draft_buffers is not None, "no drafter"  # noqa: PT018
         forward = self.draft_pass.launches(self.head.full)
-        return [*forward, *self.head.launches(self.draft_buffers.acts, self.draft_block)]
+        return [*forward, *self.head.launches(self.draft_buffers.acts, self.device_block)]
 
     def checkpoint(self) -> CudaCheckpoint:
         with self.device.stream():
             self._absorb()
             self._flush()
             delta = self.buffers.delta
-            return CudaCheckpoint(self.length, delta.s.to("cpu", copy=True), delta.conv.to("cpu", copy=True))
+            draft = self.host_drafter.checkpoint() if self.host_drafter else None
+            return CudaCheckpoint(self.length, delta.s.to("cpu", copy=True), delta.conv.to("cpu", copy=True), draft)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         with self.device.stream():
@@ -168,6 +199,8 @@ class CudaSession:
                 state["length"] = state["absorbed"] = state["pending"] = 0
                 delta.s.zero_()
                 delta.conv.zero_()
+                if self.host_drafter is not None:
+                    self.host_drafter.begin()
                 return
             assert isinstance(checkpoint, CudaCheckpoint), "a checkpoint of another backend"
             self._absorb()
@@ -175,6 +208,8 @@ class CudaSession:
             state["length"] = state["absorbed"] = checkpoint.length
             delta.s.copy_(checkpoint.s)
             delta.conv.copy_(checkpoint.conv)
+            if self.host_drafter is not None:
+                self.host_drafter.restore(checkpoint.draft)
 
     def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> CudaDecoder:
         """What decodes one answer behind the prompt that was read last."""
@@ -183,11 +218,12 @@ class CudaSession:
     # ---- Session -------------------------------------------------------------------------------------------------
 
     def features(self) -> Logits:
-        assert self.taps, "features without tapped layers"
+        assert self.captured_layers, "features without captured layers"
         with self.device.stream():
             return self.buffers.features[: self._rows].to("cpu", copy=True).numpy()
 
-    def absorb(self, features: Logits) -> None:
+    def observe(self, features: Logits) -> None:
+        """Give the drafter features (n, layers * hidden) of the first n positions, for drafting behind them alone."""
         assert self.draft_buffers is not None, "features without a drafter"
         assert self.length == 0, "features of a sequence that has its own"
         with self.device.stream():
@@ -200,7 +236,7 @@ class CudaSession:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Bytes held, by the ledger's owners."""
+        """Bytes held, by component of the memory breakdown."""
         held = {"target KV": self.buffers.kv.nbytes, "states": self.buffers.delta.state_bytes}
         if self.draft_buffers is not None:
             held["drafter KV"] = self.draft_buffers.kv.nbytes
@@ -214,7 +250,10 @@ class CudaSession:
             with self.device.stream():
                 self._absorb()
                 self._flush()
-                last = chunk_pass.run(tokens[begin : begin + rows], cancelled)
+                part = tokens[begin : begin + rows]
+                last = chunk_pass.run(part, cancelled)
+                if self.host_drafter is not None:
+                    self.host_drafter.observe(part, None)
         with self.device.stream():
             return self._logits_of(last)
 
@@ -236,8 +275,13 @@ class CudaSession:
 
     def prepare(self, progress: Progress) -> None:
         """Compile what a first prompt and the default knobs need, all at once: the compiler uses every core."""
-        usual = [plan(Knobs(mode=mode), self.draft_block).mode for mode in MODES]
-        kinds = dict.fromkeys(StepKind.of(Knobs(), mode, self.draft_block) for mode in usual)
+        policy = FixedPolicy(self.capabilities)
+        usual = [policy.next(Knobs(mode=mode)) for mode in MODES]
+        most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
+        kinds = dict.fromkeys(
+            StepKind.holding(min(one.budget, most), Knobs(), drafts=one.mode != "ar" and self.drafter is not None)
+            for one in usual
+        )
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
         for width in CHUNK_WIDTHS:
             launches += self.pass_launches(width, 0) + self.commit_launches(width)
@@ -280,7 +324,7 @@ class CudaSession:
         self._absorb()
 
     def ensure_capacity(self, nodes: int) -> None:
-        """Make room for trees of `nodes` nodes. Between turns: what was bound before is bound anew."""
+        """Make room for trees of `nodes` nodes. Between turns: what was bound before is bound again."""
         if nodes <= self.buffers.capacity:
             return
         self._flush()
@@ -294,6 +338,7 @@ class CudaSession:
         self.state.plant(tokens, parents)
         self.state.push()
         self._rows = len(tokens)
+        self._tokens = list(tokens)
 
     def _run_pass(self, live: int, node0: int, *, logits: bool) -> None:
         width = width_for(live, CHUNK_WIDTHS)
@@ -306,6 +351,8 @@ class CudaSession:
     def _commit(self, path: Sequence[int]) -> None:
         if self._waiting + len(path) > WAITING_ROWS:
             self._absorb()
+        if self.host_drafter is not None:
+            self.host_drafter.observe([self._tokens[node] for node in path], None)
         self.state.commit(path)
         self.state.push()
         width = width_for(min(len(path), PASS_ROWS), CHUNK_WIDTHS) if len(path) <= PASS_ROWS else MAX_NODES

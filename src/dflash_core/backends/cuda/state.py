@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.decoder import not_finite, step_drafts
+from dflash_core.decoder import step_drafts
+from dflash_core.errors import not_finite
 from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree
 from dflash_core.events import Stop as StopReason
 from dflash_core.knobs import Knobs
@@ -249,6 +250,6 @@ def step_event(
         reason=reason,
         stop=Stop(int(slot["stop"])).reason,
         drafts=step_drafts(drafts),
-        wanted=int(slot["wanted"]),
+        bonus=int(slot["wanted"]),
         knobs=knobs,
     )

@@ -5,10 +5,11 @@ The host replays graphs ahead and reads finished steps from a ring in pinned mem
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.buffers import PASS_ROWS, WAITING_ROWS
 from dflash_core.backends.cuda.launch import NULL, Argument, Launch, Progress, Run
 from dflash_core.backends.cuda.state import (
+    FIRST_KNOB,
     MAX_DEPTH,
     MAX_NODES,
     MAX_STOP_IDS,
@@ -31,12 +33,15 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.cuda.target_pass import WARP, width_for
-from dflash_core.decoder import Plan, not_finite, plan, stop_at
-from dflash_core.errors import UnsupportedError
+from dflash_core.decoder import step_drafts, stop_at
+from dflash_core.errors import Code, UnsupportedError, not_finite
 from dflash_core.events import StepEvent
 from dflash_core.events import Stop as StopReason
 from dflash_core.knobs import Knobs, check_tree_width
+from dflash_core.policy.base import Decision, Policy
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.sampling import Sampler
+from dflash_core.tree import Candidates
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.session import CudaSession
@@ -57,11 +62,16 @@ class StepKind:
 
     @staticmethod
     def of(knobs: Knobs, mode: str, draft_block: int, forced: bool = False) -> StepKind:
-        """The smallest graph that holds the trees of these knobs."""
+        """The smallest graph that holds the trees of these knobs, drafted on the device in blocks of `draft_block`."""
         drafted = {"ar": 0, "chain": min(knobs.budget, draft_block - 1), "tree": min(knobs.budget, MOST_DRAFTS)}[mode]
+        return StepKind.holding(drafted, knobs, drafts=mode != "ar" and draft_block > 0, forced=forced)
+
+    @staticmethod
+    def holding(drafted: int, knobs: Knobs, *, drafts: bool, forced: bool = False) -> StepKind:
+        """The smallest graph that holds trees of `drafted` nodes below the root."""
         nodes = 1 + drafted
         widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
-        return StepKind(widths, mode != "ar", not Sampler(knobs).greedy, forced)
+        return StepKind(widths, drafts, not Sampler(knobs).greedy, forced)
 
     @property
     def nodes(self) -> int:
@@ -135,16 +145,16 @@ class Steps:
             Launch("tree.cu", "tree_build", {}, 1, WARP, [session.state.pointer, session.stamps]),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
             self._accept(kind),
-            *session.commit_launches(min(kind.nodes, max(session.draft_block, 1)) if kind.drafts else 1),
+            *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
         ]
 
     def _draft(self) -> list[Launch]:
         session = self.session
         assert session.draft_pass is not None, "no drafter"
         return [
-            *session.draft_pass.absorb(session.draft_block),
+            *session.draft_pass.absorb(session.device_block),
             *session.draft_launches(),
-            *session.head.candidate_launches(session.draft_block - 1),
+            *session.head.candidate_launches(session.device_block - 1),
         ]
 
     def _verify(self, kind: StepKind, place: int, width: int) -> list[Launch]:
@@ -164,40 +174,58 @@ class Steps:
         return Launch("accept.cu", "accept", {}, 1, WARP, args)
 
 
-def _followed(knobs: Knobs, draft_block: int) -> tuple[Knobs, Plan]:
-    """What of `knobs` runs, and what one may not expect of it."""
-    settled, notes = plan(knobs, draft_block), list[str]()
+def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
+    """What of `knobs` and a policy's decision runs on a card, and what one may not expect of it."""
+    notes = list[str]()
     if knobs.temperature > 0 and knobs.top_k == 0 and knobs.top_p < 1:
         notes.append("top_p without top_k looks at the whole vocabulary")
-    if settled.mode == "tree" and knobs.budget > MOST_DRAFTS:
+    budget = min(decision.budget, MOST_DRAFTS)
+    if budget < decision.budget:
         notes.append(f"budget {MOST_DRAFTS}: a tree holds {MAX_NODES} nodes on a card, its root among them")
         knobs = knobs.replace(budget=MOST_DRAFTS)
-    return knobs, Plan(settled.mode, "; ".join([settled.reason, *notes]))
+    return knobs, Decision(decision.mode, budget, "; ".join([decision.reason, *notes]))
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A replay that was asked for: what ends it, and what it runs with."""
+    """A replay that was asked for: what ends it, what it runs with, and what the host proposed for it."""
 
     wait: Run
     knobs: Knobs
-    plan: Plan
+    decision: Decision
+    proposal: Candidates | None = None
+    proposing_ms: float = 0.0
 
 
 class CudaDecoder:
-    """Implements `decoder.StepDecoder` on the card. Raises KnobError for knobs that it cannot follow."""
+    """Implements `backends.base.StepDecoder` on the card. Raises KnobError for knobs that it cannot follow.
 
-    def __init__(self, session: CudaSession, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> None:
+    A drafter on the host needs what the step before it committed, so its steps are not queued ahead.
+    """
+
+    def __init__(
+        self,
+        session: CudaSession,
+        knobs: Knobs,
+        stop_ids: frozenset[int],
+        context_length: int,
+        policy: Policy | None = None,
+    ) -> None:
+        """`policy`: what picks each step; without one the knobs alone do."""
         self.session, self.steps = session, session.steps
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         if len(self.stop_ids) > MAX_STOP_IDS:
             raise UnsupportedError(
-                f"{len(self.stop_ids)} tokens that end an answer, a card looks out for {MAX_STOP_IDS} at most; "
-                "name fewer, or use --device cpu"
+                f"{len(self.stop_ids)} tokens that end an answer, a card checks for {MAX_STOP_IDS} at most; "
+                "name fewer, or run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
         check_tree_width(knobs, MAX_WIDTH)
-        self.knobs, self.plan = _followed(knobs, session.draft_block)
+        self.policy = policy or FixedPolicy(session.capabilities)
+        self._asked = knobs
+        self.knobs, self.decision = _followed(knobs, self.policy.next(knobs))
+        self._ahead = 1 if session.host_drafter else AHEAD
         self.answer: list[int] = []
         self._queue: deque[Queued] = deque()
         self._read = 0
@@ -223,18 +251,14 @@ class CudaDecoder:
     def take(self, knobs: Knobs) -> None:
         """Go on with other knobs from the next step that is not queued yet."""
         width = min(knobs.tree_width, MAX_WIDTH)
-        wanted = self.knobs.in_mid_turn(knobs.replace(tree_width=width))
-        self.knobs, self.plan = _followed(wanted, self.session.draft_block)
-        if self._begun:
-            with self.session.device.stream():
-                self._write_knobs()
-                self.session.state.push_knobs()
+        self._asked = self._asked.in_mid_turn(knobs.replace(tree_width=width))
+        self._decide()
 
     def step(self) -> StepEvent:
         """The next finished step."""
         if not self._begun:
             self._begin()
-        while len(self._queue) < AHEAD:
+        while len(self._queue) < self._ahead:
             self._enqueue()
         event = self._collect(self._queue.popleft())
         assert event is not None, "a step that was not cancelled reports"
@@ -277,27 +301,64 @@ class CudaDecoder:
             session.state.push()
         self._begun = True
 
-    def _write_knobs(self) -> None:
-        write_knobs(self.session.state.host, self.knobs, self.plan.mode, self.session.draft_block)
+    def _decide(self) -> None:
+        """Ask what the next step runs; where that has changed, tell the card, behind what is queued."""
+        before = self.knobs, self.decision
+        self.knobs, self.decision = _followed(self._asked, self.policy.next(self._asked))
+        if self._begun and (self.knobs, self.decision) != before:
+            with self.session.device.stream():
+                self._write_knobs()
+                self.session.state.push_knobs()
 
-    def _kind(self) -> StepKind:
-        forced = self.steps.trace is not None
-        return StepKind.of(self.knobs, self.plan.mode, self.session.draft_block, forced)
+    def _write_knobs(self) -> None:
+        knobs = self.knobs.replace(budget=max(self.decision.budget, 1))
+        write_knobs(self.session.state.host, knobs, self.decision.mode, self.session.device_block)
+
+    def _kind(self, proposal: Candidates | None = None) -> StepKind:
+        forced, device_block = self.steps.trace is not None, self.session.device_block
+        drafted = self.decision.budget
+        if not device_block:
+            depths, width = proposal.tokens.shape if proposal is not None else (0, 1)
+            drafted = min(drafted, depths) if width == 1 or not depths else drafted
+        drafts = self.decision.mode != "ar" and device_block > 0
+        return StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced)
+
+    def _propose(self) -> Candidates | None:
+        """What a drafter on the host proposes for the next step, which the card then builds its tree from."""
+        drafter = self.session.host_drafter
+        if drafter is None or self.decision.mode == "ar":
+            return None
+        proposal = drafter.propose(self.answer[-1], self.knobs)
+        state = self.session.state
+        most = 1 if self.decision.mode == "chain" else MAX_WIDTH
+        kept = Candidates(proposal.tokens[:MAX_DEPTH, :most], proposal.log_probs[:MAX_DEPTH, :most])
+        depths, width = kept.tokens.shape
+        state.host["candidate"][:depths, :width] = kept.tokens
+        state.host["candidate_log_prob"][:depths, :width] = kept.log_probs
+        state.host["draft_depth"], state.host["width"] = depths, width
+        with self.session.device.stream():
+            state.push("candidate", FIRST_KNOB)
+            state.push_knobs()
+        return kept
 
     def _enqueue(self) -> None:
-        kind = self._kind()
+        self._decide()
+        began = time.perf_counter()
+        proposal = self._propose()
+        proposing_ms = (time.perf_counter() - began) * 1e3
+        kind = self._kind(proposal)
         with self.session.device.stream():
             if kind.nodes > self.session.buffers.capacity:
                 self._grow(kind.nodes)
             graph = self.steps.graph(kind)
-            if self.session.draft_block:
+            if self.session.device_block:
                 full = self._undrained + 1 >= WAITING_ROWS - PASS_ROWS
                 if self._undrained and (kind.drafts or full):
                     self.steps.drain()
                     self._undrained = 0
                 self._undrained += not kind.drafts
             graph()
-            self._queue.append(Queued(self.session.device.mark(), self.knobs, self.plan))
+            self._queue.append(Queued(self.session.device.mark(), self.knobs, self.decision, proposal, proposing_ms))
 
     def _grow(self, nodes: int) -> None:
         """Make room in mid-turn. What waits to be committed is known to the card, not to the host's copy."""
@@ -316,9 +377,17 @@ class CudaDecoder:
         if int(slot["stop"]) == Stop.BROKEN:
             raise not_finite("target", self.session.length)
         slot = slot.copy()
-        event = step_event(slot, self._last, queued.plan.mode, queued.plan.reason, queued.knobs)
+        event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs)
+        if queued.proposal is not None:
+            times = event.stages
+            host = max(times.host - queued.proposing_ms, 0.0)
+            times = replace(times, draft=times.draft + queued.proposing_ms, host=host)
+            event = replace(event, drafts=step_drafts(queued.proposal), stages=times)
         self._read, self._last = self._read + 1, slot
         self._over = event.stop is not None
+        if self.session.host_drafter is not None:
+            self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
         self.answer += event.tokens
         self.session.state.host["length"] = event.length
+        self.policy.observe(event)
         return event

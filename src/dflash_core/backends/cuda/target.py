@@ -1,4 +1,4 @@
-"""A target and its drafter on the card, behind the same names as on the CPU."""
+"""A target whose weights lie on one card."""
 
 from __future__ import annotations
 
@@ -6,44 +6,57 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from dflash_core import memory
+from dflash_core.backends.base import Draft, HostDraft, OpenedDraft
 from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.dflash import CudaDFlash
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine
 from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.config import DraftConfig
+from dflash_core.backends.opened import OpenedTarget
+from dflash_core.backends.placement import Placement
+from dflash_core.drafters.dflash import OpenedDFlash
+from dflash_core.errors import Shortage
 from dflash_core.formats.weights import WeightFile
-from dflash_core.loading import Progress, Target
-from dflash_core.memory import Owner, gib
-
-if TYPE_CHECKING:
-    from dflash_core.loading import Draft, OpenedDraft
+from dflash_core.memory import Component, gib
+from dflash_core.progress import Progress
 
 
 @functools.cache
-def first_device() -> CudaDevice:
-    """The first visible card, opened once. Raises DeviceError or UnsupportedError."""
-    return CudaDevice()
+def open_device(index: int) -> CudaDevice:
+    """A visible card, opened once. Raises DeviceError or UnsupportedError."""
+    return CudaDevice(index=index)
 
 
-class CudaTarget(Target):
-    """A target on one card. `half`: f16 activations for every type, the exact path beside the int8 one.
-
-    `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded.
+class CudaTarget(OpenedTarget):
+    """Implements `backends.base.Target` on one card. `half`: f16 activations for every type, the exact path beside the
+    int8 one. `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded. `device`: the card of
+    the placement, where it is open already.
     """
 
-    def __init__(self, path: str | Path, device: CudaDevice, *, half: bool = False, draft_type: str = "") -> None:
+    model: DeviceTarget
+    packed = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        placement: Placement | None = None,
+        *,
+        half: bool = False,
+        draft_type: str = "",
+        device: CudaDevice | None = None,
+    ) -> None:
         super().__init__(path)
-        self.device, self.half, self.draft_type = device, half, draft_type
-        self.footprint = Footprint(self.file, self.config, device.card, half)
-        self._machine = CudaMachine(device, self.footprint)
-        self.packed = False
+        self.placement = placement or Placement.on_one(self.config.block_count)
+        self.device = device or open_device(self.placement.single)
+        self.half, self.draft_type = half, draft_type
+        self.footprint = Footprint(self.file, self.config, self.device.card, half)
+        self._machine = CudaMachine(self.device, self.footprint)
 
     @property
     def machine(self) -> CudaMachine:
@@ -54,63 +67,76 @@ class CudaTarget(Target):
         return self.footprint.target_bytes
 
     def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
-        weights = [Owner("target", self.footprint.target_bytes)]
-        if draft is not None:
+        weights = [Component("target", self.footprint.target_bytes)]
+        drafted = False
+        if draft is not None and draft.file is not None and draft.config is not None:
             self.footprint.add_draft(draft.file, draft.config, self.draft_type)
-            weights.append(Owner("drafter", self.footprint.draft_bytes))
+            weights.append(Component("drafter", self.footprint.draft_bytes))
+            drafted = True
         wanted = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        sequence = self.machine.owners(self.config, draft is not None, wanted)
-        ledger = self.machine.ledger((*weights, *sequence))
-        room = ledger.free - sum(owner.bytes for owner in weights)
-        fits = self.machine.longest(self.config, draft is not None, room)
+        sequence = self.machine.components(self.config, drafted, wanted)
+        needed = self.machine.breakdown((*weights, *sequence))
+        room = needed.free - sum(one.bytes for one in weights)
+        fits = self.machine.longest(self.config, drafted, room)
+        pack = not fits and drafted and not self.draft_type
         if fits:
-            remedy = f"a context of {fits:,} positions fits (--context)"
-        elif draft is not None and not self.draft_type:
-            remedy = "try --draft-type q8_0, or no drafter, or a smaller model"
+            remedy = f"a context of {fits:,} positions fits"
+        elif pack:
+            remedy = "pack the drafter as q8_0, or take no drafter, or a smaller model"
         else:
-            remedy = f"take a model of at most {gib(max(ledger.free - sum(o.bytes for o in sequence), 0))}"
-        memory.check(ledger, f"{remedy}; {self._others()}use --device cpu")
+            remedy = f"take a model of at most {gib(max(needed.free - sum(o.bytes for o in sequence), 0))}"
+        self._refuse_what_does_not_fit(needed, remedy, fits=fits, pack=pack)
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
-        """Bring the weights to the card. Raises OutOfMemoryError before anything is allocated."""
         self._check("target", self.footprint.target_bytes)
         with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(
                 self.device, upload, self.config, self.half, lambda n, of: progress("loading the target", n / of)
             )
 
-    def load_drafter(self, file: WeightFile, config: DraftConfig, dtype: torch.dtype) -> tuple[DeviceDraft, int]:
-        """The drafter's weights on the card, and their bytes. Raises OutOfMemoryError."""
-        self.footprint.add_draft(file, config, self.draft_type)
+    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
+        self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
-        with self._upload("drafter", file, self.draft_type) as upload:
-            draft = DeviceDraft(self.device, upload, config, self.half)
-        return draft, self.footprint.draft_bytes
+        with self._upload("drafter", opened.file, self.draft_type) as upload:
+            model = DeviceDraft(self.device, upload, opened.config, self.half)
+        held = self.footprint.draft_bytes
+        return CudaDFlash(opened.file, opened.config, model, self, opened.mask_token, held, opened.notes)
 
-    def session(self, draft: Draft | None = None, taps: Sequence[int] = (), context: int = 0) -> CudaSession:
-        model, mask = (draft.model, draft.mask_token) if draft else (None, 0)
-        return CudaSession(self.model, model, mask, taps, context=context)
+    def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> CudaSession:
+        if isinstance(draft, CudaDFlash):
+            return CudaSession(self.model, draft.model, draft.mask_token, context=context)
+        assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
+        drafter = draft.drafter() if draft else None
+        return CudaSession(self.model, host_drafter=drafter, captured=captured, context=context)
+
+    def step_seconds(self, rows: int) -> None:
+        """None: no step on a card is slow enough to be announced."""
 
     @contextmanager
-    def _upload(self, owner: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
+    def _upload(self, component: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
         before = torch.cuda.memory_allocated()
-        room = self.footprint.target_bytes if owner == "target" else self.footprint.draft_bytes
+        room = self.footprint.target_bytes if component == "target" else self.footprint.draft_bytes
         upload = DeviceUpload(self.device, file, requantise, room)
         try:
             with self.device.stream():
                 yield upload
                 self.device.synchronize()
             torch.cuda.empty_cache()  # what repacking worked in
-            self.machine.held[owner] = torch.cuda.memory_allocated() - before
+            self.machine.held[component] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()
 
-    def _check(self, owner: str, need: int) -> None:
-        ledger = self.machine.ledger((Owner(owner, need),))
-        model = f"take a model of at most {gib(int(0.85 * ledger.free))}"
-        memory.check(ledger, f"{model}; {self._others()}use --device cpu")
+    def _check(self, component: str, need: int) -> None:
+        needed = self.machine.breakdown((Component(component, need),))
+        self._refuse_what_does_not_fit(needed, f"take a model of at most {gib(int(0.85 * needed.free))}")
 
-    def _others(self) -> str:
-        """What other programs on the card could give back, as the beginning of a remedy."""
+    def _refuse_what_does_not_fit(
+        self, needed: memory.MemoryBreakdown, remedy: str, *, fits: int = 0, pack: bool = False
+    ) -> None:
         held = self.machine.other_processes()
-        return f"other programs on the card hold {gib(held)}: close them, or " if held else "or "
+        others = f"other programs on the card hold {gib(held)}: close them, or " if held else "or "
+        memory.check(
+            needed,
+            f"{remedy}; {others}run it on the CPU",
+            Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
+        )

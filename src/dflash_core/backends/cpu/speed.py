@@ -1,0 +1,32 @@
+"""How slow a pass of the reference backend will be, before one is run."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from dflash_core.arch.spec import LayerSpec
+from dflash_core.models.rows import Rows
+from dflash_core.models.target import TargetModel
+
+
+@torch.inference_mode()
+def time_step(model: TargetModel, rows: int) -> float:
+    """Predicted seconds of one target pass of `rows` rows: one timed layer per kind, times their number, plus the
+    head in proportion to its weights."""
+    spec = model.spec
+    batch = Rows.of([0] * rows, range(-1, rows - 1), 0)
+    x = model.token_embd.rows([0]).expand(rows, -1)
+    seconds: dict[LayerSpec, float] = {}
+    for block in model.blk:
+        if block.spec not in seconds:
+            for _ in range(2):  # the first pass pays for page faults and thread pools that no later one sees
+                started = time.perf_counter()
+                block(x, batch, block.new_state())
+                seconds[block.spec] = time.perf_counter() - started
+    total = sum(seconds[block.spec] for block in model.blk)
+    hidden = spec.embedding_length
+    weights = {layer: sum(map(math.prod, layer.tensors(hidden).values())) for layer in seconds}
+    return total + min(seconds[layer] / weights[layer] for layer in seconds) * spec.vocab_size * hidden

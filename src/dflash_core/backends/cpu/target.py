@@ -1,0 +1,85 @@
+"""A target in torch float32 on the CPU: the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from dflash_core import memory
+from dflash_core.backends.base import Draft, HostDraft, OpenedDraft
+from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
+from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.backends.cpu.speed import time_step
+from dflash_core.backends.opened import OpenedTarget
+from dflash_core.config import target_weights
+from dflash_core.drafters.dflash import OpenedDFlash
+from dflash_core.formats.weights import TensorInfo, WeightFile
+from dflash_core.memory import Component, MemoryBreakdown, gib
+from dflash_core.models.dflash import DFlash
+from dflash_core.models.matrix import Weights
+from dflash_core.models.target import TargetModel
+from dflash_core.progress import Progress
+
+# Dense weights may take this share of the free memory; past it they stay packed in the file's own types.
+DENSE_SHARE = 0.6
+
+
+class CpuTarget(OpenedTarget):
+    """Implements `backends.base.Target`. `model` and `packed` are there after `load`."""
+
+    model: TargetModel
+    packed: bool
+
+    @property
+    def weight_bytes(self) -> int:
+        return _bytes(target_weights(self.file, self.config), self.packed)
+
+    @property
+    def machine(self) -> CpuMachine:
+        return CpuMachine(self.program_bytes)
+
+    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
+        """Nothing: weights stay packed where floats would not fit."""
+
+    def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
+        dense = _bytes(target_weights(self.file, self.config), packed=False)
+        free = memory.host_memory().free
+        self.packed = dense > DENSE_SHARE * free if packed is None else packed
+        if not self.packed:
+            _check_fits("target", self.file, dense)
+        weights = Weights(self.file, dtype=dtype, packed=self.packed)
+        self.model = TargetModel(weights, self.config, lambda done, total: progress("loading the target", done / total))
+
+    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CpuDFlash:
+        file = opened.file
+        if not self.packed:
+            _check_fits("drafter", file, _bytes(file.tensors.values(), packed=False))
+        model = DFlash(Weights(file, dtype=dtype, packed=self.packed), opened.config)
+        held = _bytes(file.tensors.values(), self.packed)
+        return CpuDFlash(file, opened.config, model, self, opened.mask_token, held, opened.notes)
+
+    def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> CpuSession:
+        assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
+        return CpuSession(self.model, draft.drafter() if draft else None, captured)
+
+    def step_seconds(self, rows: int) -> float:
+        return time_step(self.model, rows)
+
+
+def _check_fits(component: str, file: WeightFile, dense: int) -> None:
+    """Refuse weights that do not fit as floats, before any of them is read."""
+    host = memory.host_memory()
+    packed = _bytes(file.tensors.values(), packed=True)
+    remedies = (
+        f"keep the weights packed (packed=True, {gib(packed)} read from the file as needed), "
+        f"take a model of at most {gib(int(DENSE_SHARE * host.free))} as floats, "
+        f"or close programs that hold {gib(max(0, dense - host.free))}"
+    )
+    needed = MemoryBreakdown("this machine", (Component(component, dense, "float32 weights"),), host.total, host.free)
+    memory.check(needed, remedies)
+
+
+def _bytes(infos: Iterable[TensorInfo], packed: bool) -> int:
+    return sum(info.n_bytes if packed else info.n_elements * FLOAT_BYTES for info in infos)

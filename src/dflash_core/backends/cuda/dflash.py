@@ -1,0 +1,45 @@
+"""The DFlash drafter on a card: it proposes inside the step, and borrows the target's embedding and head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.model import DeviceDraft
+from dflash_core.config import DraftConfig
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.dflash import capabilities, checked_features
+from dflash_core.formats.weights import WeightFile
+from dflash_core.ids import check_ids
+
+if TYPE_CHECKING:
+    from dflash_core.backends.cuda.target import CudaTarget
+
+
+class CudaDFlash:
+    """A loaded DFlash drafter: implements `backends.base.Draft`."""
+
+    def __init__(
+        self,
+        file: WeightFile,
+        config: DraftConfig,
+        model: DeviceDraft,
+        target: CudaTarget,
+        mask_token: int,
+        weight_bytes: int,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        """`weight_bytes`: what the weights take on the card."""
+        self.file, self.config, self.model, self.target = file, config, model, target
+        self.mask_token, self.weight_bytes, self.notes = mask_token, weight_bytes, notes
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.config, on_device=True)
+
+    def logits(self, features: Logits, anchor: int) -> Logits:
+        array = checked_features(features, self.config)
+        check_ids([anchor], self.target.config.vocab_size)
+        session = self.target.session(self, context=len(array))
+        session.observe(array)
+        return session.draft(int(anchor), 0)

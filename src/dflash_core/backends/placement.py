@@ -1,0 +1,28 @@
+"""Which layer of a model lies on which card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_core.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`cards[i]`: the card that holds layer i, by the driver's order of visible cards. What stands before the first
+    layer goes with it, and what stands behind the last with that one."""
+
+    cards: tuple[int, ...]
+
+    @staticmethod
+    def on_one(layers: int, card: int = 0) -> Placement:
+        """All `layers` on one card."""
+        return Placement((card,) * layers)
+
+    @property
+    def single(self) -> int:
+        """The card that holds everything. Raises UnsupportedError where layers lie on several."""
+        cards = sorted(set(self.cards))
+        if len(cards) != 1:
+            raise UnsupportedError(f"layers on cards {', '.join(map(str, cards))}, expected all of them on one")
+        return cards[0]

@@ -1,0 +1,28 @@
+"""What a drafter can do, as plain data: neither torch nor numpy, because screens read it before they are imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DRAFT_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
+"""The knobs that only count where something is drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """`kind`: its name in the registry. `block`: positions of its block, the anchor included, so that it proposes for
+    `depths` positions at most. `on_device`: it proposes inside the device's own step; otherwise the host asks it before
+    each step, in lock-step. `captured_layers`: target layers whose outputs it observes. `knobs`: those of DRAFT_KNOBS
+    that change what is drafted with it.
+    """
+
+    kind: str
+    block: int
+    on_device: bool = False
+    captured_layers: tuple[int, ...] = ()
+    knobs: frozenset[str] = DRAFT_KNOBS
+
+    @property
+    def depths(self) -> int:
+        """Positions below the root that it proposes tokens for, at most."""
+        return self.block - 1

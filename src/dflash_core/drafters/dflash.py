@@ -1,0 +1,68 @@
+"""DFlash drafters: headers, and what every backend's drafter of this kind shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dflash_core.config import DraftConfig, check_pair, paired
+from dflash_core.drafters.base import DraftLogits
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.errors import MismatchError
+from dflash_core.formats.drafter import open_drafter
+from dflash_core.formats.weights import WeightFile
+from dflash_core.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import torch
+
+    from dflash_core.backends.base import Draft, Target
+
+KIND = "dflash"
+
+
+def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilities:
+    """What a drafter of this config can do."""
+    return Capabilities(KIND, config.block_size, on_device, tuple(config.target_layers))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDFlash:
+    """Implements `backends.base.OpenedDraft`. `config` and `mask_token` are settled for this target."""
+
+    target: Target
+    config: DraftConfig
+    mask_token: int
+    file: WeightFile
+    notes: tuple[str, ...]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.config)
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
+        import torch
+
+        (progress or silent)("loading the drafter", 0.0)
+        return self.target.load_dflash(self, dtype or torch.float32)
+
+
+def open_dflash(path: str | Path, target: Target) -> OpenedDFlash:
+    """Read a DFlash drafter's header only. Raises FormatError, UnsupportedError, MismatchError."""
+    config, file = open_drafter(path)
+    notes = check_pair(target.config, config, target.mask_token_id)
+    config = paired(target.config, config, target.mask_token_id)
+    assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
+    return OpenedDFlash(target, config, config.mask_token_id, file, notes)
+
+
+def checked_features(features: DraftLogits, config: DraftConfig) -> DraftLogits:
+    """Features of a context in one piece of memory. Raises MismatchError for another shape than (positions, width)."""
+    width = len(config.target_layers) * config.embedding_length
+    array: DraftLogits = np.ascontiguousarray(features)
+    if array.ndim != 2 or array.shape[1] != width or not len(array):
+        raise MismatchError(f"features of shape {array.shape}; this drafter expects (positions, {width})")
+    return array

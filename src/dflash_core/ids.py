@@ -1,0 +1,18 @@
+"""Token ids that come from outside, checked before they reach a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_core.errors import ContextError
+
+
+def check_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
+    """The ids as plain ints. Raises ContextError where there are none, or one is not in the vocabulary."""
+    plain = [int(token) for token in ids]
+    if not plain:
+        raise ContextError("the prompt is empty; expected at least one token")
+    wrong = next((token for token in plain if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        raise ContextError(f"token {wrong} is outside the vocabulary of {vocab_size:,}; check the tokenizer")
+    return plain

@@ -1,0 +1,11 @@
+"""How loading tells how far it is: a phase in words, and the share of it that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, float], None]
+
+
+def silent(phase: str, done: float) -> None:
+    """Progress that nobody watches."""

@@ -1,0 +1,140 @@
+"""Drafters on the host, in lock-step with the CPU's steps: the text stays the target's, the drafter stays in step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+
+from dflash_core import Engine, Knobs, load_draft
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.drafters import registry
+from dflash_core.drafters.text import TextDraft
+from dflash_core.engine import load_pair
+from dflash_core.errors import ContextError, KnobError, MismatchError
+from dflash_core.events import StepEvent
+from support.compare import generated
+from support.golden import golden, target
+from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
+
+IDS = list(range(40, 60))
+TOKENS = 48
+SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
+SETTINGS = [
+    Knobs(mode="auto"), Knobs(mode="tree", budget=1), Knobs(mode="tree", budget=2), Knobs(mode="tree", budget=63),
+    Knobs(mode="tree", budget=22, p_min=0.5), Knobs(mode="tree", budget=7, chain_seed=False),
+    Knobs(mode="chain", budget=4), Knobs(mode="chain", budget=100), Knobs(mode="ar"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that a new kind takes."""
+    monkeypatch.setitem(registry.NAMED, "toy", registry.Kind(TOY, "a toy"))
+
+
+@cache
+def plain(sampled: bool) -> tuple[int, ...]:
+    knobs = Knobs(mode="ar", ignore_eos=True, max_tokens=TOKENS, **(SAMPLED if sampled else {}))
+    return tuple(generated(Engine(target()), IDS, knobs))
+
+
+def steps(engine: Engine, knobs: Knobs) -> list[StepEvent]:
+    """The steps of one answer, which must be the plain one."""
+    sampled = knobs.temperature > 0
+    events = list(engine.generate(IDS, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))
+    assert tuple(token for event in events for token in event.tokens) == plain(sampled), knobs
+    return [event for event in events if isinstance(event, StepEvent)]
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("kind", ["text", "toy"])
+def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) -> None:
+    engine = Engine(target(), load_draft(kind, target()))
+    for knobs in SETTINGS:
+        engine.reset()
+        steps(engine, knobs.replace(**SAMPLED) if sampled else knobs)
+        assert engine.session.length == len(IDS) + TOKENS - 1
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
+    """Copies that are right for a while: short and long walks, and none of it changes the text."""
+    accepted = Counter[int]()
+    for every in (2, 3, 4, 5, 7, 9, 11, 13, 17, 100):
+        said = spoilt([*IDS[-3:], *plain(sampled)], every)
+        engine = Engine(target(), PrimedDraft(target(), said=said))
+        for knobs in (Knobs(), Knobs(mode="chain", budget=6), Knobs(budget=15, p_min=0.7)):
+            engine.reset()
+            knobs = knobs.replace(**SAMPLED) if sampled else knobs
+            accepted.update(step.accepted_depth for step in steps(engine, knobs))
+    assert len(accepted) >= 9, accepted
+    assert {0, 1, 15} <= set(accepted) <= set(range(16))
+
+
+def test_it_stands_where_the_sequence_stands() -> None:
+    """After any rewinding, cancelling and going on: it was told what is committed, and in that order."""
+    engine = Engine(target(), load_draft("toy", target()))
+    drafter = engine.session.drafter  # type: ignore[attr-defined]
+    assert isinstance(drafter, ToyDrafter)
+    knobs = Knobs(max_tokens=12, ignore_eos=True)
+    answer = generated(engine, IDS, knobs)
+    for ids, keep in (([*IDS, *answer, 3, 4], (24,)), ([*IDS, *answer[:6], 9], ()), (IDS[:7], (5,)), ([1, 2], ())):
+        list(engine.generate(ids, knobs, keep=keep))
+        assert drafter.ids == engine.runner._committed
+        assert drafter.ids[: len(ids)] == ids
+    events = engine.generate(IDS, knobs)
+    next(events), next(events)
+    events.close()  # type: ignore[attr-defined]
+    assert drafter.ids == engine.runner._committed
+    before = list(drafter.ids)
+    with engine.scratch():
+        generated(engine, [5, 6, 7], knobs)
+    assert drafter.ids == engine.runner._committed == before
+
+
+def test_a_turn_is_drafted_again_as_it_was() -> None:
+    engine = load_pair(demo_target_path(), "text")
+    knobs = Knobs(ignore_eos=True, max_tokens=TOKENS)
+    text = engine.target.tokenizer.encode("one two three four five. " * 4)
+    events = list(engine.generate(text, knobs))
+    compared = 0
+    for event in events:
+        if isinstance(event, StepEvent):
+            again = engine.runner.propose(text[:-1], text[-1], knobs)
+            assert tuple(map(tuple, again.tokens.tolist())) == event.drafts.tokens
+            compared += len(event.drafts.tokens)
+        text += event.tokens
+    assert compared, "nothing was ever copied"
+    with pytest.raises(ContextError, match="without logits"):
+        engine.redraft(text[:4], 5)
+
+
+def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
+    engine = load_pair(golden("tiny-F16.gguf"), "text")
+    assert engine.limits.drafter is not None
+    assert engine.limits.drafter.kind == "text"
+    for name, value in (("draft_window", 64), ("tree_temperature", 2.0), ("tree_width", 3)):
+        with pytest.raises(KnobError, match=f"{name} changes nothing with the text drafter; it follows budget"):
+            engine.limits.check(Knobs().replace(**{name: value}), {name})
+    engine.limits.check(Knobs(budget=5, p_min=0.3), {"budget", "p_min"})
+    assert [one.name for one in engine.memory().components] == ["target", "target KV", "states", "program"]
+    with pytest.raises(MismatchError, match="has no logits"):
+        load_draft("text", target()).logits(np.zeros((1, 1), np.float32), 3)
+    assert isinstance(engine.draft, TextDraft)
+
+
+def test_the_demo_target_copies_its_own_words() -> None:
+    """On a trained model, without any file of a drafter, a text that repeats itself takes fewer steps."""
+    engine = load_pair(demo_target_path(), "text")
+    words = engine.target.tokenizer.encode("one two three four five six seven eight nine ten. " * 6)
+    knobs = Knobs(max_tokens=60, ignore_eos=True)
+    ours = [event for event in engine.generate(words, knobs) if isinstance(event, StepEvent)]
+    expected = generated(load_pair(demo_target_path()), words, knobs.replace(mode="ar"))
+    assert [token for event in ours for token in event.tokens] == expected[1:]
+    assert len(ours) < 59
+    with_model = load_pair(demo_target_path(), demo_draft_path())
+    assert with_model.limits.drafter is not None
+    assert with_model.limits.drafter.kind == "dflash"

@@ -1,0 +1,124 @@
+"""Drafters on the host beside a card, emulated: the host proposes, the card builds, verifies and commits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from dflash_core import Engine, Knobs, load_draft
+from dflash_core.backends.cuda import target as cuda_target
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.drafters import registry
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.engine import load_pair
+from dflash_core.errors import UnsupportedError
+from dflash_core.events import StepEvent
+from dflash_core.loading import CardOptions
+from support import engines
+from support.emulated_device import EmulatedCard
+from support.golden import golden
+from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
+
+TARGET = golden("tiny-F16.gguf")
+IDS = list(range(40, 52))
+TOKENS, CONTEXT = 24, 128
+SAMPLED = {"temperature": 0.9, "top_k": 20, "seed": 4}
+
+pytestmark = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.NAMED, "toy", registry.Kind(TOY, "a toy"))
+
+
+@cache
+def engine(kind: str) -> Engine:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
+        return load_pair(TARGET, kind, "cuda", context_length=CONTEXT, card=CardOptions(half_activations=True))
+
+
+def answer(found: Engine, knobs: Knobs) -> tuple[list[int], list[StepEvent]]:
+    found.reset()
+    events = list(found.generate(IDS, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    return [token for event in events for token in event.tokens], steps
+
+
+@cache
+def plain(sampled: bool) -> tuple[int, ...]:
+    return tuple(answer(engine("text"), Knobs(mode="ar", **(SAMPLED if sampled else {})))[0])
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("kind", ["text", "toy"])
+def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) -> None:
+    for knobs in (Knobs(), Knobs(budget=1), Knobs(mode="chain", budget=2), Knobs(budget=9, chain_seed=False)):
+        knobs = knobs.replace(**SAMPLED) if sampled else knobs
+        found, steps = answer(engine(kind), knobs)
+        assert tuple(found) == plain(sampled), knobs
+        assert all(step.mode == ("chain" if knobs.mode == "chain" else "tree") for step in steps)
+        assert all(len(step.tree.tokens) <= 1 + knobs.budget for step in steps)
+
+
+def test_copies_are_accepted_in_any_length() -> None:
+    accepted = Counter[int]()
+    for every in (3, 5, 8, 100):
+        said = spoilt([*IDS[-3:], *plain(False)], every)
+        base = engine("text").target
+        found, steps = answer(Engine(base, PrimedDraft(base, said=said), context_length=CONTEXT), Knobs(budget=15))
+        assert tuple(found) == plain(False)
+        accepted.update(step.accepted_depth for step in steps)
+        for step in steps:
+            assert len(step.drafts.tokens) <= 15
+            assert step.tree.tokens[1:] == tuple(row[0] for row in step.drafts.tokens), "a copy is a chain"
+    assert len(accepted) >= 6, accepted
+    assert max(accepted) == 15
+
+
+def test_it_stands_where_the_sequence_stands() -> None:
+    found = engine("toy")
+    assert isinstance(found.session, CudaSession)
+    drafter = found.session.host_drafter
+    assert isinstance(drafter, ToyDrafter)
+    found.reset()
+    knobs = Knobs(max_tokens=8, ignore_eos=True)
+    said = [token for event in found.generate(IDS, knobs, keep=(9,)) for token in event.tokens]
+    for ids in ([*IDS, *said, 3], [*IDS[:10], 7, 8], IDS[:4]):
+        list(found.generate(ids, knobs, keep=(9,)))
+        assert drafter.ids == found.runner._committed
+        assert found.session.length == len(drafter.ids)
+    events = found.generate(IDS, knobs)
+    next(events), next(events)
+    events.close()  # type: ignore[attr-defined]
+    assert drafter.ids == found.runner._committed
+
+
+def test_knobs_change_in_mid_turn() -> None:
+    found = engine("text")
+    found.reset()
+    tokens: list[int] = []
+    modes = []
+    for count, event in enumerate(found.generate(IDS, Knobs(mode="ar", max_tokens=TOKENS, ignore_eos=True))):
+        tokens += event.tokens
+        modes.append(event.mode)
+        found.change(Knobs(mode=("tree", "ar", "chain")[count % 3], max_tokens=TOKENS))
+    assert tuple(tokens) == plain(False)
+    assert set(modes) == {"tree", "ar", "chain"}
+
+
+def test_captured_layers_on_the_host_are_refused_by_name() -> None:
+    base = engine("text").target
+
+    class Reader(ToyDrafter):
+        capabilities = Capabilities("reader", 4, captured_layers=(1,))
+
+    class Draft(type(load_draft("toy", base))):  # type: ignore[misc]
+        def drafter(self) -> Reader:
+            return Reader()
+
+    with pytest.raises(UnsupportedError, match="the reader drafter reads captured layers on the host"):
+        Engine(base, Draft(base), context_length=CONTEXT)

@@ -1,0 +1,103 @@
+"""Drafters on the host for tests of the seam: a toy one, and the text drafter with an answer to copy from.
+
+The toy shows what a new kind takes: its own file, and a line in the registry that names `open_toy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash_core import Knobs
+from dflash_core.backends.base import Target
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.text import TextDraft, TextDrafter
+from dflash_core.tree import Candidates
+
+TOY = "support.host_drafts:open_toy"
+DEPTHS = 3
+
+
+class ToyDrafter:
+    """Offers the newest committed tokens, the newest first, and beside each the token after the root's number.
+
+    `ids` is all that it was told, so a test can see whether it stands where the sequence stands.
+    """
+
+    capabilities = Capabilities("toy", DEPTHS + 1, knobs=frozenset({"budget", "p_min", "chain_seed"}))
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        return {"toy ids": 8 * len(self.ids)}
+
+    def begin(self) -> None:
+        self.ids = []
+
+    def observe(self, tokens: Sequence[int], hidden: object) -> None:
+        assert hidden is None, "it asks for no captured layers"
+        self.ids += tokens
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        newest = self.ids[: at if at is None else max(at, 0)][::-1][:DEPTHS]
+        tokens = [[token, (token + 1 + root) % 700] for token in newest]
+        tokens = [[a, b if b != a else b + 1] for a, b in tokens]
+        log_probs = [[-0.2, -1.9] for _ in newest]
+        return Candidates(np.array(tokens, np.int64).reshape(-1, 2), np.array(log_probs).reshape(-1, 2))
+
+    def checkpoint(self) -> object:
+        return list(self.ids)
+
+    def restore(self, checkpoint: object) -> None:
+        assert isinstance(checkpoint, list)
+        self.ids = list(checkpoint)
+
+
+@dataclass(frozen=True)
+class ToyDraft(TextDraft):
+    """Of any target; needs no file."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return ToyDrafter.capabilities
+
+    def drafter(self) -> Any:
+        return ToyDrafter()
+
+
+def open_toy(path: str | Path, target: Target) -> ToyDraft:
+    return ToyDraft(target)
+
+
+class PrimedText(TextDrafter):
+    """A text drafter that has read `said` before any sequence begins."""
+
+    def __init__(self, said: Sequence[int]) -> None:
+        super().__init__()
+        self.said = said
+        self.begin()
+
+    def begin(self) -> None:
+        super().begin()
+        self.observe(self.said, None)
+
+
+@dataclass(frozen=True)
+class PrimedDraft(TextDraft):
+    """The text drafter over a conversation in which `said` stands already."""
+
+    said: Sequence[int] = ()
+
+    def drafter(self) -> TextDrafter:
+        return PrimedText(self.said)
+
+
+def spoilt(said: Sequence[int], every: int) -> list[int]:
+    """The same with a wrong token at every so manieth place, so that copies break off."""
+    return [(token + 1) % 700 if place % every == every - 1 else token for place, token in enumerate(said)]

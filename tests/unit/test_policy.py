@@ -1,0 +1,71 @@
+"""What a step runs: the knobs' rule, and that a decoder asks before each step and tells what came of it. No torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dflash_core.decoder import Decoder
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Decision
+from dflash_core.policy.fixed import FixedPolicy
+from support.counting import CountingBackend
+
+DRAFTER = Capabilities("dflash", 8)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "drafter", "decision"),
+    [
+        (Knobs(), DRAFTER, Decision("tree", 22, "auto: a drafter is loaded")),
+        (Knobs(mode="tree", budget=200), DRAFTER, Decision("tree", 200, "asked for")),
+        (Knobs(mode="chain", budget=5), DRAFTER, Decision("chain", 5, "asked for")),
+        (Knobs(mode="chain", budget=200), DRAFTER, Decision("chain", 7, "asked for")),
+        (Knobs(mode="ar"), DRAFTER, Decision("ar", 0, "asked for")),
+        (Knobs(mode="ar"), None, Decision("ar", 0, "asked for")),
+        (Knobs(), None, Decision("ar", 0, "no drafter is loaded")),
+        (Knobs(mode="tree"), None, Decision("ar", 0, "no drafter is loaded")),
+    ],
+)
+def test_the_rule_of_the_knobs(knobs: Knobs, drafter: Capabilities | None, decision: Decision) -> None:
+    assert FixedPolicy(drafter).next(knobs) == decision
+
+
+class Turns:
+    """Takes turns between plain steps and trees of growing budget, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepEvent] = []
+
+    def next(self, knobs: Knobs) -> Decision:
+        count = len(self.steps)
+        return Decision("tree", count, f"step {count}") if count % 2 else Decision("ar", 0, f"step {count}")
+
+    def observe(self, step: StepEvent) -> None:
+        self.steps.append(step)
+
+
+def test_a_policy_is_asked_before_each_step_and_told_after() -> None:
+    policy, backend = Turns(), CountingBackend(right=7)
+    decoder = Decoder(backend, Knobs(), frozenset(), 1000, policy)
+    decoder.first(backend.prefill([1]))
+    steps = [decoder.step() for _ in range(8)]
+    assert policy.steps == steps
+    assert [step.mode for step in steps] == ["ar", "tree"] * 4
+    assert [step.reason for step in steps] == [f"step {count}" for count in range(8)]
+    assert [len(step.tree.tokens) - 1 for step in steps] == [0, 1, 0, 3, 0, 5, 0, 7]
+    assert decoder.answer == [int(token) for token in np.arange(2, 2 + len(decoder.answer)) % 40]
+
+
+def test_neither_the_policy_nor_what_a_drafter_can_do_brings_torch() -> None:
+    code = (
+        "import sys, dflash_core.policy.fixed, dflash_core.drafters.capabilities, dflash_core.drafters.registry\n"
+        "print(*[m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
