@@ -96,6 +96,9 @@ class NumericsError(DFlashError):
 class DeviceError(DFlashError):
     """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit."""
 
+    def __init__(self, message: str, *, code: Code | None = Code.NO_DEVICE) -> None:
+        super().__init__(message, code=code)
+
 
 class KernelError(DFlashError):
     """A CUDA call or kernel failed in mid-work; the message names it. `reload`: nothing on the device can be used."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_core.errors import DeviceError, UnsupportedError
+from dflash_core.errors import Code, DeviceError, UnsupportedError
 
 # The architectures that every kernel must compile for. Hopper's matrix instructions exist under the name sm_90a only.
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120")
@@ -21,7 +21,9 @@ def architecture(major: int, minor: int) -> str:
     """The name to compile for on a card of this compute capability. Raises UnsupportedError for a card too old."""
     if (major, minor) < OLDEST:
         raise UnsupportedError(
-            f"compute capability {major}.{minor}, expected {OLDEST[0]}.{OLDEST[1]} (Turing) or later; use --device cpu"
+            f"compute capability {major}.{minor}, expected {OLDEST[0]}.{OLDEST[1]} (Turing) or later; "
+            "run it on the CPU",
+            code=Code.NOT_ON_THIS_DEVICE,
         )
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 

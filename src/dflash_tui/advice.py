@@ -12,7 +12,7 @@ from dflash_core.errors import MESSAGE, Code, DFlashError, OutOfMemoryError
 
 ON_COMMAND_LINE: Mapping[Code, str] = {
     Code.NO_DRAFTER: "--draft FILE or --draft text adds one",
-    Code.NO_DEVICE: "--device cpu runs it without a GPU",
+    Code.NO_DEVICE: "--device cpu",
     Code.NOT_ON_THIS_DEVICE: "--device cpu",
     Code.DEVICE_FULL: "--context N takes less",
     Code.NEEDS_A_CARD: "--device cuda",

@@ -11,14 +11,16 @@ import torch
 from dflash_core.clean import encodable
 from dflash_core.conversation import Conversation, Models
 from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
-from dflash_core.knobs import Knobs, Limits
+from dflash_core.knobs import SPEC, Knobs, Limits
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.loading import CardOptions
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.progress import Progress
 from dflash_core.record import Loaded, TurnRecord
 from dflash_tui import __version__
-from dflash_tui.session import LoadRequest, Progress
+from dflash_tui.session import LoadRequest
 
 
 class EngineSession:
@@ -134,10 +136,20 @@ def load_engine(
     notes = list(engine.notes)
     if draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")
+    notes += _without_effect(request.knobs, engine.limits)
     seconds = engine.predicted_step_seconds(request.knobs)
     if seconds is not None:
         notes.append(f"about {seconds:.1f} s per step on this machine; {stop_key} stops and keeps the text")
     return engine, tuple(notes)
+
+
+def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
+    """What was asked for that the loaded drafter does not follow."""
+    if limits.drafter is None:
+        return []
+    idle = sorted(DRAFT_KNOBS - limits.drafter.knobs)
+    changed = [name for name in idle if getattr(knobs, name) != SPEC[name].default]
+    return [f"{', '.join(changed)}: no effect with the {limits.drafter.kind} drafter"] if changed else []
 
 
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:

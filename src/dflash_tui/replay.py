@@ -16,10 +16,11 @@ from dflash_core.events import PartTotals, Piece, TurnReport, turn_stats
 from dflash_core.knobs import Knobs, Limits
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
 from dflash_core.trace import Trace
 from dflash_core.turns import Turns
-from dflash_tui.session import OnPrefill, Progress
+from dflash_tui.session import OnPrefill
 
 NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
 

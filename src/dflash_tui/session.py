@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs, Limits
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
 from dflash_core.turns import Turns
 
@@ -125,5 +126,4 @@ class SessionLike(Protocol):
         ...
 
 
-Progress = Callable[[str, float], None]
 Loader = Callable[[Progress], SessionLike]

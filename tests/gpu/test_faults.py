@@ -105,7 +105,7 @@ def test_hidden_cards() -> None:
     refused = run(*ASK, "--device", "cuda", CUDA_VISIBLE_DEVICES="")
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1] == (
-        "dflash-tui: CUDA_VISIBLE_DEVICES='' hides every GPU; unset it, or use --device cpu"
+        "dflash-tui: CUDA_VISIBLE_DEVICES='' hides every GPU; unset it, or run it on the CPU (--device cpu)"
     )
     taken = run(*ASK, "--device", "auto", CUDA_VISIBLE_DEVICES="")
     assert taken.returncode == 0

@@ -67,19 +67,19 @@ def test_a_made_up_pair_opens(tmp_path: Path) -> None:
 def test_without_a_card_no_synthetic_files_are_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def none() -> None:
+    def none(index: int) -> None:
         raise DeviceError("no NVIDIA driver")
 
     monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", none)
     assert main(["bench", "--synthetic", "27b", "--folder", str(tmp_path / "made")]) == 1
-    assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver\n"
+    assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver (--device cpu)\n"
     assert not (tmp_path / "made").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", lambda: None)
+    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", lambda index: None)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert main(["bench", "--synthetic", "27b", "--folder", str(blocked)]) == 1

@@ -184,7 +184,7 @@ def test_damaged_weights_are_named(damage: str, where: str) -> None:
 
 
 def test_devices() -> None:
-    with pytest.raises(DeviceError, match="use --device cpu"):
+    with pytest.raises(DeviceError, match="or run it on the CPU"):
         load_target(golden("tiny-F16.gguf"), device="cuda")
     with pytest.raises(DeviceError, match="expected auto, cpu or cuda"):
         load_target(golden("tiny-F16.gguf"), device="tpu")

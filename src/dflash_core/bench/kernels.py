@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes,
 from dflash_core.backends.cuda.target_pass import WIDTHS
 from dflash_core.bench.synthetic import TARGET_27B, target_types
 from dflash_core.errors import OutOfMemoryError
+from dflash_core.progress import Progress
 
 ARENA = 3 << 30
 MOST_COPIES = 24
@@ -35,8 +36,6 @@ MOST_SLICES = 16
 FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
 DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
 FEED_FORWARD = (("ffn_gate", "ffn_up"), ("ffn_down",))
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def bars_table(found: Found) -> str:
             f"{PEER_PREFILL:,}",
         ),
         (
-            f"plain decoding behind {deep['depth']:,}", f"{deep_share:.3f} of it behind 200", ">= 0.88",
+            f"plain decoding at context length {deep['depth']:,}", f"{deep_share:.3f} of that at 200", ">= 0.88",
             deep_share >= 0.88, "0.95",
         ),
         ("idle between steps", f"{idle:.1%} at most", "<= 3 %", idle <= 0.03, ""),

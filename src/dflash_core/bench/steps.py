@@ -21,7 +21,7 @@ from dflash_core.bench.interleave import interleave
 from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.statistics import Summary, summary
 from dflash_core.engine import Engine
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import Code, UnsupportedError
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import Knobs
 
@@ -141,11 +141,13 @@ class StepBench:
 
     def __init__(self, engine: Engine) -> None:
         if not isinstance(engine.target, CudaTarget) or not isinstance(engine.session, CudaSession):
-            raise UnsupportedError("step times are taken on a GPU, this pair is on the CPU; give --device cuda")
+            raise UnsupportedError(
+                "step times are taken on a GPU, this pair is on the CPU; load it on a card", code=Code.NEEDS_A_CARD
+            )
         if engine.context_length < CONTEXT:
             raise UnsupportedError(
-                f"step times are taken behind up to {DEEP:,} positions, this pair has a context of "
-                f"{engine.context_length:,}, expected {CONTEXT:,}; take another target, or --synthetic 27b"
+                f"step times are taken at context lengths up to {DEEP:,}, this pair has a context of "
+                f"{engine.context_length:,}, expected {CONTEXT:,}; take another target, or a synthetic one"
             )
         self.engine, self.session = engine, engine.session
         self.target, self.device = engine.target, engine.target.device

@@ -72,7 +72,8 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
     if turn.report is not None:
         notes.line(figures(turn.report))
     if as_json:
-        write_json(turn.report.to_json() if turn.report is not None else _nothing(request))
+        answered = turn.report.to_json() if turn.report is not None else _nothing(request)
+        write_json(answered | {"drafter": engine.limits.drafter.kind if engine.limits.drafter else None})
     return 130 if interrupted else 0
 
 

@@ -180,7 +180,7 @@ def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
         "",
         f"plain decoding: {1e3 / ar:,.1f} tok/s; a one-row loop from the host: {report.plain_loop_ms.median:.3f} ms",
         f"verify in plain steps: {ratios}; a bushy tree against a seeded one of its size: {bushy:.3f}",
-        f"plain decoding behind {deep.depth:,} positions: {ar / deep.wall.median:.3f} of that speed",
+        f"plain decoding at context length {deep.depth:,}: {ar / deep.wall.median:.3f} of that speed",
         f"prompt of {report.prefill_tokens:,}: {prompt:,.0f} tok/s",
         f"idle between steps: {max(case.idle for case in report.cases):.1%} at most",
         f"a plain step moves {gib(report.step_bytes)}: {report.bandwidth_share:.1%} of the measured read bandwidth, "

@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Progress, Run
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Programs, Variant
 from dflash_core.backends.cuda.runtime import Runtime
-from dflash_core.errors import OutOfMemoryError
+from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.memory import gib
 
 
@@ -40,8 +40,9 @@ class CudaDevice:
             torch.cuda.empty_cache()
             free, total = self.runtime.memory()
             raise OutOfMemoryError(
-                f"{self.runtime.card.name} is full: {gib(free)} of {gib(total)} free; shorten the context (--context), "
-                "lower the budget, or close other programs that use the card"
+                f"{self.runtime.card.name} is full: {gib(free)} of {gib(total)} free; shorten the context, "
+                "lower the budget, or close other programs that use the card",
+                code=Code.DEVICE_FULL,
             ) from None
         except RuntimeError as error:
             # torch's own copies wait for kernels, so it is often torch that hears of their errors first.

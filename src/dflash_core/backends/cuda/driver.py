@@ -19,7 +19,7 @@ from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemor
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 BUS_BYTES = 32  # of a PCI address, with room to spare
-ON_CPU = "or use --device cpu"
+ON_CPU = "or run it on the CPU"
 
 # After one of these every later call in the process fails too, whoever makes it.
 _LOST = frozenset(

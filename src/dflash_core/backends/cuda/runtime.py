@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.backends.cuda.driver import Card, Driver, find_driver, open_card
-from dflash_core.errors import KernelError, UnsupportedError
+from dflash_core.errors import Code, KernelError, UnsupportedError
 
 Size = int | tuple[int, ...]
 RESERVED = 1 << 10  # bytes that every block takes of the shared memory of its multiprocessor
@@ -174,7 +174,8 @@ class Kernel:
         if shared + self._own > runtime.card.shared_bytes:
             raise UnsupportedError(
                 f"{self.name} needs {shared + self._own:,} bytes of shared memory, {runtime.card.name} has "
-                f"{runtime.card.shared_bytes:,} per block; use --device cpu"
+                f"{runtime.card.shared_bytes:,} per block; run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
         if shared > self._shared:
             api = runtime.driver.api
