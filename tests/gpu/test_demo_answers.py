@@ -13,8 +13,8 @@ from dflash_core.backends.cuda.prefill import LEAST_ROWS
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_pass import WIDTHS, norm_launch
-from dflash_core.bench.numerics import FORMATS, difference, held_out, measure
 from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.demo.recipe.numerics import FORMATS, difference, held_out, measure
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from support import demo_card, on_device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -290,6 +291,25 @@ class TestSweep:
             assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) == 2
             assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
             assert sorted(one.suffix for one in tmp_path.glob("out.*")) == [".json", ".png"]
+
+    async def test_without_matplotlib(self, app: DFlashApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The app's own curve needs none, and an export that does says so and keeps what was measured."""
+        for name in [one for one in sys.modules if one.startswith("matplotlib.")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        async with app.run_test(size=(160, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
+            assert screen.query_one("#sweep-curve").display
+            for name, message in (("out.svg", 'pip install "dflash-tui[plots]"'), ("out.csv", "written")):
+                await pilot.press("x")
+                await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+                app.screen.query_one(Input).value = str(tmp_path / name)
+                await pilot.press("enter")
+                await wait_until(pilot, lambda: app.screen is screen)
+                await finished(pilot)
+                assert message in said(screen)
+            assert [one.name for one in tmp_path.glob("out.*")] == ["out.csv"]
 
     @pytest.mark.parametrize(
         ("command", "message"),

@@ -10,11 +10,11 @@ import jinja2.sandbox
 import numpy as np
 import pytest
 
-from dflash_core.demo import data, prepare
-from dflash_core.demo import tokenizer as tok
-from dflash_core.demo.corpus import arithmetic, build, program, python_code, smalltalk, splits
-from dflash_core.demo.corpus.base import Draw
-from dflash_core.demo.export import TEMPLATE
+from dflash_core.demo.recipe import data, prepare
+from dflash_core.demo.recipe import tokenizer as tok
+from dflash_core.demo.recipe.corpus import arithmetic, build, program, python_code, smalltalk, splits
+from dflash_core.demo.recipe.corpus.base import Draw
+from dflash_core.demo.recipe.export import TEMPLATE
 
 COUNT = 1500
 

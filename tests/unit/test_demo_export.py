@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from dflash_core import load_draft, load_target
-from dflash_core.demo import demo_draft_path, demo_target_path, export
-from dflash_core.demo import tokenizer as tok
-from dflash_core.demo.corpus import build
-from dflash_core.demo.draft_net import draft_forward
-from dflash_core.demo.pair import draft_configs, target_config
-from dflash_core.demo.rounding import quantised
-from dflash_core.demo.shapes import (
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.demo.recipe import export
+from dflash_core.demo.recipe import tokenizer as tok
+from dflash_core.demo.recipe.corpus import build
+from dflash_core.demo.recipe.draft_net import draft_forward
+from dflash_core.demo.recipe.rounding import quantised
+from dflash_core.demo.recipe.shapes import (
     DraftConfig,
     TargetConfig,
     Weights,
@@ -28,7 +28,8 @@ from dflash_core.demo.shapes import (
     initialise,
     target_shapes,
 )
-from dflash_core.demo.target_net import target_forward
+from dflash_core.demo.recipe.sizes import draft_configs, target_config
+from dflash_core.demo.recipe.target_net import target_forward
 
 TARGET = TargetConfig(vocab=600, hidden=64, layers=4, ffn=96)
 DRAFT = DraftConfig(hidden=64, layers=2, ffn=96, taps=(0, 2), mask_id=599, sliding=(False, False))

@@ -12,11 +12,11 @@ import torch
 from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file
 
-from dflash_core.demo import delta, export
-from dflash_core.demo.decode import decode_state, target_step
-from dflash_core.demo.draft_net import draft_forward
-from dflash_core.demo.rounding import fake_quant
-from dflash_core.demo.shapes import (
+from dflash_core.demo.recipe import delta, export
+from dflash_core.demo.recipe.decode import decode_state, target_step
+from dflash_core.demo.recipe.draft_net import draft_forward
+from dflash_core.demo.recipe.rounding import fake_quant
+from dflash_core.demo.recipe.shapes import (
     DraftConfig,
     TargetConfig,
     Weights,
@@ -25,7 +25,7 @@ from dflash_core.demo.shapes import (
     initialise,
     target_shapes,
 )
-from dflash_core.demo.target_net import target_forward
+from dflash_core.demo.recipe.target_net import target_forward
 from support.golden import golden, goldens
 
 DRAFTERS = [folder for folder in goldens("tiny-dflash*") if folder.is_dir()]

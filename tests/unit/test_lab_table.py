@@ -17,7 +17,7 @@ from dflash_core.lab import export
 from dflash_core.lab.sweep import Excluded, SweepResult
 from dflash_core.lab.table import best, rows
 from dflash_core.lab.versus import versus
-from dflash_tui import lab_text, marks
+from dflash_tui import cli, engine_session, lab_text, marks
 from dflash_tui.commands.output import Notes
 from dflash_tui.commands.sweep import _report
 from support.measured import report_of, sweep_of
@@ -133,6 +133,52 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(DFlashError, match=r"sweep\.csv could not be written"):
         export.write(sweep_of(), tmp_path / "sweep.csv")
     assert [one.name for one in tmp_path.iterdir()] == ["sweep.csv"]
+
+
+class TestWithoutMatplotlib:
+    """It comes with the extra `plots`. Here its import is blocked."""
+
+    LINE = (
+        'PNG and SVG need matplotlib, which is not installed: pip install "dflash-tui[plots]"; JSON and CSV do without'
+    )
+
+    @pytest.fixture(autouse=True)
+    def _blocked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in [one for one in sys.modules if one.startswith("matplotlib.")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    @pytest.mark.parametrize("ending", export.PICTURES)
+    def test_a_picture_is_refused_in_one_line(self, tmp_path: Path, ending: str) -> None:
+        for ask in (export.check_path, lambda path: export.write(sweep_of(), path)):
+            with pytest.raises(DFlashError) as caught:
+                ask(tmp_path / f"sweep{ending.upper()}")
+            assert str(caught.value) == self.LINE
+        assert not list(tmp_path.iterdir())
+
+    def test_figures_are_written(self, tmp_path: Path) -> None:
+        for ending in set(export.ENDINGS) - set(export.PICTURES):
+            export.write(sweep_of(), tmp_path / f"sweep{ending}")
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_the_command_refuses_before_it_loads_a_model(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def loads(*_: object) -> object:
+            raise AssertionError("a model was loaded")
+
+        monkeypatch.setattr(engine_session, "load_engine", loads)
+        out = str(tmp_path / "sweep.png")
+        assert cli.main(["--demo", "sweep", "budget=4,15", "--prompt", "Hello", "--out", out]) == 1
+        assert self.LINE in capsys.readouterr().err.replace("\n", " ")
+
+    def test_one_that_does_not_import(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "matplotlib").mkdir()
+        (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('numpy is too old')")
+        monkeypatch.delitem(sys.modules, "matplotlib")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with pytest.raises(DFlashError, match=r"does not import \(numpy is too old\); install it again: pip install"):
+            export.write(sweep_of(), tmp_path / "sweep.png")
 
 
 def test_the_words_of_the_table() -> None:

@@ -1,4 +1,4 @@
-"""What is shipped: wheel and sdist hold everything, and kernels and themes are found from a wheel and a checkout."""
+"""What is shipped: a wheel holds all that runs, the sdist the demo pair's recipe too; kernels and themes are found."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from dflash_core import resources
+from dflash_core.demo import recipe
 from dflash_core.errors import DFlashError
 from dflash_tui import __version__
 from support import readme
 
 ROOT = Path(__file__).parents[2]
+RECIPE = "dflash_core/demo/recipe/"  # how the demo pair was trained; only the checkout and the sdist have it
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +50,24 @@ def shipped() -> dict[str, Path]:
         ("themes", "dflash_tui/_themes/", "*.toml"),
     ):
         for path in (ROOT / source).glob(pattern):
-            files[place + path.relative_to(ROOT / source).as_posix()] = path
+            name = place + path.relative_to(ROOT / source).as_posix()
+            if not name.startswith(RECIPE):
+                files[name] = path
     return files
+
+
+def recipe_files(checkout: Path) -> list[str]:
+    folder = checkout / "src" / RECIPE
+    found = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.py"))
+    assert {"train.py", "corpus/build.py"} <= set(found)
+    return found
 
 
 def test_the_wheel_holds_every_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         assert set(shipped()) <= names
+        assert not [name for name in names if name.startswith(RECIPE)]
         assert archive.read("dflash_core/_kernels/probe.cu") == (ROOT / "kernels" / "probe.cu").read_bytes()
         assert not [name for name in names if name.startswith(("tests/", "src/", "kernels/", "themes/"))]
         assert not [name for name in names if "__pycache__" in name]
@@ -67,6 +79,7 @@ def test_the_sdist_can_make_that_wheel(built: Path, wheel: Path, tmp_path: Path)
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     [source] = tmp_path.iterdir()
+    assert recipe_files(source) == recipe_files(ROOT)
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=source, check=True, capture_output=True, timeout=120,
@@ -87,6 +100,8 @@ import dflash_core, dflash_tui
 from dflash_core import resources
 from dflash_core.demo import demo_target_path
 from dflash_tui.cli import main
+from importlib.util import find_spec
+assert find_spec("dflash_core.demo.recipe") is None
 for module in (dflash_core, dflash_tui):
     assert module.__file__.startswith({str(site)!r}), module.__file__
 for path in (resources.kernels_dir(), resources.themes_dir(), demo_target_path()):
@@ -107,6 +122,7 @@ def test_an_editable_install_finds_the_checkout() -> None:
     assert resources.kernels_dir() == ROOT / "kernels"
     assert resources.themes_dir() == ROOT / "themes"
     assert (resources.kernels_dir() / "probe.cu").is_file()
+    assert Path(recipe.__file__) == ROOT / "src" / RECIPE / "__init__.py"
 
 
 def test_an_editable_install_is_a_path_to_the_sources_alone(tmp_path: Path) -> None:

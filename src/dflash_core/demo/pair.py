@@ -1,22 +1,17 @@
-"""The sizes of the pair that ships."""
+"""Where the files of the demo pair are."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
-from . import tokenizer as tok
-from .shapes import DraftConfig, TargetConfig, default_taps
-
-
-def target_config() -> TargetConfig:
-    """The shipped target."""
-    return TargetConfig()
+WEIGHTS = Path(__file__).parent / "weights"
 
 
-def draft_configs(c: TargetConfig) -> dict[str, tuple[DraftConfig, str]]:
-    """File name -> sizes and storage type: full layers alone, and a sliding-window layer below a full one."""
-    base = DraftConfig(hidden=c.hidden, taps=default_taps(c.layers, 5), mask_id=tok.token_id("<|mask|>"))
-    return {
-        "demo-draft.gguf": (base, "Q8_0"),
-        "demo-draft-swa.gguf": (replace(base, layers=2, ffn=448, window=256, sliding=(True, False)), "Q4_0"),
-    }
+def demo_target_path() -> Path:
+    """The shipped target, a qwen35 GGUF."""
+    return WEIGHTS / "demo-target.gguf"
+
+
+def demo_draft_path(*, sliding: bool = False) -> Path:
+    """The shipped drafter, a dflash GGUF; `sliding` picks the variant with causal sliding-window layers."""
+    return WEIGHTS / ("demo-draft-swa.gguf" if sliding else "demo-draft.gguf")

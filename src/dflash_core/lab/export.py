@@ -12,11 +12,13 @@ from typing import Any
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPECS
+from dflash_core.lab import picture
 from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import best, rows
 
 VERSION = 1
-ENDINGS = (".json", ".csv", ".png", ".svg")
+PICTURES = (".png", ".svg")
+ENDINGS = (".json", ".csv", *PICTURES)
 
 
 def to_json(result: SweepResult) -> dict[str, Any]:
@@ -87,6 +89,8 @@ def check_path(path: Path) -> Path:
         raise DFlashError(
             f"{path}: a file that ends in {', '.join(ENDINGS)} was expected; the ending says what to write"
         )
+    if path.suffix.lower() in PICTURES:
+        picture.check_can_draw()
     if not path.parent.is_dir():
         raise DFlashError(f"{path}: there is no folder {path.parent}; make it first, or name another")
     return path
@@ -102,10 +106,9 @@ def write(result: SweepResult, path: Path) -> None:
     elif ending == ".csv":
         data = to_csv(result).encode
     else:
-        from dflash_core.lab.picture import draw
 
         def data() -> bytes:
-            return draw(result, ending.removeprefix("."))
+            return picture.draw(result, ending.removeprefix("."))
 
     whole = path.with_name(f".{path.name}.part")
     try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC
 from dflash_core.lab.grid import show
 from dflash_core.lab.sweep import SweepResult
@@ -18,11 +20,22 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE = "#1b6ca8", "#d1570a"
 LIGHT = 0.6  # of the color map: from here on white does not show
+INSTALL = 'pip install "dflash-tui[plots]"'
+
+
+def check_can_draw() -> None:
+    """Raises DFlashError where matplotlib is not installed. It is an optional dependency and takes long to import."""
+    if find_spec("matplotlib") is None:
+        raise DFlashError(f"PNG and SVG need matplotlib, which is not installed: {INSTALL}; JSON and CSV do without")
 
 
 def draw(result: SweepResult, format: str) -> bytes:
-    """The bytes of a picture, `format` png or svg. Nothing opens on a screen."""
-    from matplotlib.figure import Figure  # half a second that only who draws should pay
+    """The bytes of a picture, `format` png or svg. Nothing opens on a screen. Raises DFlashError without matplotlib."""
+    check_can_draw()
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise DFlashError(f"matplotlib does not import ({error}); install it again: {INSTALL}") from None
 
     table = rows(result)
     figure = Figure(figsize=(8, 6), layout="constrained")

@@ -15,7 +15,7 @@ from dflash_core.arch.qwen35 import ARCHITECTURE
 from . import tokenizer as tok
 from .shapes import DraftConfig, Shapes, TargetConfig, Weights, draft_shapes, export_form, target_shapes
 
-TEMPLATE = Path(__file__).parent / "chat_template.jinja"
+TEMPLATE = Path(__file__).parents[1] / "chat_template.jinja"
 
 
 def write_target(path: Path, c: TargetConfig, weights: Weights, tokenizer: Path, name: str = "DFlash demo") -> None:

@@ -1,4 +1,4 @@
-"""Measures the shipped pair on the CPU and writes its model card: `python -m dflash_core.demo.report`.
+"""Measures the shipped pair on the CPU and writes its model card: `python -m dflash_core.demo.recipe.report`.
 
 Everything but the plain loop goes through the public interface, so the numbers are those that a user gets.
 `--bench FOLDER` adds the HumanEval and gsm8k_test rows, for who has those files.
@@ -21,16 +21,17 @@ import torch
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.base import Target
 from dflash_core.conversation import Message, build_prompt
+from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_target_path
 from dflash_core.events import PrefillEvent, StepEvent, TurnStats, turn_stats
 
-from . import bench_prompts, demo_draft_path, demo_target_path, export
+from . import bench_prompts, export
 from .acceptance import acceptance
 from .answers import answer_all
 from .bench_prompts import Question
 from .card import Measured, Speed, bars_table, card, loss_picture
 from .decode import decode_state, target_step
-from .pair import draft_configs, target_config
 from .shapes import import_form
+from .sizes import draft_configs, target_config
 
 SLIDING = "the sliding-window drafter, thinking off"
 BUDGETS = (4, 8, 15, 16, 18, 22, 30, 40, 63)
@@ -175,7 +176,7 @@ class Walked:
 def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measured:
     """All numbers of the card, from `count` prompts a row; `say` is told each as it comes."""
     target = load_target(demo_target_path(), device="cpu")
-    facts = json.loads((demo_target_path().parent / "demo.json").read_text(encoding="utf-8"))
+    facts = json.loads((WEIGHTS / "demo.json").read_text(encoding="utf-8"))
     copies = {name: set(numbers) for name, numbers in facts["near_copies"].items()}
 
     def fresh(questions: list[Question], name: str, most: int = count) -> list[Question]:

@@ -58,7 +58,7 @@ CARD = """# The demo pair
 
 A target of 21.5 million parameters and a drafter of 4.3 million, so that `make chat` has something real to open with
 and a laptop can show what budget, p_min and thinking do to acceptance. This page is written by
-`python -m dflash_core.demo.report --docs docs`, from the shipped files, on a CPU.
+`python -m dflash_core.demo.recipe.report --docs docs`, from the shipped files, on a CPU.
 
 **Its numbers say nothing about a 27B.** The text it was trained on is mostly made from templates, so a drafter finds
 it far easier to foresee than real text; compare the rows of benchmark prompts below. Use the pair to see the decoder
@@ -121,12 +121,14 @@ One H200: {target_seconds:.0f} s for the target ({target_tokens:,} tokens), {dra
 and both drafters.
 {notes}
 
+The recipe is `src/dflash_core/demo/recipe/` of a checkout; a wheel has the trained files alone.
+
 ```
-python -m dflash_core.demo.prepare --school-math gsm8k_train.jsonl.gz --bench FOLDER --out corpus
-python -m dflash_core.demo.train --corpus corpus --out run --target-time 420 --time-limit 380
+python -m dflash_core.demo.recipe.prepare --school-math gsm8k_train.jsonl.gz --bench FOLDER --out corpus
+python -m dflash_core.demo.recipe.train --corpus corpus --out run --target-time 420 --time-limit 380
 cp run/*.gguf src/dflash_core/demo/weights/
-python -m dflash_core.demo.facts --run run --corpus corpus --bench FOLDER
-python -m dflash_core.demo.report --bench FOLDER --docs docs
+python -m dflash_core.demo.recipe.facts --run run --corpus corpus --bench FOLDER
+python -m dflash_core.demo.recipe.report --bench FOLDER --docs docs
 ```
 
 Data order depends on the seed alone. The learning rate follows the clock, so a faster or slower GPU gives other

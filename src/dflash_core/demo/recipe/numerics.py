@@ -1,6 +1,6 @@
 """What rounding the activations costs: logits of a target whose matmul inputs are rounded, against exact ones.
 
-    python -m dflash_core.bench.numerics [TARGET ...] [--ids FILE.npz] [--documents 24]
+    python -m dflash_core.demo.recipe.numerics [TARGET ...] [--ids FILE.npz] [--documents 24]
 
 Weights are those of the file, arithmetic is float32 on the CPU, and only what goes into matrices of integer types is
 rounded: the difference is that of the activations' format alone. Figures over all positions of the text:
@@ -29,6 +29,7 @@ from torch import Tensor
 from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.config import target_config
+from dflash_core.demo.pair import demo_target_path
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.formats.weights import WeightFile
@@ -36,6 +37,8 @@ from dflash_core.loading import load_target
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import silent
+
+from .bench_prompts import held_questions
 
 FLOATS = ("F32", "F16", "BF16")
 Rounding = Callable[[Tensor, int], Tensor]
@@ -165,8 +168,6 @@ def measure(
 
 def held_out(target: Target, documents: int) -> list[list[int]]:
     """Questions that the demo target was not trained on, with their answers, as its template writes them."""
-    from dflash_core.demo.bench_prompts import held_questions
-
     found = []
     for question in held_questions()[: documents * 7 : 7]:
         assert question.expected is not None
@@ -177,8 +178,6 @@ def held_out(target: Target, documents: int) -> list[list[int]]:
 
 def main() -> None:
     """Print a table per target."""
-    from dflash_core.demo import demo_target_path
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("target", nargs="*", type=Path, default=[demo_target_path()], help="GGUF files; the demo's")
     parser.add_argument("--ids", type=Path, help="an npz whose `ids` are the text")

@@ -1,9 +1,10 @@
-"""Builds the training corpus: `python -m dflash_core.demo.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER`.
+"""Builds the training corpus.
 
-Writes `tokenizer.json`, `facts.json` with the counts, and `corpus.npz`. The latter has four sets of documents: made and
-held are generated, known and held_read were read, and the held ones are never trained on. Each set is two arrays, NAME
-uint16 (bit 15 set on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same
-arguments give the same bytes.
+`python -m dflash_core.demo.recipe.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER` writes `tokenizer.json`,
+`facts.json` with the counts, and `corpus.npz`. The latter has four sets of documents: made and held are generated,
+known and held_read were read, and the held ones are never trained on. Each set is two arrays, NAME uint16 (bit 15 set
+on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same arguments give the
+same bytes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from ..bench.prompts import read_prompts
+from dflash_core.bench.prompts import read_prompts
+
 from .corpus import build
 from .corpus.base import Exchange
 

@@ -1,6 +1,6 @@
 """Writes `weights/demo.json`: sizes and checksums of the shipped files, the training log, and the near-copies.
 
-`python -m dflash_core.demo.facts --run FOLDER --corpus FOLDER [--bench FOLDER]` after a training run.
+`python -m dflash_core.demo.recipe.facts --run FOLDER --corpus FOLDER [--bench FOLDER]` after a training run.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from dflash_core.demo.pair import WEIGHTS
+
 from . import bench_prompts, data
 from . import tokenizer as tok
 from .corpus import splits
-
-WEIGHTS = Path(__file__).parent / "weights"
 
 
 def near_copies(corpus: Path, bench: Path | None) -> dict[str, list[int]]:
@@ -44,7 +44,7 @@ def log_rows(path: Path) -> list[dict[str, object]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="the --out folder of dflash_core.demo.train")
+    parser.add_argument("--run", type=Path, required=True, help="the --out folder of dflash_core.demo.recipe.train")
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--bench", type=Path)
     a = parser.parse_args(argv)

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tree import Candidates, build, walk
+from dflash_core.tree import Candidates, build, walk
+
 from .draft_net import draft_forward
 from .pieces import linear
 from .shapes import DraftConfig, TargetConfig, Weights

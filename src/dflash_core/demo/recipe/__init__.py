@@ -1,0 +1,1 @@
+"""How the demo pair was made and measured: corpus, networks, training, files, model card. See docs/demo.md."""

@@ -1,0 +1,85 @@
+"""What run-time code imports: declared dependencies alone, and nothing of the recipe that a wheel leaves out."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
+RECIPE = "dflash_core.demo.recipe"
+# Modules whose distribution has another name. The CUDA packages without modules are found as files by cuda.pathfinder.
+DISTRIBUTIONS = {"cuda": "cuda-python", "markdown_it": "markdown-it-py", "pynvml": "nvidia-ml-py"}
+FILES_ONLY = {"nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Module -> what it imports, inside functions and for type checking too, by absolute name."""
+    found = defaultdict[str, set[str]](set)
+    for path in SRC.rglob("*.py"):
+        parts = path.relative_to(SRC).with_suffix("").parts
+        package = parts[:-1]
+        name = ".".join(parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = [*package[: len(package) - node.level + 1]] if node.level else []
+                source = ".".join([*base, *([node.module] if node.module else [])])
+                found[name] |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def at_run_time() -> dict[str, set[str]]:
+    return {name: them for name, them in imports().items() if not name.startswith(RECIPE)}
+
+
+def others(them: set[str]) -> set[str]:
+    """Top-level modules that are neither ours nor Python's."""
+    return {one.split(".")[0] for one in them} - sys.stdlib_module_names - {"dflash_core", "dflash_tui"}
+
+
+def project() -> dict[str, list[str]]:
+    """Names of the distributions asked for by an installation (key "") and by each extra."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {"": table["dependencies"], **table["optional-dependencies"]}
+    return {extra: [Requirement(one).name for one in them] for extra, them in asked.items()}
+
+
+def test_nothing_at_run_time_imports_the_recipe() -> None:
+    recipe = [name for name in imports() if name.startswith(RECIPE)]
+    assert len(recipe) > 20
+    assert any(one.startswith(RECIPE) for one in imports()[f"{RECIPE}.train"])  # relative imports are resolved
+    users = [name for name, them in at_run_time().items() if any(one.startswith(RECIPE) for one in them)]
+    assert not users
+
+
+@pytest.mark.parametrize("modules", [at_run_time, imports], ids=["run time", "with the recipe"])
+def test_an_installation_asks_for_what_is_imported_and_no_more(modules: Callable[[], dict[str, set[str]]]) -> None:
+    used = {DISTRIBUTIONS.get(one, one) for them in modules().values() for one in others(them)}
+    assert used == {*project()[""], *project()["plots"]} - FILES_ONLY
+
+
+@pytest.mark.parametrize(("package", "users"), [("matplotlib", {"dflash_core.lab.picture"}), ("safetensors", set())])
+def test_optional_packages(package: str, users: set[str]) -> None:
+    assert {name for name, them in imports().items() if package in others(them)} == users
+    assert package not in project()[""]
+
+
+def test_the_tests_have_every_extra() -> None:
+    assert {"matplotlib"} == set(project()["plots"])
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert "dflash-tui[plots]" in table["test"]
+    assert "safetensors" in project()["test"]
+    [dev] = table["dev"]
+    assert set(re.findall(r"\w+", dev.split("[")[1])) == {"test", "lint"}
