@@ -29,6 +29,7 @@ from dflash_tui.screens.line import LineScreen
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.sweep import SweepScreen
 from dflash_tui.screens.whatif import WhatIfScreen
+from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.lines import Flash
 from support.measured import PAIR, report_of, sweep_of
 from support.turns import step_of, tree_of
@@ -223,7 +224,7 @@ class TestSweep:
             done = len(screen.result.trials)
             assert 0 < done < 100
             assert not screen.result.complete
-            assert said(screen) == f"cut short; kept: {done} runs"
+            assert said(screen) == f"cut short; kept: {counted(done, 'run')}"
             assert "cut short: only runs" in screen_text(app)
             await pilot.press("e")
             field = screen.query_one("#lab-what", Input)
