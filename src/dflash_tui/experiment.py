@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.background import Background
 
 
 class Experiment(Background):
     """`run` is iterated on the thread; `stop` is called, from the app's, when nothing more is wanted of it."""
 
-    def __init__(self, run: Iterator[Progress], stop: Callable[[], None] | None = None) -> None:
+    def __init__(self, run: Iterator[ExperimentProgress], stop: Callable[[], None] | None = None) -> None:
         super().__init__("dflash-lab")
         self._parts = run
         self._tell = stop
-        self.progress: Progress | None = None
+        self.progress: ExperimentProgress | None = None
 
     def stop(self) -> None:
         super().stop()

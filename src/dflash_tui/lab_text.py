@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
 from dflash_core.knobs import SPEC
 from dflash_core.lab.grid import show
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import Row, best, rows
 from dflash_core.lab.versus import Versus
@@ -138,7 +138,7 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
     return lines
 
 
-def progress(it: Progress, width: int = 12) -> str:
+def progress(it: ExperimentProgress, width: int = 12) -> str:
     """How far a sweep is, in one line."""
     share = it.done / it.total if it.total else 0.0
     left = f" · {seconds(it.left_s)} left" if it.left_s is not None else ""

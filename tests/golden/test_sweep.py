@@ -21,7 +21,7 @@ from dflash_core.errors import DFlashError, NumericsError
 from dflash_core.events import TurnReport
 from dflash_core.lab.grid import Setting, parse_axes, settings
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import ENDED_AT_ONCE, Case, Sweep
 from dflash_core.lab.table import rows
 from dflash_tui import cli
@@ -134,7 +134,7 @@ def test_a_fault_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise NumericsError("the target produced numbers that are not finite")
 
-    def break_it(progress: Progress) -> None:
+    def break_it(progress: ExperimentProgress) -> None:
         if progress.done == 3 and not progress.doing.startswith("warming"):
             monkeypatch.setattr(engine().session, "verify", broken)
 

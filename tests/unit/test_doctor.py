@@ -16,7 +16,7 @@ from dflash_core.memory import HostMemory
 from dflash_tui import cli
 from dflash_tui.commands import doctor, machine
 from dflash_tui.commands.doctor import Finding, examine, report, worst
-from dflash_tui.commands.machine import Folder, Machine, Terminal
+from dflash_tui.commands.machine import Computer, Folder, Terminal
 
 GIB = 1 << 30
 CPU_BUILD = {"version": "2.13.0+cpu", "cuda": None, "threads": 8}
@@ -54,7 +54,7 @@ WITH_CARD = NO_DRIVER | {
     "torch_cuda": {"available": True},
     "kernels": SELF_TEST,
 }
-LAPTOP = Machine(
+LAPTOP = Computer(
     environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
     memory=HostMemory(16 * GIB, 9 * GIB, 0),
     folders=(Folder("cache", Path("/home/me/.cache/dflash-tui")),),
@@ -64,13 +64,13 @@ LAPTOP = Machine(
 WORKSTATION = replace(LAPTOP, nvidia_card=True, probe=WITH_CARD)
 
 
-def stage(base: Machine, name: str, **facts: Any) -> Machine:
+def stage(base: Computer, name: str, **facts: Any) -> Computer:
     """`base` with some facts of a stage changed; `error=...` alone replaces them all."""
     changed = facts if set(facts) == {"error"} else {**base.stage(name), **facts}
     return replace(base, probe={**base.probe, name: changed})
 
 
-def env(base: Machine, **variables: str) -> Machine:
+def env(base: Computer, **variables: str) -> Computer:
     return replace(base, environment={**base.environment, **variables})
 
 
@@ -80,7 +80,7 @@ def only(findings: list[Finding], check: str) -> Finding:
 
 
 @pytest.mark.parametrize("good", [LAPTOP, WORKSTATION], ids=["laptop", "workstation"])
-def test_a_good_machine_has_nothing_to_say(good: Machine) -> None:
+def test_a_good_machine_has_nothing_to_say(good: Computer) -> None:
     findings = examine(good)
     assert worst(findings) == "ok"
     assert not any(finding.remedy for finding in findings)
@@ -120,7 +120,7 @@ def test_macos_is_not_asked_for_cuda() -> None:
     assert not [finding for finding in findings if finding.check == "driver"]
 
 
-WRONG: list[tuple[str, Machine, str, str, str, str]] = [
+WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     # what, the machine, the check that speaks, its verdict, in what was found, in the remedy
     ("old Python", replace(LAPTOP, python=(3, 10, 2)), "Python", "problem", "3.10.2", "3.11"),
     ("no torch", stage(LAPTOP, "torch", error="No module named 'torch'"), "torch", "problem", "No module", "install"),
@@ -185,7 +185,7 @@ WRONG: list[tuple[str, Machine, str, str, str, str]] = [
 @pytest.mark.parametrize(
     ("_what", "sick", "check", "verdict", "found", "remedy"), WRONG, ids=[case[0] for case in WRONG]
 )
-def test_a_verdict_and_a_remedy(_what: str, sick: Machine, check: str, verdict: str, found: str, remedy: str) -> None:
+def test_a_verdict_and_a_remedy(_what: str, sick: Computer, check: str, verdict: str, found: str, remedy: str) -> None:
     findings = examine(sick)
     finding = only(findings, check)
     assert finding.verdict == verdict
@@ -206,7 +206,7 @@ def test_a_verdict_and_a_remedy(_what: str, sick: Machine, check: str, verdict: 
         (env(WORKSTATION, CUDA_VISIBLE_DEVICES="0"), "CUDA_VISIBLE_DEVICES='0'"),
     ],
 )
-def test_what_is_fine(changed: Machine, says: str) -> None:
+def test_what_is_fine(changed: Computer, says: str) -> None:
     findings = examine(changed)
     assert worst(findings) == "ok"
     assert says in report(findings)
@@ -228,7 +228,7 @@ class TestProbe:
         assert stages["torch"] == {"version": "2"}
         assert stages["compiler"] == {"error": "the check was ended by signal 11"}
         assert "demo" not in stages
-        assert Machine(probe=stages).stage("demo") == {"error": "was not reached"}
+        assert Computer(probe=stages).stage("demo") == {"error": "was not reached"}
 
     def test_a_hang_is_cut_short(self) -> None:
         code = "import time; print('{\"torch\": {}}', flush=True); time.sleep(60)"

@@ -13,7 +13,7 @@ from dflash_core.knobs import SPEC, Limits
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.grid import Setting
 from dflash_core.lab.plain import PlainRun
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Case, Sweep
 from dflash_core.lab.whatif import ExactReplay
 from dflash_core.record import TurnRecord
@@ -61,7 +61,7 @@ class Laboratory:
         """How fast plain decoding is behind the turn's prompt."""
         return PlainRun(self._engine, record)
 
-    def time_steps(self, record: TurnRecord, budgets: Sequence[int], costs: StepCosts) -> Iterator[Progress]:
+    def time_steps(self, record: TurnRecord, budgets: Sequence[int], costs: StepCosts) -> Iterator[ExperimentProgress]:
         """Time a few steps of each budget behind the turn's prompt, into `costs`; what they write is thrown away.
 
         The budgets take turns, so that a busy machine is busy for all of them. Stop iterating to give up; what was
@@ -73,11 +73,11 @@ class Laboratory:
         with self._engine.scratch():
             for done, slot in enumerate(slots):
                 budget = budgets[slot.setting]
-                yield Progress(done, len(slots), None, f"timing steps of budget {budget}")
+                yield ExperimentProgress(done, len(slots), None, f"timing steps of budget {budget}")
                 # p_min would leave the trees smaller than asked for; a stop token would leave too few of them.
                 knobs = record.knobs.replace(mode="tree", budget=budget, p_min=0.0, ignore_eos=True, max_tokens=MOST)
                 events = self._engine.generate(record.start.prompt_ids, knobs, keep=(len(record.start.prompt_ids) - 1,))
                 steps = (event for event in events if isinstance(event, StepEvent))
                 for step in islice(steps, WARM_STEPS, WARM_STEPS + TIMED_STEPS):
                     costs.add(step)
-        yield Progress(len(slots), len(slots), 0.0, "done")
+        yield ExperimentProgress(len(slots), len(slots), 0.0, "done")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.record import TurnRecord
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ class PlainRun:
         self._engine, self._record = engine, record
         self.speed: PlainSpeed | None = None
 
-    def __iter__(self) -> Iterator[Progress]:
+    def __iter__(self) -> Iterator[ExperimentProgress]:
         ids, steps = self._record.start.prompt_ids, list[StepEvent]()
         longest = int(SPEC["max_tokens"].maximum)
         knobs = self._record.knobs.replace(mode="ar", ignore_eos=True, max_tokens=longest)
         with self._engine.scratch():
             events = (event for event in self._engine.generate(ids, knobs) if isinstance(event, StepEvent))
             for done, step in enumerate(islice(events, WARM_STEPS + TIMED_STEPS)):
-                yield Progress(done, WARM_STEPS + TIMED_STEPS, None, "decoding plainly")
+                yield ExperimentProgress(done, WARM_STEPS + TIMED_STEPS, None, "decoding plainly")
                 if done >= WARM_STEPS:
                     steps.append(step)
         self.speed = plain_speed(steps, len(ids), "timed for it")

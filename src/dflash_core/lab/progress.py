@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExperimentProgress:
     """`done` of `total` parts; `left_s`, the seconds that the others will take, is None until it can be told."""
 
     done: int

@@ -21,7 +21,7 @@ from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.lab.grid import Setting
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 
 WARM_UP_TOKENS = 16
 ENDED_AT_ONCE = "the answer ended with its first token"
@@ -127,7 +127,7 @@ class Sweep:
         self._cancelled = True
         self._answerer.stop()
 
-    def __iter__(self) -> Iterator[Progress]:
+    def __iter__(self) -> Iterator[ExperimentProgress]:
         """Yields before every run and at the end."""
         with self._answerer.engine.scratch():
             yield from self._warm_up()
@@ -138,21 +138,21 @@ class Sweep:
                 raise DFlashError(f"no prompt could be measured ({reasons}); give other prompts")
             self._complete = True
             done = len(self._trials)
-            yield Progress(done, done, 0.0, "done")
+            yield ExperimentProgress(done, done, 0.0, "done")
 
-    def _warm_up(self) -> Iterator[Progress]:
+    def _warm_up(self) -> Iterator[ExperimentProgress]:
         total = len(self._settings)
         for number, setting in enumerate(self._settings):
             brief = setting.knobs.replace(max_tokens=min(setting.knobs.max_tokens, WARM_UP_TOKENS))
             while not self._cancelled and (prompt := self._first()) is not None:
-                yield Progress(number, total, None, f"warming up: {setting.label}")
+                yield ExperimentProgress(number, total, None, f"warming up: {setting.label}")
                 if self._run(prompt, brief) is not None:
                     break
 
     def _first(self) -> int | None:
         return next((prompt for prompt in range(len(self._cases)) if prompt not in self._excluded), None)
 
-    def _measure(self) -> Iterator[Progress]:
+    def _measure(self) -> Iterator[ExperimentProgress]:
         slots = list(interleave(len(self._settings), len(self._cases), self._repeats))
         for at, slot in enumerate(slots):
             rest = [one for one in slots[at:] if one.prompt not in self._excluded]
@@ -162,7 +162,7 @@ class Sweep:
                 continue
             setting, case = self._settings[slot.setting], self._cases[slot.prompt]
             done = len(self.result.trials)
-            yield Progress(done, done + len(rest), self._left(rest), f"{setting.label} · {case.name}")
+            yield ExperimentProgress(done, done + len(rest), self._left(rest), f"{setting.label} · {case.name}")
             began = time.perf_counter()
             report = self._run(slot.prompt, setting.knobs)
             if report is not None:

@@ -23,7 +23,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import Source, StepCosts
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.tree import Candidates, build, walk
 
 Kind = Literal["estimate", "exact"]
@@ -126,7 +126,7 @@ class ExactReplay:
         self.acceptance: tuple[Acceptance, ...] = ()
         self.steps: dict[int, tuple[int, ...]] = {}
 
-    def __iter__(self) -> Iterator[Progress]:
+    def __iter__(self) -> Iterator[ExperimentProgress]:
         """Yields before every draft; stop iterating to give up."""
         last = len(self._answer) - 1
         starts = dict.fromkeys(self._budgets, 0)
@@ -134,7 +134,7 @@ class ExactReplay:
         nodes = dict.fromkeys(self._budgets, 0)
         # All budgets advance together, so that progress is that of the slowest and every draft is used at once.
         while (at := min(starts.values())) < last:
-            yield Progress(at, last, None, "drafting again")
+            yield ExperimentProgress(at, last, None, "drafting again")
             reach = self._reach(at)
             for budget in (budget for budget, start in starts.items() if start == at):
                 committed = min(reach.accepted(budget) + 1, last - at)

@@ -1,6 +1,6 @@
 """`doctor`: looks at the machine and says of each part: fine, worth knowing, or a problem, and what to do about it.
 
-A check is a function from a Machine to findings. It reads nothing else, so tests can show it any machine.
+A check is a function from a Computer to findings. It reads nothing else, so tests can show it any machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from dflash_core.memory import gib
 from dflash_core.nvrtc import OLDEST
-from dflash_tui.commands.machine import Machine, look
+from dflash_tui.commands.machine import Computer, look
 from dflash_tui.commands.output import Notes, write_json, write_out
 from dflash_tui.session import LoadRequest
 
@@ -40,7 +40,7 @@ class Finding:
     remedy: str = ""
 
 
-Check = Callable[[Machine], Iterator[Finding]]
+Check = Callable[[Computer], Iterator[Finding]]
 
 
 def run(request: LoadRequest, *, as_json: bool = False) -> int:
@@ -58,7 +58,7 @@ def run(request: LoadRequest, *, as_json: bool = False) -> int:
     return 1 if problems else 0
 
 
-def examine(machine: Machine) -> list[Finding]:
+def examine(machine: Computer) -> list[Finding]:
     return [finding for check in CHECKS for finding in check(machine)]
 
 
@@ -79,7 +79,7 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def check_python(machine: Machine) -> Iterator[Finding]:
+def check_python(machine: Computer) -> Iterator[Finding]:
     version = ".".join(map(str, machine.python))
     found = f"{version} on {machine.system} {machine.processor}"
     if machine.python < (3, 11):
@@ -88,7 +88,7 @@ def check_python(machine: Machine) -> Iterator[Finding]:
         yield Finding("Python", "ok", found)
 
 
-def check_torch(machine: Machine) -> Iterator[Finding]:
+def check_torch(machine: Computer) -> Iterator[Finding]:
     """The build of torch against the driver: each may be there without the other."""
     torch = machine.stage("torch")
     if "error" in torch:
@@ -108,7 +108,7 @@ def check_torch(machine: Machine) -> Iterator[Finding]:
         yield Finding("torch", "ok", found)
 
 
-def check_compiler(machine: Machine) -> Iterator[Finding]:
+def check_compiler(machine: Computer) -> Iterator[Finding]:
     """NVRTC: needs no card, so it is tried wherever its wheels exist."""
     compiler = machine.stage("compiler")
     if machine.system == "darwin":
@@ -123,7 +123,7 @@ def check_compiler(machine: Machine) -> Iterator[Finding]:
         yield Finding("CUDA compiler", "ok", f"NVRTC {version} compiles probe.cu for {made}")
 
 
-def check_driver(machine: Machine) -> Iterator[Finding]:
+def check_driver(machine: Computer) -> Iterator[Finding]:
     if machine.system == "darwin":
         return
     management, driver = machine.stage("management"), machine.stage("driver")
@@ -146,7 +146,7 @@ def check_driver(machine: Machine) -> Iterator[Finding]:
         yield Finding("driver", "ok", found)
 
 
-def check_cards(machine: Machine) -> Iterator[Finding]:
+def check_cards(machine: Computer) -> Iterator[Finding]:
     card = machine.stage("driver")
     if "error" in card or "capability" not in card:
         return
@@ -176,7 +176,7 @@ def check_cards(machine: Machine) -> Iterator[Finding]:
         yield Finding("cards", "note", f"{card['count']} cards; the first is used", "choose with CUDA_VISIBLE_DEVICES")
 
 
-def check_kernels(machine: Machine) -> Iterator[Finding]:
+def check_kernels(machine: Computer) -> Iterator[Finding]:
     """The self-test of every kernel family, where there is a card that the program can use."""
     card, kernels = machine.stage("driver"), machine.stage("kernels")
     if not card.get("correct") or not machine.stage("torch").get("cuda"):
@@ -195,7 +195,7 @@ def check_kernels(machine: Machine) -> Iterator[Finding]:
         yield Finding("kernels", "ok", f"{count} agree with the processor, {kernels['seconds']:.0f} s")
 
 
-def check_visible_devices(machine: Machine) -> Iterator[Finding]:
+def check_visible_devices(machine: Computer) -> Iterator[Finding]:
     value = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if value is None or not (has_driver(machine) or machine.nvidia_card):
         return
@@ -207,7 +207,7 @@ def check_visible_devices(machine: Machine) -> Iterator[Finding]:
         yield Finding("visible cards", "ok", found)
 
 
-def check_vgpu(machine: Machine) -> Iterator[Finding]:
+def check_vgpu(machine: Computer) -> Iterator[Finding]:
     """Limits of a vGPU shim. One of zero makes the card read as empty, and programs fail in odd places."""
     limits = {
         name: value
@@ -227,7 +227,7 @@ def check_vgpu(machine: Machine) -> Iterator[Finding]:
         yield Finding("vGPU", "note", "libvgpu is preloaded", remedy)
 
 
-def check_memory(machine: Machine) -> Iterator[Finding]:
+def check_memory(machine: Computer) -> Iterator[Finding]:
     memory = machine.memory
     found = f"{gib(memory.free)} of {gib(memory.total)} free"
     if memory.free < LITTLE_MEMORY:
@@ -236,7 +236,7 @@ def check_memory(machine: Machine) -> Iterator[Finding]:
         yield Finding("memory", "ok", found)
 
 
-def check_folders(machine: Machine) -> Iterator[Finding]:
+def check_folders(machine: Computer) -> Iterator[Finding]:
     for folder in machine.folders:
         name = f"{folder.name} folder"
         if folder.error:
@@ -246,7 +246,7 @@ def check_folders(machine: Machine) -> Iterator[Finding]:
             yield Finding(name, "ok", str(folder.path))
 
 
-def check_windows_drive(machine: Machine) -> Iterator[Finding]:
+def check_windows_drive(machine: Computer) -> Iterator[Finding]:
     if not machine.wsl:
         return
     for path in machine.slow_paths:
@@ -256,7 +256,7 @@ def check_windows_drive(machine: Machine) -> Iterator[Finding]:
         yield Finding("WSL", "ok", "nothing in use is on a Windows drive")
 
 
-def check_demo(machine: Machine) -> Iterator[Finding]:
+def check_demo(machine: Computer) -> Iterator[Finding]:
     demo = machine.stage("demo")
     if "error" in demo:
         yield Finding("demo pair", "problem", demo["error"], "install the project again; the models come with it")
@@ -264,7 +264,7 @@ def check_demo(machine: Machine) -> Iterator[Finding]:
         yield Finding("demo pair", "ok", f"loads in {demo['seconds']:.1f} s")
 
 
-def check_terminal(machine: Machine) -> Iterator[Finding]:
+def check_terminal(machine: Computer) -> Iterator[Finding]:
     terminal, environment = machine.terminal, machine.environment
     kind = environment.get("TERM", "")
     if not terminal.columns:
@@ -293,11 +293,11 @@ def _colours(environment: Any) -> str:
     return "256 colours" if "256color" in environment.get("TERM", "") else "16 colours"
 
 
-def has_driver(machine: Machine) -> bool:
+def has_driver(machine: Computer) -> bool:
     return "driver" in machine.stage("management") or "capability" in machine.stage("driver")
 
 
-def driver_cuda(machine: Machine) -> tuple[int, int]:
+def driver_cuda(machine: Computer) -> tuple[int, int]:
     """The newest CUDA that the driver runs; (0, 0) where it does not say."""
     major, minor = machine.stage("management").get("cuda", (0, 0))
     return major, minor

@@ -46,7 +46,7 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Computer:
     """Everything that the checks look at. `probe` has the facts of each stage of probe.py, or its `error`."""
 
     python: tuple[int, int, int] = (3, 11, 0)
@@ -66,11 +66,11 @@ class Machine:
         return self.probe.get(name, {"error": "was not reached"})
 
 
-def look(request: LoadRequest) -> Machine:
+def look(request: LoadRequest) -> Computer:
     """Look at this machine. Takes a few seconds: torch is imported and the demo pair loaded, in another process."""
     wsl = "microsoft" in platform.release().lower()
     ours = [Path(sys.prefix), request.target, request.draft, *(folder.path for folder in folders())]
-    return Machine(
+    return Computer(
         python=sys.version_info[:3],
         system=sys.platform,
         processor=platform.machine(),

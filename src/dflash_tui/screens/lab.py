@@ -17,7 +17,7 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Value
 from dflash_core.lab.grid import show
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Case
 from dflash_tui import advice, lab_text
 from dflash_tui.commands.palette import ActionProvider
@@ -99,7 +99,10 @@ class LabScreen(Screen[None]):
         return None
 
     def begin(
-        self, run: Iterator[Progress], then: Callable[[Experiment], None], stop: Callable[[], None] | None = None
+        self,
+        run: Iterator[ExperimentProgress],
+        then: Callable[[Experiment], None],
+        stop: Callable[[], None] | None = None,
     ) -> None:
         """Run an experiment; `then` is called in this thread when it is over, however it ended."""
         self.chat.experiment = Experiment(run, stop)

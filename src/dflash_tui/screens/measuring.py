@@ -14,7 +14,7 @@ from textual.widgets import Input
 from dflash_core.errors import DFlashError
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Sweep, SweepResult
 from dflash_tui.experiment import Experiment
 from dflash_tui.screens.lab import LabScreen
@@ -122,9 +122,9 @@ class MeasuringScreen(LabScreen):
             self.say(str(error))
             return
 
-        def writing() -> Iterator[Progress]:
-            yield Progress(0, 1, None, f"writing {path}")
+        def writing() -> Iterator[ExperimentProgress]:
+            yield ExperimentProgress(0, 1, None, f"writing {path}")
             write(result, path)
-            yield Progress(1, 1, None, f"written: {path}")
+            yield ExperimentProgress(1, 1, None, f"written: {path}")
 
         self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"))

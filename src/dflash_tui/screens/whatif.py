@@ -14,7 +14,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.laboratory import TIMED_BUDGETS
-from dflash_core.lab.progress import Progress
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import Acceptance, Curve, ExactReplay, Kind, Point, curve, estimate
 from dflash_core.record import TurnRecord
 from dflash_tui import advice, lab_text
@@ -61,11 +61,11 @@ class WhatIfScreen(LabScreen):
         # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
         self.begin(self._reckon(), lambda _: self.draw())
 
-    def _reckon(self) -> Iterator[Progress]:
+    def _reckon(self) -> Iterator[ExperimentProgress]:
         assert self.record is not None
         turns = self.chat.session.turns[-TURNS:] if self.chat.session is not None else ()
         for number, turn in enumerate(turns):
-            yield Progress(number, len(turns), None, "reading the session's step times")
+            yield ExperimentProgress(number, len(turns), None, "reading the session's step times")
             for step in turn.steps:
                 self.costs.add(step)
         self._estimate = estimate(self.record.steps, self.budgets)
