@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(32) accept(
     if (lane == 0) {
         st->accepted = added;
         if (added) {
-            if (st->draft_depth > 0) st->absorbed = length;
+            if (st->draft_depth > 0) st->draft_length = length;
             st->length = length + added;
             st->root = tokens[added - 1];
             st->answered = answered + added;

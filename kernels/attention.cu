@@ -3,8 +3,9 @@
 // Rows are nodes node0.. of the tree in `st`; node i stands at position length + depth[i], its key and value in slot
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
-// Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; PLANES, planes of a matmul; for
-// attn_split ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES (backends/cuda/attention.py chooses them).
+// Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
+// UNGATED where queries have no gates; for attn_split ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES
+// (backends/cuda/layers/split_attention.py chooses them); of the cache, kv.cuh's.
 
 #include "acts.cuh"
 #include "attention.cuh"
@@ -36,41 +37,41 @@ struct TreeView {
 };
 
 // Columns of [attn_q | attn_k | attn_v].
-__device__ __forceinline__ int projected(int kv_heads) { return 2 * (GROUP + 1) * kv_heads * HEAD_DIM; }
+__device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * GROUP + 2) * kv_heads * HEAD_DIM; }
 
-// Sums the planes of [attn_q | attn_k | attn_v] (per query head: query, then gate), norms and rotates queries and
+// Sums the partials of [attn_q | attn_k | attn_v] (per query head: query, then its gate), norms and rotates queries and
 // keys, writes q f16 [kv heads][rows * GROUP][HEAD_DIM] times `scale` (log2(e) / sqrt(HEAD_DIM)), and keys and values
-// f16 into slots length + node. Grid (ceil(tasks / PREPARE_WARPS), rows) with a warp per task = head to write.
+// into slots length + node. Grid (ceil(tasks / PREPARE_WARPS), rows) with a warp per task = head to write.
 // Latency-bound: rows * 32 KB in, half of it out.
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
-    const StepState* st, int node0, const float* planes, int rows, int kv_heads, const float* q_norm,
-    const float* k_norm, const float* frequency, float eps, float scale, half* q, half* k, half* v, int slots
+    const StepState* st, int node0, const float* partials, int rows, int kv_heads, const float* q_norm,
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, KvElement* k, KvElement* v, int slots
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     pdl_wait();
     if (task >= heads + 2 * kv_heads || node0 + row >= st->n) return;
-    const Projection in = {planes, rows, projected(kv_heads)};
+    const Projection in = {partials, rows, projected(kv_heads)};
     const int position = st->length + st->depth[node0 + row], slot = st->length + node0 + row;
-    prepare_head<2 * HEAD_DIM>(
+    prepare_head<QUERY_PARTS * HEAD_DIM>(
         in, row, task, kv_heads, position, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
     );
 }
 
 // Partial attention of one split: see split_attention.
 extern "C" __global__ void __launch_bounds__(THREADS) attn_split(
-    const StepState* st, int node0, int rows, const half* q, const half* k, const half* v, int slots, float* out,
+    const StepState* st, int node0, int rows, const half* q, KvElement* k, KvElement* v, int slots, float* out,
     float2* stats
 ) {
     pdl_launch();
     pdl_wait();
-    split_attention(TreeView(st, node0, rows), q, k, v, slots, rows * GROUP, out, stats);
+    split_attention(TreeView(st, node0, rows), q, {k, v, slots}, rows * GROUP, out, stats);
 }
 
-// Merges the splits, multiplies by the sigmoid of the gate and stores the acts of attn_output. Grid (groups of 256
-// activations, rows). Latency-bound; reads splits * 1 KB per group.
+// Merges the splits, multiplies by the sigmoid of the gate, where there is one, and stores the acts of attn_output. Grid
+// (groups of 256 activations, rows). Latency-bound; reads splits * 1 KB per group.
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
-    const StepState* st, int node0, const float* out, const float2* stats, int splits, const float* planes, int rows,
+    const StepState* st, int node0, const float* out, const float2* stats, int splits, const float* partials, int rows,
     int kv_heads, u8* acts_q8, u8* acts_f16
 ) {
     pdl_launch();
@@ -79,17 +80,20 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     pdl_wait();
     if (node0 + row >= st->n) return;
 
-    PlaneSpan<PLANES, 8> gates;
+    PartialSpan<SPLIT_K, 8> gates;
     gates.zero();
-    if (warp_id() == 0 && !padding) {
+    if (QUERY_PARTS == 2 && warp_id() == 0 && !padding) {
         const int column = (2 * (element / HEAD_DIM) + 1) * HEAD_DIM + element % HEAD_DIM;
-        gates.load(planes, rows, projected(kv_heads), row, column);
+        gates.load(partials, rows, projected(kv_heads), row, column);
     }
     float x[8], gate[8];
     merge_splits(x, out, stats, splits, row, rows, kv_heads, padding ? 0 : element);
     if (warp_id()) return;
     gates.sum().values(gate);
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = padding ? 0.0f : x[i] * sigmoid(gate[i]);
+    for (int i = 0; i < 8; i++) {
+        const float open = QUERY_PARTS == 2 ? sigmoid(gate[i]) : 1.0f;
+        x[i] = padding ? 0.0f : x[i] * open;
+    }
     acts_store({acts_q8, acts_f16}, row, group, x);
 }

@@ -1,4 +1,4 @@
-// Flash-decoding over an f16 KV cache: few query rows against many keys, the keys split over blocks.
+// Flash-decoding over a KV cache: few query rows against many keys, the keys split over blocks.
 //
 //   split_attention   one block = (row block, kv head, split): online softmax over the split's tiles of TILE keys
 //   merge_splits      one row: the splits' partial results in order
@@ -19,7 +19,7 @@
 
 #pragma once
 
-#include "tiles.cuh"
+#include "kv.cuh"
 
 constexpr int WARPS = ROW_WARPS * COLUMN_WARPS;
 constexpr int THREADS = WARP * WARPS;
@@ -54,19 +54,6 @@ __device__ __forceinline__ u64 bit_range(int low, int high) {
     low = max(low, 0);
     high = min(high, 63);
     return low > high ? 0 : ~0ull >> (63 - (high - low)) << low;
-}
-
-// Start copying COUNT rows of HEAD_DIM halves; rows from `live` on are not read and become zeros.
-template <int COUNT> __device__ __forceinline__ void copy_rows(half* tile, const half* from, int live) {
-    constexpr int CHUNKS = HEAD_DIM / 8, STEP = THREADS / CHUNKS;
-    static_assert(THREADS % CHUNKS == 0, "a thread copies the same chunk of every STEP-th row");
-    const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    from += first * HEAD_DIM + chunk * 8;
-#pragma unroll
-    for (int row = 0; row < COUNT; row += STEP) {
-        if (COUNT % STEP && first + row >= COUNT) break;
-        cp_async16_or_zero(chunk_at<HEAD_DIM>(tile, first + row, chunk), from + row * HEAD_DIM, first + row < live);
-    }
 }
 
 // scores = Q K^T for the warp's rows (from `row`) and keys (from `key`).
@@ -139,14 +126,14 @@ __device__ __forceinline__ void multiply_values(
 // where the row saw nothing; `out` is then not written.
 //
 // q f16 [kv heads][stride][HEAD_DIM], already times log2(e) / sqrt(HEAD_DIM); stride = GROUP * rows of the pass.
-// k, v f16 [kv heads][slots][HEAD_DIM]; what lies past the live slots may be anything. `view` says who sees what:
+// The cache is kv.cuh's; what lies past the live slots may be anything. `view` says who sees what:
 //   live, first, keys    rows of the pass; slots that any row sees lie in [first, keys)
 //   open(begin)          every row sees all of the tile that begins there
 //   visible(row, begin)  bit i: the row sees slot begin + i
-// Grid (row blocks, kv heads, splits), THREADS threads, shared: see backends/cuda/attention.py.
+// Grid (row blocks, kv heads, splits), THREADS threads, shared: see backends/cuda/layers/split_attention.py.
 template <class View>
 __device__ __forceinline__ void split_attention(
-    const View& view, const half* q, const half* k, const half* v, int slots, int stride, float* out, float2* stats
+    const View& view, const half* q, const KeyValues& cache, int stride, float* out, float2* stats
 ) {
     SHARED_DYNAMIC(shared);
     const int lane = lane_id(), quad = lane / 4;
@@ -172,13 +159,13 @@ __device__ __forceinline__ void split_attention(
     // Two groups of copies per step, K's and V's, empty past the end: the waits below count groups.
     auto fetch = [&](int step) {
         const int begin = tiles.tile(step) * TILE, wanted = view.keys - begin;
-        const u64 from = (u64(kv_head) * slots + begin) * HEAD_DIM;
-        if (wanted > 0) copy_rows<TILE>(stage(step), k + from, wanted);
+        const u64 from = cache.row(kv_head, begin);
+        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step), cache.k + from, wanted);
         cp_async_commit();
-        if (wanted > 0) copy_rows<TILE>(stage(step) + TILE_HALVES, v + from, wanted);
+        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step) + TILE_HALVES, cache.v + from, wanted);
         cp_async_commit();
     };
-    copy_rows<ROWS>(q_tile, q + (u64(kv_head) * stride + row0) * HEAD_DIM, live);
+    copy_rows<HEAD_DIM, ROWS, THREADS>(q_tile, q + (u64(kv_head) * stride + row0) * HEAD_DIM, live);
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ahead++) fetch(step0 + ahead);
 

@@ -1,9 +1,9 @@
 // What the drafter does between its matmuls, but for norms and SwiGLU.
 //
-// Context, once per committed position:  draft_gather -> fc -> norm -> k, v of all layers -> draft_absorb
+// Context, once per committed position:  draft_gather -> fc -> norm -> k, v of all layers -> draft_update
 // Block, once per step and layer:        q, k, v -> draft_prepare -> draft_split -> draft_combine -> attn_output
 //
-// Keys and values of a layer: f16 [kv heads][slots][HEAD_DIM]; slots [0, length) are context, a block's own rows stand
+// Keys and values of a layer lie as kv.cuh says; slots [0, length) are context, a block's own rows stand
 // behind it in slots length.. until the next block overwrites them. All HEAD_DIM dimensions are rotated. Row i of a
 // block stands at position length + i. What a layer sees: models/dflash.py. The attention is attention.cuh's.
 //
@@ -39,10 +39,10 @@ struct BlockView {
     }
 };
 
-// Whether row `row` of those to absorb is live: there is one per position absorbed..length.
-__device__ __forceinline__ bool waits(const StepState* st, int row) { return row < st->length - st->absorbed; }
+// Whether row `row` of the pending ones is live: there is one per position draft_length..length.
+__device__ __forceinline__ bool is_pending(const StepState* st, int row) { return row < st->length - st->draft_length; }
 
-// Acts of fc: row i is the features of position absorbed + row0 + i, row row0 + i of `features` f32 [row][width]. Grid
+// Acts of fc: row i is the features of position draft_length + row0 + i, row row0 + i of `features` f32 [row][width]. Grid
 // (groups of 256 / warps of a block, rounded up; rows); width a multiple of 8.
 extern "C" __global__ void draft_gather(
     const StepState* st, int row0, const float* features, int width, u8* acts_q8, u8* acts_f16
@@ -51,7 +51,7 @@ extern "C" __global__ void draft_gather(
     const int row = blockIdx.y, group = blockIdx.x * (blockDim.x / WARP) + warp_id();
     const int column = group * ACTS_GROUP + 8 * lane_id();
     pdl_wait();
-    if (group * ACTS_GROUP >= width || !waits(st, row0 + row)) return;
+    if (group * ACTS_GROUP >= width || !is_pending(st, row0 + row)) return;
 
     Span<8> span;
     span.zero();
@@ -61,35 +61,35 @@ extern "C" __global__ void draft_gather(
     acts_store({acts_q8, acts_f16}, row, group, x);
 }
 
-// Context keys and values of all layers: sums the planes of [attn_k | attn_v] of layer 0, of layer 1, .., norms keys
-// with k_norm [layers][HEAD_DIM], rotates them to position absorbed + row0 + row, writes the caches (a layer's caches
-// lie `layer_stride` halves behind the last one's). Grid (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
-extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_absorb(
-    const StepState* st, int row0, const float* planes, int rows, int layers, int kv_heads, const float* k_norm,
-    const float* frequency, float eps, half* k, half* v, u64 layer_stride, int slots
+// Context keys and values of all layers: sums the partials of [attn_k | attn_v] of layer 0, of layer 1, .., norms keys
+// with k_norm [layers][HEAD_DIM], rotates them to position draft_length + row0 + row, writes the caches (a layer's caches
+// lie `layer_stride` elements behind the last one's). Grid (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
+extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_update(
+    const StepState* st, int row0, const float* partials, int rows, int layers, int kv_heads, const float* k_norm,
+    const float* frequency, float eps, KvElement* k, KvElement* v, u64 layer_stride, int slots
 ) {
     pdl_launch();
     const int task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     pdl_wait();
-    if (task >= layers * 2 * kv_heads || !waits(st, row0 + row)) return;
+    if (task >= layers * 2 * kv_heads || !is_pending(st, row0 + row)) return;
 
-    const int layer = task / (2 * kv_heads), kv_head = task % kv_heads, position = st->absorbed + row0 + row;
+    const int layer = task / (2 * kv_heads), kv_head = task % kv_heads, position = st->draft_length + row0 + row;
     const KeyValues cache = {k + layer * layer_stride, v + layer * layer_stride, slots};
-    Head head({planes, rows, layers * 2 * kv_heads * HEAD_DIM}, row, task * HEAD_DIM);
-    if (task / kv_heads % 2) cache.store_value(head, kv_head, position);
-    else cache.store_key(head, k_norm + layer * HEAD_DIM, frequency, eps, kv_head, position, position);
+    Head head({partials, rows, layers * 2 * kv_heads * HEAD_DIM}, row, task * HEAD_DIM);
+    if (task / kv_heads % 2) store_value(cache, head, kv_head, position);
+    else store_key(cache, head, k_norm + layer * HEAD_DIM, frequency, eps, kv_head, position, position);
 }
 
-// The block's queries, keys and values: attn_prepare without gates, from planes of [attn_q | attn_k | attn_v].
+// The block's queries, keys and values: attn_prepare without gates, from partials of [attn_q | attn_k | attn_v].
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
-    const StepState* st, int block, const float* planes, int rows, int kv_heads, const float* q_norm,
-    const float* k_norm, const float* frequency, float eps, float scale, half* q, half* k, half* v, int slots
+    const StepState* st, int block, const float* partials, int rows, int kv_heads, const float* q_norm,
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, KvElement* k, KvElement* v, int slots
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     pdl_wait();
     if (task >= heads + 2 * kv_heads || row >= block) return;
-    const Projection in = {planes, rows, (heads + 2 * kv_heads) * HEAD_DIM};
+    const Projection in = {partials, rows, (heads + 2 * kv_heads) * HEAD_DIM};
     const int position = st->length + row;
     prepare_head<HEAD_DIM>(
         in, row, task, kv_heads, position, position, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
@@ -98,12 +98,12 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
 
 // Partial attention of one split: see split_attention. `window` is the layer's sliding window or 0.
 extern "C" __global__ void __launch_bounds__(THREADS) draft_split(
-    const StepState* st, int block, int rows, int window, int causal, const half* q, const half* k, const half* v,
+    const StepState* st, int block, int rows, int window, int causal, const half* q, KvElement* k, KvElement* v,
     int slots, float* out, float2* stats
 ) {
     pdl_launch();
     pdl_wait();
-    split_attention(BlockView(st, block, window, causal), q, k, v, slots, rows * GROUP, out, stats);
+    split_attention(BlockView(st, block, window, causal), q, {k, v, slots}, rows * GROUP, out, stats);
 }
 
 // Merges the splits and stores the acts of attn_output. Grid (groups of 256 activations, rows).

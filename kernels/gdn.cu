@@ -1,9 +1,9 @@
 // The gated delta net's kernels around the recurrence: what goes in and what comes out. Layouts and formulas: gdn.cuh.
-// Defines: K_HEADS, V_HEADS; NODES, rows of the pass; SPLITS, planes of the projection.
+// Defines: K_HEADS, V_HEADS; NODES, rows of the pass; SPLIT_K, partials of the projection.
 
 #include "acts.cuh"
 #include "gdn.cuh"
-#include "planes.cuh"
+#include "partials.cuh"
 
 constexpr int PREPARE_WARPS = 8;
 constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes of a warp
@@ -15,19 +15,19 @@ __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
     );
 }
 
-// From the projection's planes to Q, K, V, beta, G: the pending commit of the convolution's state, the convolution
+// From the projection's partials to Q, K, V, beta, G: the pending commit of the convolution's state, the convolution
 // along the parents, SiLU, l2 norms, gates.
 //
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
-// channels from the planes to the state, so nothing here is exchanged between blocks. The block of a value head also
+// channels from the partials to the state, so nothing here is exchanged between blocks. The block of a value head also
 // computes its beta and G. Bound by latency: what does not depend on the step's state is asked for before the state is
 // known. In a step of the 27B on an H200: 3.3 us with one row, 5.5 us with 16, 8 us with 64.
 //
-// grid (2 K_HEADS + V_HEADS), block 256. planes f32 [SPLITS][rows][width], rows NODES at least, whose columns are
+// grid (2 K_HEADS + V_HEADS), block 256. partials f32 [SPLIT_K][rows][width], rows NODES at least, whose columns are
 // CHANNELS of attn_qkv first; ssm_alpha and ssm_beta begin at alpha_at and beta_at. conv_weight (CHANNELS, 4), tap 0
 // the oldest.
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
-    const StepState* st, int node0, const float* planes, int rows, int width, int alpha_at, int beta_at,
+    const StepState* st, int node0, const float* partials, int rows, int width, int alpha_at, int beta_at,
     const float* conv_weight, const float* ssm_a, const float* ssm_dt, float* conv, float* inputs, float* q, float* k,
     float* v, float* beta, double* decay, int capacity
 ) {
@@ -55,20 +55,20 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     for (int node = threadIdx.x; node < NODES; node += 32 * PREPARE_WARPS) {
         parents[node] = st->parent[node0 + node];
         if (value_head >= 0) {
-            const float alpha = planes_sum<SPLITS>(planes, rows, width, node, alpha_at + value_head) + dt;
+            const float alpha = partials_sum<SPLIT_K>(partials, rows, width, node, alpha_at + value_head) + dt;
             const float softplus = alpha > 20.0f ? alpha : log1pf(expf(alpha));
             gate[node] = a * softplus;
             beta[value_head * ROWS + node] =
-                sigmoid(planes_sum<SPLITS>(planes, rows, width, node, beta_at + value_head));
+                sigmoid(partials_sum<SPLIT_K>(partials, rows, width, node, beta_at + value_head));
         }
     }
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn += LOADED) {
-        PlaneSpan<SPLITS, 4> loaded[LOADED];
+        PartialSpan<SPLIT_K, 4> loaded[LOADED];
 #pragma unroll
         for (int i = 0; i < LOADED; i++) {
             const int node = warp + (turn + i) * PREPARE_WARPS;
-            if (node < NODES) loaded[i].load(planes, rows, width, node, channel);
+            if (node < NODES) loaded[i].load(partials, rows, width, node, channel);
         }
 #pragma unroll
         for (int i = 0; i < LOADED; i++) {
@@ -135,15 +135,15 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
 // The heads' outputs to ssm_out: RMSNorm over each head times silu(z), as activations. A warp takes two heads (256
 // elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
-// grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the planes.
+// grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials.
 extern "C" __global__ void gdn_out(
-    const float* out, const float* planes, int rows, int width, int gate_at, const float* ssm_norm, float eps,
+    const float* out, const float* partials, int rows, int width, int gate_at, const float* ssm_norm, float eps,
     u8* acts_q8, u8* acts_f16, const int* count, int node0
 ) {
     const int group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
     const int k = group * ACTS_GROUP + 8 * lane_id();
     Span<8> head, norm;
-    PlaneSpan<SPLITS, 8> gate;
+    PartialSpan<SPLIT_K, 8> gate;
     pdl_launch();
     norm.load(ssm_norm + 8 * lane_id() % DIM);
     pdl_wait();
@@ -152,7 +152,7 @@ extern "C" __global__ void gdn_out(
     gate.zero();
     if (k < V_HEADS * DIM) {
         head.load(out + (u64)row * V_HEADS * DIM + k);
-        gate.load(planes, rows, width, row, gate_at + k);
+        gate.load(partials, rows, width, row, gate_at + k);
     }
     if (node0 + row >= *count) return;
 

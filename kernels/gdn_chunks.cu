@@ -14,7 +14,7 @@
 // Defines: K_HEADS, V_HEADS; STAGES of gdn_scan's ring, 1 or 2.
 
 #include "gdn.cuh"
-#include "planes.cuh"
+#include "partials.cuh"
 #include "tiles.cuh"
 
 constexpr int CHUNK = ROWS;

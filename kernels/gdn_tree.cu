@@ -32,7 +32,7 @@ constexpr int FACTOR_FLOATS = FACTORS > NODES * BATCH ? FACTORS : NODES * BATCH;
 static_assert(BATCH == 8 || BATCH == 16, "staged rows are whole tiles, and divide a word of a mask");
 static_assert(SOLVED <= THREADS, "a thread per node");
 
-// Shared memory, in bytes from its start. backends/cuda/gdn.py computes the same sum.
+// Shared memory, in bytes from its start. backends/cuda/layers/delta_shapes.py computes the same sum.
 constexpr int K_AT = 0;                                    // float4 [EVEN][DIM / 4], swizzled
 constexpr int Q_AT = K_AT + EVEN * DIM * 4;                // the same
 constexpr int BATCH_K_AT = Q_AT + EVEN * DIM * 4;          // float4 [BATCH][DIM / 4], swizzled

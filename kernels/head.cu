@@ -1,9 +1,9 @@
 // The output matrix: logits are only looked at, where a pass needs no more than the best of them.
 //
-//   head_argmax  matmul with one k slice whose finished rows go into a running maximum per column, not to memory:
+//   head_argmax  matmul with one k k_part whose finished rows go into a running maximum per column, not to memory:
 //                BestPart [column][thread block]. Bound by memory: the largest matrix of a model, read once.
 //                Measured share of bandwidth on an H200: 97 % at one column (its matmul).
-//   head_top     logits (of matmul with one slice) to the best MAX_WIDTH per part of the vocabulary, with the part's
+//   head_top     logits (of matmul with one k_part) to the best MAX_WIDTH per part of the vocabulary, with the part's
 //                share of the softmax denominator: TopPart [row][part]. Bound by latency: 1 MB per row from the
 //                L2, 24 us for 15 rows on an H200.
 //
@@ -44,7 +44,7 @@ struct BestSink {
     static __device__ __forceinline__ float candidate(float logit) { return logit == logit ? logit : INFINITE; }
 };
 
-// launch: one segment, one slice. parts [plane_columns][gridDim.x], of which columns 8 * column_block .. are written.
+// launch: one segment, one k_part. parts [partial_columns][gridDim.x], of which columns 8 * column_block .. are written.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_argmax(
     const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, BestPart* parts, int column_block) {
     pdl_launch();

@@ -1,13 +1,21 @@
-// One head of one row, held by a warp: the sum of a matmul's planes, the head's RMS norm, the rotary embedding.
+// One head of one row, held by a warp: the sum of a matmul's partials, the head's RMS norm, the rotary embedding.
 // Lane l holds elements l, l + 32, l + 64, ...: loads coalesce, and both elements of a rotary pair are in one lane.
 
 #pragma once
 
-#include "planes.cuh"
+#include "kv.cuh"
+#include "partials.cuh"
 
-// The planes of a matmul: f32 [PLANES][rows][width].
+// Rows of attn_q per query head, in units of the head: with gates, the query and then its gate.
+#ifdef UNGATED
+constexpr int QUERY_PARTS = 1;
+#else
+constexpr int QUERY_PARTS = 2;
+#endif
+
+// The partials of a matmul: f32 [SPLIT_K][rows][width].
 struct Projection {
-    const float* planes;
+    const float* partials;
     int rows, width;
 };
 
@@ -20,7 +28,7 @@ struct Head {
     __device__ __forceinline__ Head(const Projection& in, int row, int column) {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
-            x[j] = planes_sum<PLANES>(in.planes, in.rows, in.width, row, column + WARP * j + lane_id());
+            x[j] = partials_sum<SPLIT_K>(in.partials, in.rows, in.width, row, column + WARP * j + lane_id());
         }
     }
 
@@ -56,22 +64,18 @@ struct Head {
     }
 };
 
-// Keys and values of one layer: f16 [kv heads][slots][HEAD_DIM] each.
-struct KeyValues {
-    half *k, *v;
-    int slots;
-
-    __device__ __forceinline__ void store_key(
-        Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position, int slot
-    ) const {
-        head.normalise(norm, eps);
-        head.rotate(position, frequency);
-        head.store(k + (u64(kv_head) * slots + slot) * HEAD_DIM);
-    }
-    __device__ __forceinline__ void store_value(const Head& head, int kv_head, int slot) const {
-        head.store(v + (u64(kv_head) * slots + slot) * HEAD_DIM);
-    }
-};
+// A key as the cache has it: normed, rotated to its position.
+__device__ __forceinline__ void store_key(
+    const KeyValues& cache, Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position,
+    int slot
+) {
+    head.normalise(norm, eps);
+    head.rotate(position, frequency);
+    kv_store(cache.k + cache.row(kv_head, slot), head.x);
+}
+__device__ __forceinline__ void store_value(const KeyValues& cache, const Head& head, int kv_head, int slot) {
+    kv_store(cache.v + cache.row(kv_head, slot), head.x);
+}
 
 // One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A
 // query head is QUERY_WIDTH columns wide, of which the first HEAD_DIM are the query. Queries are packed by kv head,
@@ -92,6 +96,6 @@ __device__ __forceinline__ void prepare_head(
     }
     const int kv_head = (task - heads) % kv_heads;
     Head head(in, row, heads * QUERY_WIDTH + (task - heads) * HEAD_DIM);
-    if (task < heads + kv_heads) cache.store_key(head, k_norm, frequency, eps, kv_head, position, slot);
-    else cache.store_value(head, kv_head, slot);
+    if (task < heads + kv_heads) store_key(cache, head, k_norm, frequency, eps, kv_head, position, slot);
+    else store_value(cache, head, kv_head, slot);
 }

@@ -3,7 +3,7 @@
 // A block owns rows [first, first + rows) (in blocks of 16) x k [k0, k0 + kn) (in tiles of 256). The rectangle is a
 // linear list of super-tiles, k fastest, cut evenly between WARPS warps; a warp reads its tiles straight from global
 // memory into registers, SLOTS units ahead of their use, each reloaded as soon as it is expanded. Activations of the k
-// slice (acts.cuh) are staged in shared memory first; weights are under way before the previous kernel has ended.
+// k_part (acts.cuh) are staged in shared memory first; weights are under way before the previous kernel has ended.
 //
 // Sums: per tile integers (or floats per sub), then one float per tile. A block of rows finished inside one warp
 // goes to the sink at once. Otherwise the warp that began it keeps its part in registers and, after one barrier, adds
@@ -244,7 +244,7 @@ __device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsi
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
 // `slots`: WARPS * COLUMN_BLOCKS * 512 B of shared memory, `staged`: kn * STAGE B, which an earlier rectangle of the
-// same slice may have left as `form` says. All threads of the block call.
+// same k_part may have left as `form` says. All threads of the block call.
 template <class F, class Sink>
 __device__ __forceinline__ void stream_rectangle(
     const Rectangle& part, const u8* acts, int column_block, float* slots, u8* staged, Staged& form,

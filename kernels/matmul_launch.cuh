@@ -1,4 +1,4 @@
-// Who does what in a launch of matmul or head: several matrices of the same K, split over k slices and blocks.
+// Who does what in a launch of matmul or head: several matrices of the same K, split over k split_k and blocks.
 //
 // Mirrored by backends/cuda/plan.py, which deals blocks in proportion to bytes. Passed by value: a block finds its
 // share without a trip to memory.
@@ -7,7 +7,7 @@
 
 #include "matmul.cuh"
 
-constexpr int MAX_SEGMENTS = 6, MAX_SLICES = 32, MAX_GRID = 256;
+constexpr int MAX_SEGMENTS = 6, MAX_SPLIT_K = 32, MAX_GRID = 256;
 
 struct Segment {
     const u8* weights;
@@ -19,35 +19,35 @@ struct Segment {
 
 struct MatmulLaunch {
     Segment segment[MAX_SEGMENTS];
-    int segments, tiles_k, slices, stride;
-    u16 slice_begin[MAX_SLICES + 2];  // the first thread block of each k slice, and the grid's size
+    int segments, tiles_k, split_k, stride;
+    u16 part_begin[MAX_SPLIT_K + 2];  // the first thread block of each k k_part, and the grid's size
     u16 row_begin[MAX_GRID];          // the first block of rows of each thread block, over all segments
 };
 
-// The thread block's pieces of one format, one after another: visit(segment, Rectangle, slice). A piece is found anew from the tables
-// each time: what is not kept costs no registers while a piece streams.
+// The thread block's pieces of one format, one after another: visit(segment, Rectangle, k_part). A piece is found from
+// the tables each time: what is not kept costs no registers while a piece streams.
 template <class Visit>
 __device__ __forceinline__ void for_each_piece(const MatmulLaunch& launch, int format, Visit&& visit) {
 #pragma unroll 1
     for (int s = 0; s < launch.segments; ++s) {
         if (launch.segment[s].format != format) continue;
         const int me = blockIdx.x;
-        int slice = 0, base = 0, total = 0;
-        while (me >= launch.slice_begin[slice + 1]) ++slice;
+        int k_part = 0, base = 0, total = 0;
+        while (me >= launch.part_begin[k_part + 1]) ++k_part;
         for (int i = 0; i < launch.segments; ++i) {
             if (i == s) base = total;
             total += launch.segment[i].blocks;
         }
         const Segment& segment = launch.segment[s];
-        const int last = me + 1 == launch.slice_begin[slice + 1] ? total : launch.row_begin[me + 1];
+        const int last = me + 1 == launch.part_begin[k_part + 1] ? total : launch.row_begin[me + 1];
         const int from = max(int(launch.row_begin[me]), base), to = min(last, base + segment.blocks);
         if (from >= to) continue;
-        const int k0 = launch.tiles_k * slice / launch.slices, k1 = launch.tiles_k * (slice + 1) / launch.slices;
-        visit(segment, Rectangle{segment.weights, launch.tiles_k, from - base, to - from, k0, k1 - k0}, slice);
+        const int k0 = launch.tiles_k * k_part / launch.split_k, k1 = launch.tiles_k * (k_part + 1) / launch.split_k;
+        visit(segment, Rectangle{segment.weights, launch.tiles_k, from - base, to - from, k0, k1 - k0}, k_part);
     }
 }
 
-// Streams the pieces of one format into sink_of(segment, slice).
+// Streams the pieces of one format into sink_of(segment, k_part).
 template <class SinkOf> struct StreamPieces {
     const MatmulLaunch& launch;
     const u8 *acts_q8, *acts_f16;
@@ -57,10 +57,10 @@ template <class SinkOf> struct StreamPieces {
     SinkOf& sink_of;
 
     template <class F> __device__ __forceinline__ void operator()() const {
-        for_each_piece(launch, F::NUMBER, [&](const Segment& segment, const Rectangle& part, int slice) {
+        for_each_piece(launch, F::NUMBER, [&](const Segment& segment, const Rectangle& part, int k_part) {
             stream_rectangle<F>(
                 part, Meeting<F>::F16_ACTS ? acts_f16 : acts_q8, column_block, (float*)shared,
-                shared + WARPS * COLUMN_BLOCKS * 512, form, sink_of(segment, slice));
+                shared + WARPS * COLUMN_BLOCKS * 512, form, sink_of(segment, k_part));
         });
     }
 };
@@ -73,8 +73,8 @@ __device__ __forceinline__ void stream_pieces(
     for_each_format(StreamPieces<SinkOf>{launch, acts_q8, acts_f16, column_block, shared, form, sink_of});
 }
 
-// Writes finished rows into a plane f32 [columns][stride].
-struct PlaneSink {
+// Writes finished rows into a partial f32 [columns][stride].
+struct PartialSink {
     float* out;  // the pass's first column, the segment's first row
     u32 stride;
     int rows, lane;

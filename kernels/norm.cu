@@ -1,18 +1,19 @@
-// h += the planes of the last matmul; h to a tap if asked for; RMSNorm of h, as activations for the next matmul.
+// h += the partials of the last matmul; h to a row of captured layers if asked for; RMSNorm of h, as activations for the
+// next matmul.
 //
 // A row is spread over a cluster of CLUSTER blocks (one where there are no clusters), one warp per 256 elements: a lane
-// asks for its 8 elements of h, of all planes and of the weight before it adds anything, and the blocks hand each other
-// their sums of squares, so a row costs about one trip to the L2. Squares are summed per group and the groups in order,
-// whatever the cluster, the turns a warp takes and the other rows.
+// asks for its 8 elements of h, of all partials and of the weight before it adds anything, and the blocks hand each
+// other their sums of squares, so a row costs about one trip to the L2. Squares are summed per group and the groups in
+// order, whatever the cluster, the turns a warp takes and the other rows.
 //
-// Bound by latency: on an H200, 5120 elements and 4 or 8 planes, 2.9 us in one block and 2.0 us in five. One SM takes
-// 2 us to read what 8 planes hold of a row.
+// Bound by latency: on an H200, 5120 elements and 4 or 8 partials, 2.9 us in one block and 2.0 us in five. One SM takes
+// 2 us to read what 8 partials hold of a row.
 //
-// Defines: WIDTH, elements of a row, a multiple of 8; SPLITS, planes to add, 0 for none; CLUSTER, blocks of a row;
-// FRESH where the planes are all of the sum, and h is not read.
+// Defines: WIDTH, elements of a row, a multiple of 8; SPLIT_K, partials to add, 0 for none; CLUSTER, blocks of a row;
+// FRESH where the partials are all of the sum, and h is not read.
 
 #include "acts.cuh"
-#include "planes.cuh"
+#include "partials.cuh"
 
 #ifndef CLUSTER
 #define CLUSTER 1
@@ -29,21 +30,21 @@ constexpr int WARPS = SHARE < 32 ? SHARE : 32;
 constexpr int THREADS = 32 * WARPS;
 constexpr int TURNS = ceil_div(SHARE, WARPS);
 constexpr int STEP = CLUSTER * WARPS;  // groups of a turn
-constexpr int HELD = TURNS > 1 ? 2 : WARPS > 20 ? 4 : 8;  // planes that there are registers for
+constexpr int HELD = TURNS > 1 ? 2 : WARPS > 20 ? 4 : 8;  // partials that there are registers for
 static_assert(WIDTH % 8 == 0, "a lane holds 8 elements");
 
-// grid (CLUSTER * rows), block THREADS. h f32 [rows][WIDTH]; planes f32 [SPLITS][rows][WIDTH]; weight (WIDTH); tap f32
-// [node][tap_stride], or null; row i is node node0 + i. Live are the nodes below *count.
+// grid (CLUSTER * rows), block THREADS. h f32 [rows][WIDTH]; partials f32 [SPLIT_K][rows][WIDTH]; weight (WIDTH);
+// captured f32 [node][captured_stride], or null; row i is node node0 + i. Live are the nodes below *count.
 extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_norm(
-    float* h, const float* planes, int rows, const float* weight, float eps, u8* acts_q8, u8* acts_f16, float* tap,
-    int tap_stride, const int* count, int node0
+    float* h, const float* partials, int rows, const float* weight, float eps, u8* acts_q8, u8* acts_f16,
+    float* captured, int captured_stride, const int* count, int node0
 ) {
     __shared__ float sums[TURNS * STEP];  // of the whole row, by group
     const int row = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER, group0 = rank * WARPS + warp_id();
     const int k0 = group0 * ACTS_GROUP + 8 * lane_id();
     Span<8> x[TURNS], w[TURNS];
-#if SPLITS > 0
-    PlaneSpan<SPLITS, 8, HELD> added[TURNS];
+#if SPLIT_K > 0
+    PartialSpan<SPLIT_K, 8, HELD> added[TURNS];
 #endif
     pdl_launch();
 #if CLUSTER > 1
@@ -63,9 +64,9 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
 #ifndef FRESH
         if (k < WIDTH) x[turn].load(h + (u64)row * WIDTH + k);
 #endif
-#if SPLITS > 0
+#if SPLIT_K > 0
         added[turn].zero();
-        if (k < WIDTH) added[turn].load(planes, rows, WIDTH, row, k);
+        if (k < WIDTH) added[turn].load(partials, rows, WIDTH, row, k);
 #endif
     }
     const bool live = node0 + row < *count;
@@ -77,7 +78,7 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
     float values[TURNS][8];
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
-#if SPLITS > 0
+#if SPLIT_K > 0
         x[turn].add(added[turn].sum());
 #endif
         x[turn].values(values[turn]);
@@ -107,8 +108,8 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         const int group = group0 + turn * STEP, k = k0 + turn * STEP * ACTS_GROUP;
         if (group >= GROUPS) break;
         if (k < WIDTH) {
-            if (SPLITS > 0) x[turn].store(h + (u64)row * WIDTH + k);
-            if (tap) x[turn].store(tap + (u64)(node0 + row) * tap_stride + k);
+            if (SPLIT_K > 0) x[turn].store(h + (u64)row * WIDTH + k);
+            if (captured) x[turn].store(captured + (u64)(node0 + row) * captured_stride + k);
         }
         float by[8];
         w[turn].values(by);

@@ -5,7 +5,7 @@
 // rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
 // multiple of 8.
 
-#include "planes.cuh"
+#include "partials.cuh"
 
 constexpr int THREADS = 256;
 constexpr int TURNS = ceil_div(WIDTH, 8 * THREADS);

@@ -24,7 +24,7 @@ struct StepState {
     int root;                    // the newest token of the answer: drawn, not yet run
     int parity;                  // which half of a double buffer this step writes; a step that counts turns it over
     int pending;                 // accepted nodes of the last pass that recurrent and conv states have not seen yet
-    int absorbed;                // positions whose features the drafter has seen; [absorbed, length) wait
+    int draft_length;            // positions in the drafter's cache; [draft_length, length) are pending
     int stop;                    // enum Stop; once set, every later replay is a no-op
     int answered;                // tokens of the answer so far, the root included
     int steps;                   // steps since the turn began: the ring's write cursor

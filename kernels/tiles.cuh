@@ -14,6 +14,20 @@ __device__ __forceinline__ half* chunk_at(half* tile, int row, int chunk) {
     return tile + row * WIDTH + (chunk ^ swizzle) * 8;
 }
 
+// Start copying COUNT rows of WIDTH halves into a tile; rows from `live` on are not read and become zeros.
+template <int WIDTH, int COUNT, int THREADS>
+__device__ __forceinline__ void copy_rows(half* tile, const half* from, int live) {
+    constexpr int CHUNKS = WIDTH / 8, STEP = THREADS / CHUNKS;
+    static_assert(THREADS % CHUNKS == 0, "a thread copies the same chunk of every STEP-th row");
+    const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    from += first * WIDTH + chunk * 8;
+#pragma unroll
+    for (int row = 0; row < COUNT; row += STEP) {
+        if (COUNT % STEP && first + row >= COUNT) break;
+        cp_async16_or_zero(chunk_at<WIDTH>(tile, first + row, chunk), from + row * WIDTH, first + row < live);
+    }
+}
+
 // A fragment: rows `row`..+15, elements 16 step..+15 of a tile of rows of WIDTH halves.
 template <int WIDTH>
 __device__ __forceinline__ void row_fragment(u32 (&a)[4], half* tile, int row, int step) {

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dflash_core.backends.cuda.attention import HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.target_pass import COMBINE_THREADS
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
+from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.tree import ancestors
 from support.acts import BLOCK_F16, acts_f16
 from support.engines import Array, At, Engine
@@ -75,7 +75,7 @@ def split(
 ) -> Split:
     out = engine.poisoned(launch.partial_shape, np.float32)
     stats = engine.poisoned((*launch.partial_shape[:-1], 2), np.float32)
-    kernel = engine.kernel("attention.cu", "attn_split", {**launch.defines, "PLANES": PLANES})
+    kernel = engine.kernel("attention.cu", "attn_split", {**launch.defines, "SPLIT_K": PLANES})
     arrays = [engine.array(x) for x in (q, cache.k, cache.v)]
     args = [engine.array(state), np.int32(node0), np.int32(launch.rows), *arrays, np.int32(cache.k.shape[1])]
     kernel(launch.grid, launch.block, [*args, out, stats], shared=launch.shared)
@@ -90,7 +90,7 @@ def combine(
     width = heads.heads * heads.head_dim
     groups = -(-width // 256)
     acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
-    kernel = engine.kernel("attention.cu", "attn_combine", {**launch.defines, "PLANES": PLANES})
+    kernel = engine.kernel("attention.cu", "attn_combine", {**launch.defines, "SPLIT_K": PLANES})
     args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.splits)]
     args += [engine.array(projected), np.int32(launch.rows), np.int32(heads.kv_heads), np.uint64(0), acts]
     kernel((groups, launch.rows), COMBINE_THREADS, args)
@@ -126,7 +126,7 @@ def test_prepare(engine: Engine, rng: np.random.Generator, heads: HeadShape, len
     q = engine.poisoned((heads.kv_heads, rows, heads.group, d), np.float16)
     k, v = (engine.poisoned((heads.kv_heads, slots - first, d), np.float16) for _ in range(2))
     launch = SplitLaunch.of(heads, order_for(heads, 4096), rows, HOPPER)
-    kernel = engine.kernel("attention.cu", "attn_prepare", {**launch.defines, "PLANES": PLANES})
+    kernel = engine.kernel("attention.cu", "attn_prepare", {**launch.defines, "SPLIT_K": PLANES})
     args = [engine.array(state), np.int32(node0), engine.array(projected), np.int32(rows), np.int32(heads.kv_heads)]
     args += [engine.array(x) for x in (q_norm, k_norm, frequencies(heads.rotary))]
     args += [np.float32(EPS), np.float32(heads.query_scale), q, At(k, -first * d), At(v, -first * d), np.int32(slots)]

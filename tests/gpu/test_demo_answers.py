@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.prefill import LEAST_ROWS
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.target_pass import WIDTHS, norm_launch
+from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.demo.recipe.numerics import FORMATS, difference, held_out, measure
 from dflash_core.events import StepEvent
@@ -155,20 +156,20 @@ def test_a_second_turn_goes_on_as_a_fresh_prompt_would(half: bool, kind: str) ->
 def projections(session: CudaSession) -> Iterator[tuple[str, Projection]]:
     """Every matmul of a pass, by the name of its first matrix."""
     for place, block in enumerate(session.target.blk):
-        mixer = block.mixer
-        yield f"{place}: mixer inputs", mixer.inputs
-        yield f"{place}: mixer output", mixer.ssm_out if hasattr(mixer, "ssm_out") else mixer.attn_output
-        yield f"{place}: gate and up", block.ffn.gate_up
-        yield f"{place}: down", block.ffn.down
+        inputs, out = session.target.mixers[block.group].projections(block.place)
+        yield f"{place}: mixer inputs", inputs
+        yield f"{place}: mixer output", out
+        yield f"{place}: gate and up", block.ffn.inputs
+        yield f"{place}: down", block.ffn.out
     yield "head", session.head.full
 
 
 def product(session: CudaSession, projection: Projection, x: torch.Tensor) -> torch.Tensor:
-    """(slices, rows, outputs) of rows `x`, normed as in a pass, in a launch of that many columns."""
-    acts, rows, h = session.buffers.acts, len(x), x.to(session.device.torch_device, copy=True)
+    """(split_k, rows, outputs) of rows `x`, normed as in a pass, in a launch of that many columns."""
+    acts, rows, h = session.memory.buffers.acts, len(x), x.to(session.device.torch_device, copy=True)
     weight = torch.ones(projection.columns, device=h.device)
-    out = torch.full((projection.slices, rows, projection.width), torch.nan, device=h.device)
-    norm = norm_launch(h, weight, session.target.config.rms_eps, rows, acts, projection, session.state.at("n"), 0)
+    out = torch.full((projection.split_k, rows, projection.width), torch.nan, device=h.device)
+    norm = norm_launch(h, weight, session.target.spec.rms_eps, rows, acts, projection, session.state.at("n"), 0)
     session.device.bind([norm, *projection.launches(acts, out, rows)])()
     session.device.synchronize()
     live = [torch.arange(at, at + matrix.rows) for matrix, at in zip(projection.matrices, projection.offsets)]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dflash_core.backends.cuda.attention import HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.target_pass import COMBINE_THREADS
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
+from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from support.acts import BLOCK_F16, acts_f16
 from support.engines import At, Engine
 from support.heads import (
@@ -36,7 +36,7 @@ PREPARE_WARPS = 4
 
 def kernel(engine: Engine, name: str, launch: SplitLaunch | None = None):
     chosen = launch or SplitLaunch.of(HEADS, ORDER, 16, HOPPER)
-    return engine.kernel("draft.cu", name, {**chosen.defines, "PLANES": PLANES})
+    return engine.kernel("draft.cu", name, {**chosen.defines, "SPLIT_K": PLANES})
 
 
 def state(length: int, **fields: int) -> npt.NDArray[np.void]:
@@ -49,7 +49,7 @@ def test_gather(engine: Engine, rng: np.random.Generator, width: int) -> None:
     features = rng.standard_normal((64, width)).astype(np.float32)
     groups = -(-width // 256)
     acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
-    args = [engine.array(state(1000, absorbed=1000 - waiting)), np.int32(row0), engine.array(features)]
+    args = [engine.array(state(1000, draft_length=1000 - waiting)), np.int32(row0), engine.array(features)]
     kernel(engine, "draft_gather")((-(-groups // 4), rows), 128, [*args, np.int32(width), np.uint64(0), acts])
 
     found = acts_f16(acts.numpy(), rows, groups * 256)
@@ -60,7 +60,7 @@ def test_gather(engine: Engine, rng: np.random.Generator, width: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("absorbed", [0, 700, 262_100])
+@pytest.mark.parametrize("draft_length", [0, 700, 262_100])
 def test_absorb(engine: Engine, rng: np.random.Generator, layers: int, absorbed: int) -> None:
     rows, row0, d = 8, 8 * int(rng.integers(0, 2)), HEADS.head_dim
     kv_heads = 1 if absorbed > 10_000 else 2  # far out the cache begins near the rows in question
@@ -71,11 +71,11 @@ def test_absorb(engine: Engine, rng: np.random.Generator, layers: int, absorbed:
     first = absorbed if kv_heads == 1 else 0
     slots = absorbed - first + 40
     k, v = (engine.poisoned((layers, kv_heads, slots, d), np.float16) for _ in range(2))
-    args = [engine.array(state(absorbed + waiting, absorbed=absorbed)), np.int32(row0), engine.array(projected)]
+    args = [engine.array(state(absorbed + waiting, draft_length=absorbed)), np.int32(row0), engine.array(projected)]
     args += [np.int32(rows), np.int32(layers), np.int32(kv_heads), engine.array(k_norm)]
     args += [engine.array(frequencies(d)), np.float32(EPS), At(k, -first * d), At(v, -first * d)]
     args += [np.uint64(kv_heads * slots * d), np.int32(slots)]
-    kernel(engine, "draft_absorb")((-(-layers * 2 * kv_heads // PREPARE_WARPS), rows), 32 * PREPARE_WARPS, args)
+    kernel(engine, "draft_update")((-(-layers * 2 * kv_heads // PREPARE_WARPS), rows), 32 * PREPARE_WARPS, args)
 
     total = projected.astype(np.float64).sum(axis=0)[:live].reshape(live, layers, 2, kv_heads, d)
     at = absorbed - first + row0

@@ -17,7 +17,7 @@ import torch
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import step as cuda_step
-from dflash_core.backends.cuda.model import DeviceDraft
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_STOP_IDS
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -322,16 +322,17 @@ def test_a_drafter_without_any_number_ends_one_turn() -> None:
 def test_a_turn_that_breaks_off_leaves_nothing_to_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's copy of the state is then as old as the turn: it must not hand on more rows than wait."""
     for module in (cuda_session, cuda_step):
-        monkeypatch.setattr(module, "WAITING_ROWS", 72)
+        monkeypatch.setattr(module, "PENDING_ROWS", 72)
     session = fresh()
     run, waited = runner(session), list[int]()
-    absorb = CudaSession._absorb
+    update = CudaSession.update_drafter
 
     def watched(self: CudaSession) -> None:
-        waited.append(self._waiting)
-        absorb(self)
+        assert self.dflash is not None
+        waited.append(self.dflash.pending)
+        update(self)
 
-    monkeypatch.setattr(CudaSession, "_absorb", watched)
+    monkeypatch.setattr(CudaSession, "update_drafter", watched)
     events = run.generate(IDS, Knobs(mode="ar", temperature=0, max_tokens=120))
     for _ in range(80):
         next(events)
@@ -362,7 +363,7 @@ def test_what_a_session_holds_goes_with_it() -> None:
     """At once: the app freezes the collector, and a card has no room for two models."""
     session = fresh()
     answer(runner(session), max_tokens=3)
-    held = [weakref.ref(one) for one in (session, session.buffers, session.steps, session.chunk_pass)]
+    held = [weakref.ref(one) for one in (session, session.memory, session.dflash, session.steps, session.chunk_pass)]
     gc.collect()
     gc.disable()
     try:
@@ -375,12 +376,10 @@ def test_what_a_session_holds_goes_with_it() -> None:
 # ---- What is refused, or said ---------------------------------------------------------------------------------------
 
 
-def test_more_stop_tokens_than_a_card_looks_out_for() -> None:
+def test_more_stop_tokens_than_a_card_checks_for() -> None:
     session, stops = fresh(), frozenset(range(MAX_STOP_IDS))
     assert session.decoder(Knobs(), stops, 192).stop_ids == stops
-    with pytest.raises(
-        UnsupportedError, match=r"^17 tokens that end an answer, a card looks out for 16 at most; "
-    ) as e:
+    with pytest.raises(UnsupportedError, match=r"^17 tokens that end an answer, a card checks for 16 at most; ") as e:
         session.decoder(Knobs(), stops | {16}, 192)
     assert "\n" not in str(e.value)
     assert not session.decoder(Knobs(ignore_eos=True), stops | {16}, 192).stop_ids
@@ -402,11 +401,11 @@ def test_the_largest_budget_says_what_it_is() -> None:
     session = fresh()
     decoder = session.decoder(Knobs(mode="tree", budget=256), frozenset(), 192)
     assert decoder.knobs.budget == 255
-    assert decoder.plan.reason == "asked for; budget 255: a tree holds 256 nodes on a card, its root among them"
+    assert decoder.decision.reason == "asked for; budget 255: a tree holds 256 nodes on a card, its root among them"
     decoder.take(Knobs(mode="tree", budget=255))
-    assert (decoder.knobs.budget, decoder.plan.reason) == (255, "asked for")
+    assert (decoder.knobs.budget, decoder.decision.reason) == (255, "asked for")
     decoder.take(Knobs(mode="chain", budget=256))
-    assert (decoder.knobs.budget, decoder.plan.reason) == (256, "asked for")  # a chain ends with the block anyway
+    assert (decoder.knobs.budget, decoder.decision.reason) == (256, "asked for")  # a chain ends with the block anyway
 
 
 def test_a_chain_records_every_candidate() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.gdn import DIM, DeltaLaunch, DeltaShape
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaLaunch, DeltaShape
 from dflash_core.errors import UnsupportedError
 from support import oracles
 from support.acts import BLOCK_F16, BLOCK_Q8, acts_f16
@@ -124,7 +124,7 @@ class Layer:
         arguments = [st, np.int32(node0), self.engine.array(planes), np.int32(launch.nodes), np.int32(planes.shape[-1])]
         arguments += [np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
         arguments += [m["conv"], m["inputs"], x["q"], m["k"], x["v"], x["beta"], m["decay"], capacity]
-        prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.defines, "SPLITS": SPLITS})
+        prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.defines, "SPLIT_K": SPLITS})
         prepare(launch.prepare_grid, launch.prepare_block, arguments)
         arguments = [st, np.int32(node0), m["s"], m["k"], m["u"], m["decay"], x["q"], x["v"], x["beta"], x["out"]]
         tree = self.engine.kernel("gdn_tree.cu", "gdn_tree", launch.defines)
@@ -395,7 +395,7 @@ def test_gdn_out_norms_and_gates(
     arguments += [np.int32(starts["gate"]), engine.array(weights.norm), np.float32(EPS), *acts]
     arguments += [engine.array(np.array([live], np.int32)), np.int32(0)]
     launch = DeltaLaunch(shape, rows)
-    kernel = engine.kernel("gdn.cu", "gdn_out", {**launch.defines, "SPLITS": SPLITS})
+    kernel = engine.kernel("gdn.cu", "gdn_out", {**launch.defines, "SPLIT_K": SPLITS})
     kernel((-(-groups // warps), rows), 32 * warps, arguments)
     gate = oracles.silu(oracles.planes_sum(projected.gate)).reshape(live, value_heads, DIM)
     expected = oracles.rms_norm(out[:live].astype(np.float64), weights.norm, EPS) * gate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.gdn import DIM, PASS_ROWS, DeltaShape, ScanLaunch
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaShape, ScanLaunch
+from dflash_core.backends.cuda.state import PASS_ROWS
 from support import oracles
 from support.engines import Engine
 from support.oracles import DeltaState, DeltaWeights

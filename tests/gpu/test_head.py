@@ -17,7 +17,7 @@ TOP = np.dtype([("value", "<f4", 8), ("id", "<i4", 8), ("most", "<f4"), ("sum", 
 
 def best_parts(engine: Engine, weights: Weights, x: np.ndarray, card: Card = SMALL) -> np.ndarray:
     """(len(x), thread blocks) of BEST."""
-    deal = plan(weights.shapes, weights.columns, card, slices=1)
+    deal = plan(weights.shapes, weights.columns, card, split_k=1)
     n = len(x)
     out = engine.poisoned((n, deal.grid, 8), np.uint8)
     q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
@@ -39,7 +39,7 @@ def merged(parts: np.ndarray) -> list[int]:
 def test_argmax_is_that_of_the_logits(engine: Engine, rng: np.random.Generator, name: str, width: int) -> None:
     weights = random_weights(engine, rng, 512, (name, 1003))
     x = rng.normal(size=(width, 512)).astype(np.float32)
-    _, planes = multiply(engine, weights, x, slices=1)
+    _, planes = multiply(engine, weights, x, split_k=1)
     logits = planes[0, :, :1003]
     parts = best_parts(engine, weights, x)
     assert merged(parts) == logits.argmax(axis=1).tolist()
@@ -50,8 +50,8 @@ def test_a_wide_pass_in_two_launches(engine: Engine, rng: np.random.Generator) -
     card = Card(3, 40 * 1024)
     weights = random_weights(engine, rng, 512, ("Q4_K", 200))
     x = rng.normal(size=(40, 512)).astype(np.float32)
-    assert len(plan(weights.shapes, 512, card, slices=1).passes(40)) > 1
-    _, planes = multiply(engine, weights, x, card, slices=1)
+    assert len(plan(weights.shapes, 512, card, split_k=1).passes(40)) > 1
+    _, planes = multiply(engine, weights, x, card, split_k=1)
     assert merged(best_parts(engine, weights, x, card)) == planes[0, :, :200].argmax(axis=1).tolist()
 
 
@@ -69,7 +69,7 @@ def test_ties_go_to_the_lowest_id_and_nans_are_seen(engine: Engine, rng: np.rand
 def test_more_blocks_than_rows(engine: Engine, rng: np.random.Generator) -> None:
     weights = random_weights(engine, rng, 256, ("Q4_K", 30))
     x = rng.normal(size=(2, 256)).astype(np.float32)
-    _, planes = multiply(engine, weights, x, Card(9, SMALL.shared_bytes), slices=1)
+    _, planes = multiply(engine, weights, x, Card(9, SMALL.shared_bytes), split_k=1)
     assert merged(best_parts(engine, weights, x, Card(9, SMALL.shared_bytes))) == planes[0, :, :30].argmax(1).tolist()
 
 

@@ -63,10 +63,10 @@ def test_several_matrices(engine: Engine, rng: np.random.Generator, columns: int
 def test_a_column_does_not_depend_on_the_width(engine: Engine, rng: np.random.Generator, slices: int | None) -> None:
     weights = random_weights(engine, rng, 1280, ("Q4_K", 176), ("Q6_K", 40), ("Q8_0", 6))
     x = activations(rng, 64, 1280)
-    deal, widest = multiply(engine, weights, x, slices=slices)
+    deal, widest = multiply(engine, weights, x, split_k=slices)
     check(deal, widest, expected(weights, x, half=False))
     for width in WIDTHS[:-1]:
-        _, planes = multiply(engine, weights, x[:width], slices=slices)
+        _, planes = multiply(engine, weights, x[:width], split_k=slices)
         for at, shape in zip(deal.offsets, deal.shapes):
             live = slice(at, at + shape.rows)
             same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)

@@ -59,7 +59,7 @@ def test_norm_adds_normalises_and_taps(
     weight = normal(rng, width)
     residual, acts = engine.array(h), Acts(engine, width)
     tap = engine.poisoned((node0 + rows, width + 64), np.float32) if tapped else np.uint64(0)
-    kernel = engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLITS": splits})
+    kernel = engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLIT_K": splits})
     arguments = [residual, engine.array(planes), np.int32(rows), engine.array(weight), np.float32(EPS)]
     arguments += [*acts.arguments, tap, np.int32(width + 64), count(engine, node0 + live), np.int32(node0)]
     kernel(rows, 32 * min(32, -(-width // 256)), arguments)
@@ -84,7 +84,7 @@ def test_norm_of_the_planes_alone(engine: Engine, rng: np.random.Generator) -> N
     residual, acts = engine.poisoned((rows, width), np.float32), Acts(engine, width)
     arguments = [residual, engine.array(planes), np.int32(rows), engine.array(weight), np.float32(EPS)]
     arguments += [*acts.arguments, np.uint64(0), np.int32(0), count(engine, rows), np.int32(0)]
-    engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLITS": splits, "FRESH": 1})(rows, 64, arguments)
+    engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLIT_K": splits, "FRESH": 1})(rows, 64, arguments)
     np.testing.assert_allclose(residual.numpy(), oracles.planes_sum(planes), rtol=1e-6, atol=3e-6)
     acts.check(oracles.rms_norm(oracles.planes_sum(planes), weight, EPS))
 
@@ -97,7 +97,7 @@ def test_a_row_is_the_same_alone_and_among_others(engine: Engine, rng: np.random
         residual, acts = engine.array(h[:rows]), Acts(engine, width)
         arguments = [residual, engine.array(planes[:, :rows]), np.int32(rows), engine.array(weight), np.float32(EPS)]
         arguments += [*acts.arguments, np.uint64(0), np.int32(0), count(engine, rows), np.int32(0)]
-        engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLITS": splits})(rows, 96, arguments)
+        engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLIT_K": splits})(rows, 96, arguments)
         outputs.append((residual.numpy()[0], acts_q8(acts.q8.numpy(), 1, width), acts_f16(acts.f16.numpy(), 1, width)))
     for alone, among in zip(*outputs):
         np.testing.assert_array_equal(alone, among)
@@ -118,7 +118,7 @@ def test_a_cluster_leaves_the_bits_of_one_block(
         residual, acts = engine.array(h), Acts(engine, width)
         arguments = [residual, engine.array(planes), np.int32(rows), engine.array(weight), np.float32(EPS)]
         arguments += [*acts.arguments, np.uint64(0), np.int32(0), count(engine, rows), np.int32(0)]
-        kernel = engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLITS": splits, "CLUSTER": cluster})
+        kernel = engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLIT_K": splits, "CLUSTER": cluster})
         kernel(rows * cluster, 32 * min(32, -(-groups // cluster)), arguments)
         outputs.append((residual.numpy(), acts.q8.numpy(), acts.f16.numpy()))
     for one, many in zip(*outputs):
@@ -139,7 +139,7 @@ def test_swiglu(engine: Engine, rng: np.random.Generator, width: int, rows: int,
         planes[..., :padded], planes[..., padded : 2 * padded] = gate, up
     planes[:, live:] = np.nan
     acts = Acts(engine, width)
-    defines = {"WIDTH": width, "SPLITS": splits, "UP_AT": 0 if turns_of_16 else padded}
+    defines = {"WIDTH": width, "SPLIT_K": splits, "UP_AT": 0 if turns_of_16 else padded}
     arguments = [engine.array(planes), np.int32(rows), np.int32(stride), *acts.arguments, count(engine, live)]
     grid = (-(-width // (256 * warps)), rows)
     engine.kernel("swiglu.cu", "swiglu", defines)(grid, 32 * warps, [*arguments, np.int32(0)])
@@ -153,7 +153,7 @@ def test_either_form_of_activations_can_be_left_out(engine: Engine, rng: np.rand
         acts = Acts(engine, 256)
         buffers = [acts.arguments[i] if i == wanted else np.uint64(0) for i in range(2)]
         arguments = [engine.array(planes), np.int32(1), np.int32(512), *buffers, count(engine, 1), np.int32(0)]
-        engine.kernel("swiglu.cu", "swiglu", {"WIDTH": 256, "SPLITS": 1, "UP_AT": 256})((1, 1), 32, arguments)
+        engine.kernel("swiglu.cu", "swiglu", {"WIDTH": 256, "SPLIT_K": 1, "UP_AT": 256})((1, 1), 32, arguments)
         x = oracles.silu(planes[0, :, :256].astype(np.float64)) * planes[0, :, 256:]
         found = acts_q8(acts.q8.numpy(), 1, 256)[0] if wanted == 0 else acts_f16(acts.f16.numpy(), 1, 256)
         np.testing.assert_allclose(found, x, atol=np.abs(x).max() / 250)

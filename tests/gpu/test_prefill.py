@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.base import PrefillCancelled, Session
-from dflash_core.backends.cuda import buffers
+from dflash_core.backends.cuda import chunk
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.layers import feed_forward
+from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
 from support.device_pairs import close, pair
 from support.steps import random_parents
@@ -25,6 +28,12 @@ def every_prompt_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
 def random_prompt(rng: np.random.Generator, length: int) -> list[int]:
     ids: list[int] = rng.integers(0, 700, length).tolist()
     return ids
+
+
+def caches(session: CudaSession) -> list[KVCache]:
+    assert session.dflash is not None
+    target = [memory.kv for memory in session.memory.mixers if isinstance(memory, AttentionMemory)]
+    return [*target, session.dflash.memory.kv]
 
 
 def compare_what_follows(ours: CudaSession, reference: Session, rng: np.random.Generator) -> None:
@@ -66,10 +75,11 @@ def test_a_prompt_in_pieces_with_steps_between(device_name: str, rng: np.random.
 def test_matrices_that_do_not_fit_come_in_parts(
     device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffers, "WEIGHT_BYTES", 160 << 10)
+    for module in (chunk, feed_forward):
+        monkeypatch.setattr(module, "WEIGHT_BYTES", 160 << 10)
     ours, reference = pair(device_name, "tiny-Q4_K_M.gguf").sessions()
     assert ours.chunk_pass is not None
-    assert all(len(layer.ffn) > 1 for layer in ours.chunk_pass.layers)
+    assert all(block.ffn.chunk_width < block.ffn.width for block in ours.target.blk)
     ours.chunk_pass.warm_up()
     ids = random_prompt(rng, 30)
     close(ours.prefill(ids), reference.prefill(ids), TOLERANCE)
@@ -86,15 +96,14 @@ def test_chunks_and_passes_leave_the_same_behind(
     passed.prefill(ids)
     mine, other = chunked.checkpoint(), passed.checkpoint()
     assert mine.length == other.length == len(ids)
-    pairs = [(mine.s, other.s), (mine.conv, other.conv)]
-    assert chunked.draft_buffers is not None
-    assert passed.draft_buffers is not None
-    for ours, theirs in ((chunked.buffers, passed.buffers), (chunked.draft_buffers, passed.draft_buffers)):
-        for a, b in ((ours.kv.k, theirs.kv.k), (ours.kv.v, theirs.kv.v)):
+    pairs = [states for kept in zip(mine.kept, other.kept) for states in zip(*kept)]
+    assert len(pairs) == 2
+    for ours, theirs in zip(caches(chunked), caches(passed)):
+        for a, b in ((ours.k, theirs.k), (ours.v, theirs.v)):
             pairs.append((a[:, :, : len(ids)].cpu().float(), b[:, :, : len(ids)].cpu().float()))
     for a, b in pairs:
         assert (a - b).abs().max() < 2e-2 * b.abs().max()
-    for name in ("pending", "length", "absorbed"):
+    for name in ("pending", "length", "draft_length"):
         assert chunked.state.host[name] == passed.state.host[name]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from dflash_core import Knobs, load_draft, load_target
 from dflash_core.backends.cuda import target as cuda_target
-from dflash_core.backends.cuda.buffers import LIBRARY_BYTES
+from dflash_core.backends.cuda.chunk import LIBRARY_BYTES
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.session import CudaSession
@@ -104,7 +104,7 @@ def test_the_breakdown_counts_what_a_session_holds(engine: Engine, drafted: bool
         predicted = sum(components[name].bytes for name in sequence) - LIBRARY_BYTES
         assert 0 <= held(session) - predicted < SMALL
         assert ("drafter KV" in components) == drafted
-        assert f"a tree of {session.buffers.capacity} nodes" in components["scratch"].detail
+        assert f"a tree of {session.memory.capacity} nodes" in components["scratch"].detail
         sizes.append(predicted)
     assert sizes[0] < sizes[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.attention import HeadShape
+from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from support import oracles
 from support.engines import Array, Engine
 
@@ -71,7 +71,7 @@ def test_queries_keys_and_values(engine: Engine, rng: np.random.Generator) -> No
     norms, frequency = [normal(rng, 64) for _ in range(2)], np.exp(-rng.uniform(0, 5, 32)).astype(np.float32)
     q = engine.poisoned((2, rows * 2, 64), np.float16)
     k, v = (engine.poisoned((2, slots, 64), np.float16) for _ in range(2))
-    defines = {"HEAD_DIM": 64, "ROTARY": shape.rotary, "GROUP": shape.group, "PLANES": 1}
+    defines = {"HEAD_DIM": 64, "ROTARY": shape.rotary, "GROUP": shape.group, "SPLIT_K": 1}
     kernel = engine.kernel("attention_rows.cu", "attn_rows", defines)
     arguments = [engine.array(np.array([live, first], np.int32)), engine.array(projected), np.int32(rows), np.int32(2)]
     arguments += [*(engine.array(norm) for norm in norms), engine.array(frequency), np.float32(EPS), np.float32(1)]

@@ -169,7 +169,7 @@ def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.rando
         )
         st["length"] = prompt + answered - 1
         st["stop_ids"][: len(stop_ids)] = sorted(stop_ids)
-        st["steps"], st["parity"], st["absorbed"] = trial, trial & 1, 3
+        st["steps"], st["parity"], st["draft_length"] = trial, trial & 1, 3
         st["draft_depth"] = int(rng.integers(0, 16))
         history = rng.integers(0, 5000, state.HISTORY).astype(np.int32)
         st["history"] = history
@@ -193,7 +193,7 @@ def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.rando
             parity=1 - (trial & 1),
             accepted=len(kept),
             pending=len(kept),
-            absorbed=length if st["draft_depth"] else 3,
+            draft_length=length if st["draft_depth"] else 3,
         )
         assert after["path"][: len(kept)].tolist() == after["pending_path"][: len(kept)].tolist() == path
         np.testing.assert_array_equal(after["history"], history)

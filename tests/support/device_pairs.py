@@ -12,9 +12,10 @@ import numpy as np
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Draft, Session, Target
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import Device
-from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from support.emulated_device import EmulatedDevice
 from support.golden import golden

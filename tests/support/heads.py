@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dflash_core.backends.cuda.attention import HeadShape
+from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from dflash_core.models.norm import Rotary, rms_norm
 
 Floats = npt.NDArray[np.float64]

@@ -12,15 +12,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
-from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
+from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
-from dflash_core.backends.cuda.target_pass import WIDTHS
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, draft_types, target_types
 from dflash_core.config import DraftConfig, target_config
 from dflash_core.demo import demo_draft_path, demo_target_path
@@ -136,5 +137,5 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
         yield from session.chunk_pass.launches()
     if len(widths) > 1:
         for width in CHUNK_WIDTHS:
-            yield from session.draft_pass.absorb(width)
+            yield from session.dflash.update_launches(width)
     yield from session._flush_launches()

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
-from dflash_core.backends.cuda.target_pass import WIDTHS
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.knobs import Knobs
 from support.kernel_variants import CARDS, Pair, demo, large, tiny
 from support.recording_device import NamedUpload, RecordingDevice

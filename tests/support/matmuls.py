@@ -77,14 +77,14 @@ def expected(weights: Weights, x: Float32, half: bool) -> list[Float64]:
 
 
 def multiply(
-    engine: Engine, weights: Weights, x: Float32, card: Card = SMALL, *, half: bool = False, slices: int | None = None
+    engine: Engine, weights: Weights, x: Float32, card: Card = SMALL, *, half: bool = False, split_k: int | None = None
 ) -> tuple[Plan, Float32]:
-    """Run a launch over the rows of `x`; the plan and the planes (slices, len(x), stride), NaN where none wrote."""
-    deal = plan(weights.shapes, weights.columns, card, half=half, slices=slices)
+    """Run a launch over the rows of `x`; the plan and the partials (split_k, len(x), stride), NaN where none wrote."""
+    deal = plan(weights.shapes, weights.columns, card, half=half, split_k=split_k)
     n = len(x)
     q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
     f16 = engine.array(acts.pack_f16(x)) if deal.needs_f16 else engine.poisoned((8,), np.uint8)
-    out = engine.poisoned((deal.slices, n, deal.stride), np.float32)
+    out = engine.poisoned((deal.split_k, n, deal.stride), np.float32)
     launch = weights.launch(deal)
     for first, count in deal.passes(n):
         defines = {"COLUMNS": count, **weights.defines()} | ({"ACTS_F16": 1} if half else {})

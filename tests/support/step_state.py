@@ -14,7 +14,7 @@ from support.steps import mask_words
 def fresh_state() -> np.ndarray:
     """A StepState whose every byte is poison but for what a turn and its knobs set."""
     st = np.frombuffer(bytearray(b"\x7f" * state.STEP_STATE.itemsize), state.STEP_STATE).reshape(()).copy()
-    for name in ("stop", "steps", "answered", "accepted", "parity", "pending", "absorbed", "length"):
+    for name in ("stop", "steps", "answered", "accepted", "parity", "pending", "draft_length", "length"):
         st[name] = 0
     st["chain_seed"], st["log_p_min"], st["inv_tree_temperature"] = 1, -np.inf, 1
     st["width"], st["draft_depth"], st["budget"] = MAX_WIDTH, 15, 22

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_core.backends.cuda.attention import MAX_SPLITS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.split_attention import MAX_SPLITS, HeadShape, SplitLaunch, SplitOrder
 from dflash_core.errors import UnsupportedError
 
 # Bytes of shared memory that a block may have, and SMs: H200, A100, RTX 4090, RTX 2080.

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from dflash_core.arch.kinds import Attention
-from dflash_core.backends.cuda.buffers import acts_for
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
+from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
-from dflash_core.backends.cuda.target_pass import WIDTHS
+from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.bench.synthetic import TARGET_27B, target_types
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import Progress
@@ -31,7 +31,7 @@ from dflash_core.progress import Progress
 ARENA = 3 << 30
 MOST_COPIES = 24
 REPLAYS = 9
-MOST_SLICES = 16
+MOST_SPLIT_K = 16
 
 FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
 DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
@@ -40,12 +40,12 @@ FEED_FORWARD = (("ffn_gate", "ffn_up"), ("ffn_down",))
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Matrices (type, rows) of one launch, which share their `columns` inputs. `slices` fixes the k slices."""
+    """Matrices (type, rows) of one launch, which share their `columns` inputs. `split_k` fixes the parts of K."""
 
     name: str
     matrices: tuple[tuple[str, int], ...]
     columns: int
-    slices: int | None = None
+    split_k: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +61,7 @@ class Step:
     """One product at one width: microseconds of a launch, bytes of weights per second of it."""
 
     product: Product
-    slices: int
+    split_k: int
     width: int
     microseconds: float
     bytes_per_second: float
@@ -108,7 +108,7 @@ class Bench:
             for at in range(0, arena, 1 << 30):
                 self.weights[at : at + (1 << 30)].random_(0, 256)
             self.acts = acts_for(max(p.columns for p in products), cuda)
-            rows = max(sum(16 * blocks_of(r) for _, r in p.matrices) * (p.slices or MOST_SLICES) for p in products)
+            rows = max(sum(16 * blocks_of(r) for _, r in p.matrices) * (p.split_k or MOST_SPLIT_K) for p in products)
             self.out = torch.empty(WIDTHS[-1] * rows, device=cuda)
 
     def place(self, product: Product, at: int, *, half: bool = False) -> tuple[Projection, int]:
@@ -119,7 +119,7 @@ class Bench:
             end = at + packed_bytes(kind, rows, product.columns)
             matrices.append(Matrix(kind, rows, product.columns, self.weights[at:end].view(shape)))
             at = end
-        return Projection(self.device, matrices, half=half, slices=product.slices), at
+        return Projection(self.device, matrices, half=half, split_k=product.split_k), at
 
     def copies(self, product: Product, *, half: bool = False) -> list[Projection]:
         """The same product at as many places as there are, two at least where the arena holds them."""
@@ -158,7 +158,7 @@ class Bench:
 
 def ladder(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progress | None = None) -> Ladder:
     """Every distinct product of the 27B target at every width."""
-    products = list(dict.fromkeys(Product(p.name, p.matrices, p.columns, p.slices) for p in products_27b()))
+    products = list(dict.fromkeys(Product(p.name, p.matrices, p.columns, p.split_k) for p in products_27b()))
     bench = Bench(device, ARENA, products)
     everything = [launch for p in products for w in widths for launch in bench.launches([bench.place(p, 0)[0]], w)]
     device.bind(everything, progress)
@@ -167,7 +167,7 @@ def ladder(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progres
         copies = bench.copies(product)
         for width in widths:
             each = bench.seconds(bench.record(bench.launches(copies, width))) / len(copies)
-            steps.append(Step(product, copies[0].slices, width, each * 1e6, product.nbytes / each))
+            steps.append(Step(product, copies[0].split_k, width, each * 1e6, product.nbytes / each))
         if progress:
             progress("measuring matrix products", (index + 1) / len(products))
     return Ladder(device.runtime.card.name, bench.bandwidth(), tuple(steps))
@@ -191,7 +191,7 @@ def table(found: Ladder) -> list[str]:
     lines.append(f"{'product':40} {'types':16} {'S':>2}" + "".join(f"{f'N={w}':>18}" for w in widths))
     for at in range(0, len(found.steps), len(widths)):
         row = found.steps[at : at + len(widths)]
-        line = f"{row[0].product.name:40} {row[0].product.types:16} {row[0].slices:2}"
+        line = f"{row[0].product.name:40} {row[0].product.types:16} {row[0].split_k:2}"
         for step in row:
             rate = step.bytes_per_second
             line += f"{step.microseconds:7.1f} ({rate / 1e12:.2f} {rate / found.bandwidth:4.0%})"

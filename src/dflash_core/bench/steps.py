@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.interleave import interleave
@@ -179,11 +180,11 @@ class StepBench:
         self.session.prefill([token % self._vocab for token in range(100, 100 + read)])
         if depth > read:
             with self.device.stream():
-                kv = self.session.buffers.kv
-                for tensor in (kv.k, kv.v):
-                    tensor[:, :, read:depth].normal_()
-                self.session.settle()
-                self.session.state.host["length"] = self.session.state.host["absorbed"] = depth
+                for memory in self.session.memory.mixers:
+                    if isinstance(memory, AttentionMemory):
+                        memory.kv.plant(read, depth)
+                self.session.update_drafter()
+                self.session.state.host["length"] = self.session.state.host["draft_length"] = depth
 
     def _time(self, case: Case, steps: int) -> tuple[float, list[StepEvent]]:
         self._stand_behind(case.depth)
@@ -230,8 +231,8 @@ class StepBench:
 
     def _step_bytes(self) -> int:
         """What a plain step has to move: every weight but the embedding once, recurrent states there and back."""
-        states = self.session.nbytes["states"]
-        return int(self.target.weight_bytes - self.target.model.token_embd.nbytes + 2 * states)
+        states = self.session.nbytes.get("states", 0)
+        return int(self.target.weight_bytes - self.target.model.embedding.blocks.nbytes + 2 * states)
 
 
 def _timed(case: Case, rounds: _Rounds) -> Timed:

@@ -22,10 +22,12 @@ class KVCache:
     """
 
     component = "target KV"
+    stored: torch.dtype | None = None  # what rows are stored as; None: the model's own type
 
     def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-        self.k = torch.empty(kv_heads, 0, head_dim, dtype=dtype)
-        self.v = torch.empty(kv_heads, 0, head_dim, dtype=dtype)
+        self.dtype = dtype
+        self.k = torch.empty(kv_heads, 0, head_dim, dtype=self.stored or dtype)
+        self.v = torch.empty(kv_heads, 0, head_dim, dtype=self.stored or dtype)
 
     def write(self, length: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Put rows (kv_heads, n, head_dim) behind `length` committed ones; returns views over all length + n."""
@@ -54,7 +56,7 @@ class KVCache:
     def copy(self) -> Self:
         """The same positions in memory of their own."""
         other = object.__new__(type(self))
-        other.k, other.v = self.k.clone(), self.v.clone()
+        other.dtype, other.k, other.v = self.dtype, self.k.clone(), self.v.clone()
         return other
 
     def checkpoint(self) -> None:

@@ -29,6 +29,11 @@ class HasAddress(Protocol):
 
 Argument = Tensor | HasAddress | np.generic | bytes
 NULL = np.uint64(0)
+WARP = 32
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 @dataclass(frozen=True, slots=True)

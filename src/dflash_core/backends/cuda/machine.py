@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dflash_core.arch.kinds import DeltaNet
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.buffers import PASS_ROWS, PREFILL_ROWS
+from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import MAX_WIDTH
+from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
 from dflash_core.errors import DeviceError
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.nvml import Management
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from dflash_core.config import DraftConfig
 
 CEILING = 32_768
+ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which components are shown
 SMALLEST_CONTEXT = 512
 # Left free: the allocator's rounding, the caches of libraries, whatever else draws on the card.
 SPARE = 512 << 20
@@ -55,7 +55,7 @@ class CudaMachine:
     def sequence(
         self, target: ModelSpec, draft: DraftConfig | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
-        nodes = session.buffers.capacity if isinstance(session, CudaSession) else PASS_ROWS
+        nodes = session.memory.capacity if isinstance(session, CudaSession) else PASS_ROWS
         return self.components(target, draft is not None, context, nodes)
 
     def components(
@@ -64,14 +64,9 @@ class CudaMachine:
         """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
         need = self.footprint.sequence(context, drafted=drafted, capacity=nodes)
         positions = f"{context:,} positions"
-        components = [
-            Component("target KV", need.kv, positions),
-            Component("states", need.states, f"{len(config.of(DeltaNet))} gated delta net layers"),
-            Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations"),
-        ]
-        if drafted:
-            components.append(Component("drafter KV", need.draft_kv, positions))
-        return tuple(components)
+        scratch = Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations")
+        held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
+        return tuple(sorted((*held, scratch), key=lambda one: ORDER.index(one.name)))
 
     def longest(self, config: ModelSpec, drafted: bool, room: int) -> int:
         """The most positions, in steps of SMALLEST_CONTEXT, that `room` bytes hold; 0 where they hold none."""

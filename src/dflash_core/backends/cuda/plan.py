@@ -1,4 +1,4 @@
-"""Who computes what in a matmul launch: k slices, and the rows of each thread block.
+"""Who computes what in a matmul launch: parts of the split K, and the rows of each thread block.
 
 A plan depends on shapes and on the card, never on how many columns ride along: the order of every sum, and with it
 every bit of a column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
@@ -17,14 +17,14 @@ from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, tile_ty
 from dflash_core.errors import UnsupportedError
 
 WARPS = 16
-MAX_SEGMENTS, MAX_SLICES, MAX_GRID = 6, 32, 256
+MAX_SEGMENTS, MAX_SPLIT_K, MAX_GRID = 6, 32, 256
 MAX_COLUMNS = 64
-MOST_WIDE_SLICES = 8  # that a pass of all columns at once is worth
+MOST_WIDE_SPLIT_K = 8  # that a pass of all columns at once is worth
 
-# What a choice of slices is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of staged
-# activations per microsecond, and the second piece of a thread block, which starts its stream anew.
+# What a choice of split_k is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of
+# staged activations per microsecond, and the second piece of a thread block, which starts its stream again.
 _STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
-_PLANE_RATE = 8_000_000  # bytes of output planes, written and read again, per microsecond of the whole card
+_PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
 _NOMINAL_COLUMNS = 24
 
 
@@ -48,15 +48,15 @@ class Card:
 class Plan:
     """Shares of one launch.
 
-    `slices` k slices and as many output planes of `stride` rows; matrix i begins at row `offsets[i]`, all padded to 16.
-    `slice_begin[s]`: first thread block of slice s, and at the end the grid. `row_begin[b]`: first block of 16 rows of
-    thread block b, counted over all matrices. `half`: every matrix is multiplied with f16 activations.
+    K is split into `split_k` parts, each with partial sums of `stride` rows; matrix i begins at row `offsets[i]`, all
+    padded to 16. `part_begin[s]`: first thread block of part s, and at the end the grid. `row_begin[b]`: first block of
+    16 rows of thread block b, counted over all matrices. `half`: every matrix is multiplied with f16 activations.
     """
 
     shapes: tuple[Shape, ...]
     tiles_k: int
-    slices: int
-    slice_begin: tuple[int, ...]
+    split_k: int
+    part_begin: tuple[int, ...]
     row_begin: tuple[int, ...]
     offsets: tuple[int, ...]
     stride: int
@@ -65,12 +65,12 @@ class Plan:
 
     @property
     def grid(self) -> int:
-        return self.slice_begin[-1]
+        return self.part_begin[-1]
 
     @property
-    def widest_slice(self) -> int:
-        """Tiles of the longest k slice."""
-        return -(-self.tiles_k // self.slices)
+    def longest_part(self) -> int:
+        """Tiles of the longest part of K."""
+        return -(-self.tiles_k // self.split_k)
 
     @property
     def needs_q8(self) -> bool:
@@ -84,7 +84,7 @@ class Plan:
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a pass over so many columns."""
-        return _shared_bytes(self.widest_slice, self.needs_f16, columns)
+        return _shared_bytes(self.longest_part, self.needs_f16, columns)
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
         """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 allow."""
@@ -100,24 +100,24 @@ class Plan:
             struct.pack("<Qiiii", address, tile_type(s.type).number, blocks_of(s.rows), s.rows, offset)
             for address, s, offset in zip(addresses, self.shapes, self.offsets, strict=True)
         )
-        counts = struct.pack("<iiii", len(self.shapes), self.tiles_k, self.slices, self.stride)
-        slice_begin = struct.pack(f"<{MAX_SLICES + 2}H", *_padded(self.slice_begin, MAX_SLICES + 2))
+        counts = struct.pack("<iiii", len(self.shapes), self.tiles_k, self.split_k, self.stride)
+        part_begin = struct.pack(f"<{MAX_SPLIT_K + 2}H", *_padded(self.part_begin, MAX_SPLIT_K + 2))
         row_begin = struct.pack(f"<{MAX_GRID}H", *_padded(self.row_begin, MAX_GRID))
-        body = segments.ljust(MAX_SEGMENTS * 24, b"\0") + counts + slice_begin + row_begin
+        body = segments.ljust(MAX_SEGMENTS * 24, b"\0") + counts + part_begin + row_begin
         return body + bytes(-len(body) % 8)
 
 
-def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = False, slices: int | None = None) -> Plan:
+def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = False, split_k: int | None = None) -> Plan:
     """Deal a launch of `shapes`, each (rows, `columns`), to a card.
 
-    `slices` fixes the number of k slices (1 for a head). Raises UnsupportedError where nothing fits.
+    `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError where nothing fits.
     """
-    return _plan(tuple(shapes), columns, card, half, slices)
+    return _plan(tuple(shapes), columns, card, half, split_k)
 
 
-# A model has few shapes in many layers, and is laid out twice: to foretell what it takes, and to load it.
+# A model has few shapes in many layers, and is laid out twice: to predict what it takes, and to load it.
 @functools.cache
-def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, slices: int | None) -> Plan:
+def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split_k: int | None) -> Plan:
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     tiles_k = groups_of(columns)
@@ -130,10 +130,10 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, slice
     def fits(count: int, columns: int) -> bool:
         return _shared_bytes(-(-tiles_k // count), needs_f16, columns) <= room
 
-    choices = [slices] if slices else list(range(1, min(tiles_k, MAX_SLICES, grid) + 1))
-    if not slices:
+    choices = [split_k] if split_k else list(range(1, min(tiles_k, MAX_SPLIT_K, grid) + 1))
+    if not split_k:
         # Best where a pass holds all 64 columns; else 32, in two passes; else what the card can hold.
-        wide = [s for s in choices if s <= MOST_WIDE_SLICES and fits(s, 64)]
+        wide = [s for s in choices if s <= MOST_WIDE_SPLIT_K and fits(s, 64)]
         choices = wide or next((found for c in (32, 16, 8) if (found := [s for s in choices if fits(s, c)])), [])
     if not choices or not fits(max(choices), 8):
         raise UnsupportedError(f"a matrix of {columns} columns does not fit {card.shared_bytes} bytes of shared memory")
@@ -151,10 +151,10 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, slice
                 ways[length, blocks] = _split([(c, size * length) for c, size in costs], blocks)
             most = max(most, ways[length, blocks][0])
             rows += ways[length, blocks][1]
-        planes = count * stride * _NOMINAL_COLUMNS * 4 * 2 / _PLANE_RATE
+        partials = count * stride * _NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
         staged = max(lengths) * _NOMINAL_COLUMNS / 8 * Q8_BLOCK / _STAGE
-        cost = most / _STREAM + planes + staged
-        # A matrix too small to fill the card is cheapest in few slices; one that fills it where shares are even.
+        cost = most / _STREAM + partials + staged
+        # A matrix too small to fill the card is cheapest in few parts; one that fills it where shares are even.
         if best is None or cost < best[0]:
             starts = [0]
             for blocks in deal:
@@ -173,7 +173,7 @@ def _shared_bytes(tiles: int, f16: bool, columns: int) -> int:
 
 
 def _deal(lengths: Sequence[int], grid: int) -> list[int]:
-    """Thread blocks per slice, in proportion to the slices' lengths; each gets one at least."""
+    """Thread blocks per part of K, in proportion to the lengths; each gets one at least."""
     deal = [1] * len(lengths)
     for _ in range(grid - len(lengths)):
         busiest = max(range(len(lengths)), key=lambda s: (lengths[s] / deal[s], -s))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import At, Device, Launch, Run
+from dflash_core.backends.cuda.launch import WARP, At, Device, Launch, Run
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of, tile_type
 from dflash_core.backends.cuda.upload import aligned
@@ -96,7 +96,7 @@ class Products:
         block = rows.start // ROWS
         return Launch(
             "dequant.cu", "dequant", {f"WITH_{form.name}": 1, "WARPS": warps},
-            (tiles // warps, blocks_of(len(rows))), 32 * warps,
+            (tiles // warps, blocks_of(len(rows))), WARP * warps,
             [At(matrix.tiles, first * form.bytes), np.int32(form.number), np.int32(rows.stop), np.int32(block),
              np.int32(groups_of(matrix.columns)), out, np.int32(tiles * GROUP)],
         )  # fmt: skip
@@ -108,6 +108,14 @@ class Products:
                 op()
             held = out[:, part.begin : part.begin + len(part.weights)] if len(parts) > 1 else out
             self._device.multiply(x, part.weights, held, scale=scale, add=add)
+
+    def multiply_all(self, x: Tensor, matrices: Sequence[Sequence[Part]], out: Tensor) -> None:
+        """The products of several matrices side by side in `out`."""
+        begin = 0
+        for parts in matrices:
+            width = sum(len(part.weights) for part in parts)
+            self.multiply(x, parts, out[:, begin : begin + width])
+            begin += width
 
 
 Wanted = tuple[tuple[int, ...], torch.dtype]

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import Argument, Device, Launch, pointer
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
 from dflash_core.backends.cuda.plan import WARPS, Plan, Shape, plan
 from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
-
-WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +38,20 @@ class Acts:
 class Projection:
     """Matrices that share their input, multiplied in one launch.
 
-    The result is f32 (slices, rows of the pass, width): planes that the consumer adds up. Matrix i begins at column
+    The result is f32 (split_k, rows of the pass, width): partials that the consumer adds up. Matrix i begins at column
     `offsets[i]`.
     """
 
     def __init__(
-        self, device: Device, matrices: Sequence[Matrix], *, half: bool = False, slices: int | None = None
+        self, device: Device, matrices: Sequence[Matrix], *, half: bool = False, split_k: int | None = None
     ) -> None:
         self.matrices = tuple(matrices)
         shapes = [Shape(matrix.type, matrix.rows) for matrix in matrices]
-        self.plan: Plan = plan(shapes, matrices[0].columns, device.card, half=half, slices=slices)
+        self.plan: Plan = plan(shapes, matrices[0].columns, device.card, half=half, split_k=split_k)
 
     @property
-    def slices(self) -> int:
-        return self.plan.slices
+    def split_k(self) -> int:
+        return self.plan.split_k
 
     @property
     def width(self) -> int:

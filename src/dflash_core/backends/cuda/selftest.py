@@ -21,11 +21,12 @@ from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.head import SAMPLE_THREADS
-from dflash_core.backends.cuda.launch import NULL, Argument, Device, Launch
-from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch
+from dflash_core.backends.cuda.layers.head import SAMPLE_THREADS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, RING_SLOT, STAMPS, begin_turn, write_knobs
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.drafters.dflash import open_dflash
 from dflash_core.errors import DFlashError, KernelError
@@ -35,7 +36,6 @@ from dflash_core.progress import silent
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates, Tree
 
-WARP = 32
 VOCABULARY = 4096
 ROOT, LENGTH = 7, 50  # the newest token, and how much is committed before it
 DEPTHS = 15
@@ -51,7 +51,7 @@ MODEL = (
     "embed", "rms_norm", "matmul", "gdn_prepare", "gdn_tree", "gdn_out", "attn_prepare", "attn_split", "attn_combine",
     "swiglu",
 )  # fmt: skip
-DRAFTER = ("draft_gather", "draft_absorb", "draft_prepare", "draft_split", "draft_combine")
+DRAFTER = ("draft_gather", "draft_update", "draft_prepare", "draft_split", "draft_combine")
 
 Record = npt.NDArray[np.void]
 

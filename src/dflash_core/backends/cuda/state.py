@@ -21,6 +21,14 @@ MAX_DEPTH = 64
 MAX_WIDTH = 8
 MAX_STOP_IDS = 16
 HISTORY = 256
+PASS_ROWS = 64  # nodes of one pass: the widest
+# Rows of the passes that are compiled: a tree takes the smallest that holds it.
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+
+
+def width_for(rows: int, widths: Sequence[int] = WIDTHS) -> int:
+    """The smallest of `widths` that holds `rows`."""
+    return next(width for width in widths if width >= rows)
 
 
 class Stop(enum.IntEnum):
@@ -70,7 +78,7 @@ STEP_STATE = np.dtype(
         ("root", _I),
         ("parity", _I),
         ("pending", _I),
-        ("absorbed", _I),
+        ("draft_length", _I),
         ("stop", _I),
         ("answered", _I),
         ("steps", _I),

@@ -18,21 +18,22 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.buffers import PASS_ROWS, WAITING_ROWS
-from dflash_core.backends.cuda.launch import NULL, Argument, Launch, Progress, Run
+from dflash_core.backends.cuda.drafters.dflash import PENDING_ROWS
+from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Progress, Run
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
     MAX_DEPTH,
     MAX_NODES,
     MAX_STOP_IDS,
     MAX_WIDTH,
+    PASS_ROWS,
     RING_SLOT,
     Stop,
     begin_turn,
     step_event,
+    width_for,
     write_knobs,
 )
-from dflash_core.backends.cuda.target_pass import WARP, width_for
 from dflash_core.decoder import step_drafts, stop_at
 from dflash_core.errors import Code, UnsupportedError, not_finite
 from dflash_core.events import StepEvent
@@ -120,15 +121,11 @@ class Steps:
         return self._graphs[kind]
 
     def drain(self) -> None:
-        """Hand all waiting features to the drafter, behind what is queued."""
+        """Bring the drafter's cache up to date, behind what is queued."""
         if self._drain is None:
-            draft_pass = self.session.draft_pass
-            assert draft_pass is not None, "features without a drafter"
-            launches = [
-                launch for row0 in range(0, WAITING_ROWS, PASS_ROWS) for launch in draft_pass.absorb(PASS_ROWS, row0)
-            ]
-            taken = Launch("features.cu", "features_taken", {}, 1, 1, [self.session.state.pointer])
-            self._drain = self.device.bind([*launches, taken])
+            drafter = self.session.dflash
+            assert drafter is not None, "features without a drafter"
+            self._drain = self.device.bind(drafter.drain_launches())
         self._drain()
 
     def clear(self) -> None:
@@ -141,25 +138,16 @@ class Steps:
         session = self.session
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
-            *(self._draft() if kind.drafts else ()),
+            *(session.dflash.propose_launches(session.head) if kind.drafts and session.dflash else ()),
             Launch("tree.cu", "tree_build", {}, 1, WARP, [session.state.pointer, session.stamps]),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
             self._accept(kind),
             *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
         ]
 
-    def _draft(self) -> list[Launch]:
-        session = self.session
-        assert session.draft_pass is not None, "no drafter"
-        return [
-            *session.draft_pass.absorb(session.device_block),
-            *session.draft_launches(),
-            *session.head.candidate_launches(session.device_block - 1),
-        ]
-
     def _verify(self, kind: StepKind, place: int, width: int) -> list[Launch]:
         session, node0 = self.session, PASS_ROWS * place
-        head, acts = session.head, session.buffers.acts
+        head, acts = session.head, session.memory.buffers.acts
         forward = session.pass_launches(width, node0)
         if not kind.sampled:
             return [*forward, *head.draw_launches(acts, width, node0)]
@@ -284,7 +272,7 @@ class CudaDecoder:
     def _begin(self) -> None:
         session = self.session
         with session.device.stream():
-            session.settle()
+            session.update_drafter()
             state = session.state.host
             begin_turn(
                 state,
@@ -348,11 +336,11 @@ class CudaDecoder:
         proposing_ms = (time.perf_counter() - began) * 1e3
         kind = self._kind(proposal)
         with self.session.device.stream():
-            if kind.nodes > self.session.buffers.capacity:
+            if kind.nodes > self.session.memory.capacity:
                 self._grow(kind.nodes)
             graph = self.steps.graph(kind)
             if self.session.device_block:
-                full = self._undrained + 1 >= WAITING_ROWS - PASS_ROWS
+                full = self._undrained + 1 >= PENDING_ROWS - PASS_ROWS
                 if self._undrained and (kind.drafts or full):
                     self.steps.drain()
                     self._undrained = 0

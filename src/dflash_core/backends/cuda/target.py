@@ -12,11 +12,12 @@ import torch
 from dflash_core import memory
 from dflash_core.backends.base import Draft, HostDraft, OpenedDraft
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.dflash import CudaDFlash
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.draft import CudaDFlash
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine
-from dflash_core.backends.cuda.model import DeviceDraft, DeviceTarget
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement

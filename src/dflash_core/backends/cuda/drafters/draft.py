@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.model import DeviceDraft
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities, checked_features

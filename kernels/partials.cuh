@@ -1,4 +1,4 @@
-// What a matmul leaves: f32 [COUNT][rows][width], a plane per slice of K. The value is the planes' sum, in order.
+// What a matmul leaves: split-K partials, f32 [COUNT][rows][width], one per part of K. The value is their sum, in order.
 
 #pragma once
 
@@ -37,35 +37,35 @@ template <int N> struct Span {
     }
 };
 
-// N neighbours of one row in all planes, HELD of them loaded early and the rest when they are added up. The column and
-// the planes' width are multiples of 4.
-template <int COUNT, int N, int HELD = 8> struct PlaneSpan {
+// N neighbours of one row in all partials, HELD of them loaded early and the rest when they are added up. The column and
+// the partials' width are multiples of 4.
+template <int COUNT, int N, int HELD = 8> struct PartialSpan {
     static constexpr int EARLY = COUNT < HELD ? COUNT : HELD;
-    Span<N> plane[EARLY];
+    Span<N> partial[EARLY];
     const float* rest;
     u64 step;
 
-    __device__ __forceinline__ void load(const float* planes, int rows, int width, int row, int column) {
-        rest = planes + (u64)row * width + column;
+    __device__ __forceinline__ void load(const float* partials, int rows, int width, int row, int column) {
+        rest = partials + (u64)row * width + column;
         step = (u64)rows * width;
-        load_next<EARLY>(plane);
+        load_next<EARLY>(partial);
     }
     __device__ __forceinline__ void zero() {
         rest = nullptr;
 #pragma unroll
-        for (int p = 0; p < EARLY; p++) plane[p].zero();
+        for (int p = 0; p < EARLY; p++) partial[p].zero();
     }
     __device__ __forceinline__ Span<N> sum() {
-        Span<N> total = plane[0];
-        add_all<EARLY, 1>(total, plane);
+        Span<N> total = partial[0];
+        add_all<EARLY, 1>(total, partial);
         if (COUNT > EARLY && rest) {
             constexpr int LATE = COUNT - EARLY;
             for (int p = 0; p < LATE / EARLY; p++) {
-                load_next<EARLY>(plane);
-                add_all<EARLY, 0>(total, plane);
+                load_next<EARLY>(partial);
+                add_all<EARLY, 0>(total, partial);
             }
-            load_next<LATE % EARLY>(plane);
-            add_all<LATE % EARLY, 0>(total, plane);
+            load_next<LATE % EARLY>(partial);
+            add_all<LATE % EARLY, 0>(total, partial);
         }
         return total;
     }
@@ -83,10 +83,10 @@ private:
 };
 
 // One value.
-template <int COUNT> __device__ __forceinline__ float planes_sum(
-    const float* planes, int rows, int width, int row, int column
+template <int COUNT> __device__ __forceinline__ float partials_sum(
+    const float* partials, int rows, int width, int row, int column
 ) {
-    const float* from = planes + (u64)row * width + column;
+    const float* from = partials + (u64)row * width + column;
     float part[COUNT];
 #pragma unroll
     for (int p = 0; p < COUNT; p++, from += (u64)rows * width) part[p] = *from;

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from dflash_core.backends.cuda.launch import WARP
 from dflash_core.errors import UnsupportedError
 
-WARP = 32
 MAX_STAGES = 3
 # Of shared memory a block takes no more than this, although a card may have it: what is left of the SM is L1, through
 # which the matmuls around it stream. With 203 KB per block an attention layer of an H200 cost 36 us more.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dflash_core.backends.cuda.launch import WARP
+from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import UnsupportedError
 
-WARP = 32
 DIM = 128  # of a key and of a value head
-PASS_ROWS = 64  # rows that the scratch of one pass holds
 PAST = 3  # inputs that the convolution looks back on
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
 BLOCK_NODES = 8  # nodes that one step of the forward substitution solves

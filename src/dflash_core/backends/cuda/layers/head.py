@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Argument, At, Launch
-from dflash_core.backends.cuda.model import DeviceTarget
+from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch
 from dflash_core.backends.cuda.plan import WARPS
-from dflash_core.backends.cuda.projection import WARP, Acts, Projection
-from dflash_core.backends.cuda.state import BEST_PART, TOP_PART
+from dflash_core.backends.cuda.projection import Acts, Projection
+from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS, TOP_PART
+from dflash_core.backends.cuda.target_model import DeviceTarget
 
-PASS_ROWS = 64
 TOP_THREADS = 256
 SAMPLE_THREADS = 512
 TOP_PARTS = 64  # parts of the vocabulary that head_top looks at side by side
@@ -28,7 +27,7 @@ class Head:
     def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Tensor | None = None) -> None:
         device = target.device.torch_device
         self._state, self.vocab = state, target.output.rows
-        self.full = Projection(target.device, [target.output], half=target.half, slices=1)
+        self.full = Projection(target.device, [target.output], half=target.half, split_k=1)
         self.stride = self.full.width
         wanted = PASS_ROWS * self.stride
         shared = None if room is None else room.view(torch.float32)

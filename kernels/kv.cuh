@@ -1,0 +1,21 @@
+// The cache of keys and values as kernels see it. A layer's keys, and its values, are KvElement
+// [kv heads][slots][KV_ROW]; whatever touches a row goes through its type's file, of which a define chooses one:
+//
+//   KvElement, KV_ROW            what a head's row of HEAD_DIM numbers is stored as
+//   kv_store(row, x)             a warp stores a head's row; lane l has elements l, l + 32, l + 64, ...
+//   kv_fetch<COUNT, THREADS>     a block starts bringing rows into a swizzled tile of halves (tiles.cuh); rows from
+//                                `live` on become zeros; there after the wait for the cp.async group and a barrier
+//
+// The host's side is backends/cuda/kv.py.
+
+#pragma once
+
+#include "kv_f16.cuh"
+
+// One layer's keys and values.
+struct KeyValues {
+    KvElement *k, *v;
+    int slots;
+
+    __device__ __forceinline__ u64 row(int kv_head, int slot) const { return (u64(kv_head) * slots + slot) * KV_ROW; }
+};

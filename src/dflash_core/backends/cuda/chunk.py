@@ -1,0 +1,69 @@
+"""What prompts are read in, a chunk of rows at a time: rows, a workspace for weights as f16, and an arena.
+
+Branches of layers and the drafter take turns in the arena: none needs what another one left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dflash_core.backends.cuda.launch import At, Device
+from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, Wanted
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
+
+PREFILL_ROWS = 2048  # rows of one chunk of a prompt
+# What may pass the range of halves is multiplied by this before it is rounded.
+HEADROOM = 1 / 16
+# What torch gives cuBLAS to work in, on cards of the data centre from Hopper on and on others.
+LIBRARY_BYTES, OLDER_LIBRARY_BYTES = 32 << 20, (8 << 20) + (128 << 10)
+
+
+class Chunk:
+    """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), `weights` a workspace for one product's weights.
+
+    `projections`: all that rows are multiplied by. `rooms`: what is carved out of the arena, one of them at a time.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        rows: int,
+        hidden: int,
+        projections: Sequence[Projection],
+        rooms: Sequence[Sequence[Wanted]],
+    ) -> None:
+        on = device.torch_device
+        self.rows = rows
+        self._library_bytes = LIBRARY_BYTES if device.card.shared_bytes > 200 << 10 else OLDER_LIBRARY_BYTES
+        self.counts = torch.zeros(2, dtype=torch.int32, device=on)
+        self.tokens = torch.zeros(rows, dtype=torch.int32, device=on)
+        self.h = torch.zeros(rows, hidden, device=on)
+        self.x = torch.zeros(rows, hidden, dtype=torch.float16, device=on)
+        self.weights = torch.zeros(_largest(projections), dtype=torch.float16, device=on)
+        self.arena = Arena(max(map(Arena.need, rooms)), on)
+        self.ops = Ops(device)
+        self.products = Products(device, self.weights, self.ops)
+
+    @property
+    def count(self) -> At:
+        """Rows of the chunk and its first position, as kernels read them."""
+        return At(self.counts, 0)
+
+    def begin(self, tokens: Sequence[int], first: int) -> None:
+        """Note the rows to come."""
+        self.counts[:] = torch.tensor([len(tokens), first], dtype=torch.int32)
+        self.tokens[: len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+
+    @property
+    def nbytes(self) -> int:
+        tensors = (self.counts, self.tokens, self.h, self.x, self.weights, self.arena.bytes)
+        return sum(tensor.nbytes for tensor in tensors) + self._library_bytes
+
+
+def _largest(projections: Sequence[Projection]) -> int:
+    """Elements of the largest matrix, or what a part of one may take."""
+    sizes = (blocks_of(m.rows) * ROWS * groups_of(m.columns) * GROUP for p in projections for m in p.matrices)
+    return min(max(sizes), WEIGHT_BYTES // 2)

@@ -1,0 +1,1 @@
+"""One file for each drafter that proposes on the card."""

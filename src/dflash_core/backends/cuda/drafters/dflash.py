@@ -1,0 +1,300 @@
+"""DFlash on a card: the drafter's cache, what waits to enter it, and its launches, over one sequence.
+
+Committed positions' captured layers are *pending* until they are keys and values of the drafter's own cache; a block
+[root, mask, ...] behind that context then becomes drafts in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.captured import CapturedLayers
+from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
+from dflash_core.backends.cuda.kv import CACHE_TYPES, DEFAULT_CACHE
+from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
+from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.head import Head
+from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
+from dflash_core.backends.cuda.layers.split_attention import SplitLaunch
+from dflash_core.backends.cuda.products import Wanted
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.repack import GROUP, groups_of
+from dflash_core.backends.cuda.state import PASS_ROWS, Stop, width_for
+
+PENDING_ROWS = 256 + PASS_ROWS  # features that may wait for the drafter
+UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
+COPY_THREADS = 256
+
+# Binds launches under a key and runs them.
+Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
+
+
+class DFlashMemory:
+    """What the drafter takes for `context` positions, beside its weights."""
+
+    def __init__(self, draft: DeviceDraft, context: int) -> None:
+        device, config, heads = draft.device.torch_device, draft.config, draft.heads
+        self.block = config.block_size
+        # The block's own rows lie behind the context.
+        slots = context + self.block
+        cache = CACHE_TYPES[DEFAULT_CACHE]
+        self.kv = cache(config.block_count, heads.kv_heads, slots, heads.head_dim, device)
+        self.splits = Splits(draft.device, heads, slots)
+        self.buffers = PassBuffers(device, config.embedding_length, *draft.projections())
+        self.pending = torch.zeros(PENDING_ROWS, draft.fc.columns, device=device)
+        self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.kv.nbytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.splits.nbytes + self.buffers.nbytes + self.pending.nbytes + self.counts.nbytes
+
+
+class DFlash:
+    """A drafter over one sequence. `captured` are the target's layers that it reads."""
+
+    def __init__(
+        self,
+        draft: DeviceDraft,
+        memory: DFlashMemory,
+        embedding: Embedding,
+        captured: CapturedLayers,
+        state: DeviceState,
+        mask_token: int,
+    ) -> None:
+        self.draft, self.memory, self.embedding, self.captured = draft, memory, embedding, captured
+        self.state, self.mask_token = state, mask_token
+        self.block = memory.block
+        self.block_rows = At(memory.counts, 0)  # live rows of the block, as kernels read them
+        self.all_rows = At(memory.counts, 1)
+
+    # ---- Launches ------------------------------------------------------------------------------------------------
+
+    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+        """Rows row0..row0 + rows of the pending features as keys and values of every layer."""
+        return list(self._update(rows, row0))
+
+    def _update(self, rows: int, row0: int) -> Iterator[Launch]:
+        draft, buffers = self.draft, self.memory.buffers
+        fc = draft.fc
+        yield Launch(
+            "draft.cu", "draft_gather", self._defines(fc, rows), (groups_of(fc.columns), rows), WARP,
+            [self.state.pointer, np.int32(row0), self.memory.pending, np.int32(fc.columns), *fc.wanted(buffers.acts)],
+        )  # fmt: skip
+        yield from fc.launches(buffers.acts, buffers.narrow, rows)
+        yield norm_launch(
+            buffers.h, draft.enc_output_norm, draft.config.rms_eps, rows, buffers.acts, draft.contexts[0].projection,
+            self.all_rows, 0, added=(fc, buffers.narrow), fresh=True, both=len(draft.contexts) > 1,
+        )  # fmt: skip
+        for part in draft.contexts:
+            yield from part.projection.launches(buffers.acts, buffers.wide, rows)
+            yield self._store(part, buffers.wide, rows, row0, split_k=part.projection.split_k)
+
+    def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Launch:
+        """Rows of a context's projection, f32 (split_k, rows, width), as keys and values behind those in the cache."""
+        draft, heads, kv = self.draft, self.draft.heads, self.memory.kv
+        k, v, slots = kv.layer(part.first)
+        return Launch(
+            "draft.cu", "draft_update", {**self._split(rows).defines, "SPLIT_K": split_k, **kv.defines},
+            (ceil_div(part.count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
+            [self.state.pointer, np.int32(row0), projected, np.int32(rows), np.int32(part.count),
+             np.int32(heads.kv_heads), draft.k_norms[part.first], draft.frequencies, np.float32(draft.config.rms_eps),
+             k, v, kv.layer_stride, slots],
+        )  # fmt: skip
+
+    def block_launches(self, head: Projection) -> list[Launch]:
+        """The block [root, mask, ...] to the activations of `head`, a row per position of the block."""
+        return list(self._block(head))
+
+    def _block(self, head: Projection) -> Iterator[Launch]:
+        draft, buffers = self.draft, self.memory.buffers
+        root = self.state.at("root")
+        yield self.embedding.launch(buffers.h, root, self.block_rows, self.block, mask_token=self.mask_token)
+        scope = Pass(self.state, buffers, self.block, 0, self.block_rows)
+        before: Added | None = None
+        for index, layer in enumerate(draft.layers):
+            yield self._norm(layer.attn_norm, layer.mixer.inputs, before)
+            yield from self._attention(index, layer)
+            yield self._norm(layer.ffn_norm, layer.ffn.inputs, (layer.mixer.out, buffers.narrow))
+            yield from layer.ffn.launches(scope)
+            before = layer.ffn.out, buffers.narrow
+        yield self._norm(draft.output_norm, head, before)
+
+    def _norm(self, weight: Tensor, wanted: Projection, added: Added | None) -> Launch:
+        buffers, eps = self.memory.buffers, self.draft.config.rms_eps
+        return norm_launch(buffers.h, weight, eps, self.block, buffers.acts, wanted, self.block_rows, 0, added=added)
+
+    def _attention(self, index: int, layer: DraftLayer) -> Iterator[Launch]:
+        draft, memory, config = self.draft, self.memory, self.draft.config
+        mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits
+        split, defines = self._split(self.block), self._defines(mixer.inputs, self.block)
+        block, kv_heads = np.int32(self.block), np.int32(heads.kv_heads)
+        cache, tasks = memory.kv.layer(index), heads.heads + 2 * heads.kv_heads
+        yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.block)
+        yield Launch(
+            "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), self.block), WARP * PREPARE_WARPS,
+            [self.state.pointer, block, buffers.wide, block, kv_heads, mixer.q_norm, mixer.k_norm,
+             draft.frequencies, np.float32(config.rms_eps), np.float32(heads.query_scale), splits.q, *cache],
+        )  # fmt: skip
+        yield Launch(
+            "draft.cu", "draft_split", defines, split.grid, split.block,
+            [self.state.pointer, block, block, np.int32(layer.window), np.int32(layer.causal), splits.q, *cache,
+             splits.out, splits.stats],
+            split.shared,
+        )  # fmt: skip
+        yield Launch(
+            "draft.cu", "draft_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), self.block),
+            COMBINE_THREADS,
+            [block, splits.out, splits.stats, np.int32(splits.order.splits), block, kv_heads,
+             *mixer.out.wanted(buffers.acts)],
+        )  # fmt: skip
+        yield from mixer.out.launches(buffers.acts, buffers.narrow, self.block)
+
+    def _split(self, rows: int) -> SplitLaunch:
+        limit = self.draft.device.card.shared_bytes
+        return SplitLaunch.of(self.draft.heads, self.memory.splits.order, min(rows, PASS_ROWS), limit)
+
+    def _defines(self, projection: Projection, rows: int) -> dict[str, object]:
+        return {**self._split(rows).defines, "SPLIT_K": projection.split_k, **self.memory.kv.defines}
+
+    def logits_launches(self, head: Head) -> list[Launch]:
+        """The block's forward and its logits."""
+        return [*self.block_launches(head.full), *head.launches(self.memory.buffers.acts, self.block)]
+
+    def propose_launches(self, head: Head) -> list[Launch]:
+        """In a step: what the last one committed enters the cache, and the block becomes ranked candidates."""
+        return [
+            *self.update_launches(self.block),
+            *self.logits_launches(head),
+            *head.candidate_launches(self.block - 1),
+        ]
+
+    def commit_launches(self, width: int) -> list[Launch]:
+        """The captured layers of an accepted path of up to `width` nodes become pending."""
+        features, pending = self.captured, self.memory.pending
+        quads = ceil_div(features.width, 4)
+        return [
+            Launch("features.cu", "keep_features", {}, (ceil_div(quads, COPY_THREADS), width), COPY_THREADS,
+                   [self.state.pointer, features.rows, pending, np.int32(features.width), np.int32(len(pending))])
+        ]  # fmt: skip
+
+    def drain_launches(self) -> list[Launch]:
+        """Everything that may be pending enters the cache, behind what is queued."""
+        rows0 = range(0, PENDING_ROWS, PASS_ROWS)
+        updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
+        return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
+
+    # ---- Driven from the host ------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Committed positions that are not in the cache."""
+        return int(self.state.host["length"] - self.state.host["draft_length"])
+
+    def update_cache(self, launch: Launcher) -> None:
+        """Bring the cache up to date with what is committed."""
+        self.state.push()
+        pending = self.pending
+        for row0 in range(0, pending, PASS_ROWS):
+            rows = width_for(min(PASS_ROWS, pending - row0), UPDATE_WIDTHS)
+            launch(("update", rows, row0), partial(self.update_launches, rows, row0))
+        self.state.host["draft_length"] = self.state.host["length"]
+
+    def observe(self, features: Tensor, launch: Launcher) -> None:
+        """Make rows (n, captured layers * hidden) the features of the next n positions, and these committed."""
+        for begin in range(0, len(features), PENDING_ROWS):
+            part = features[begin : begin + PENDING_ROWS]
+            self.memory.pending[: len(part)] = part.to(self.memory.pending.device)
+            self.state.host["length"] += len(part)
+            self.update_cache(launch)
+
+    def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
+        """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
+        self.update_cache(launch)
+        state, kv = self.state.host, self.memory.kv
+        length = int(state["length"])
+        begin = length if at is None else at
+        # The block's own rows go behind the context; with `at`, where later positions stand.
+        held = kv.save(begin, begin + self.block) if begin < length else None
+        state["root"], state["draft_window"], state["draft_depth"] = root, window, self.block - 1
+        state["stop"] = Stop.RUNNING
+        state["length"] = state["draft_length"] = begin
+        try:
+            self.state.push()
+            launch(("draft",), partial(self.logits_launches, head))
+            logits: Logits = head.draft_logits(self.block).to("cpu", copy=True).numpy()
+        finally:
+            state["length"] = state["draft_length"] = length
+            if held is not None:
+                kv.load(begin, held)
+        return logits
+
+    # ---- Prompts -------------------------------------------------------------------------------------------------
+
+    def chunk(self, chunk: Chunk, encoder: Tensor) -> DFlashChunk:
+        return DFlashChunk(self, chunk, encoder)
+
+
+def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
+    """What a chunk of `rows` rows needs of the arena."""
+    hidden, half = draft.config.embedding_length, torch.float16
+    context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
+    return ((((rows, hidden), half), ((rows, hidden), half), ((rows, context), torch.float32)),)
+
+
+def chunk_encoder(draft: DeviceDraft, rows: int) -> Tensor:
+    """Sums over captured layers, f32 (rows, hidden): they grow from layer to layer, so they lie outside the arena."""
+    return torch.zeros(rows, draft.config.embedding_length, device=draft.device.torch_device)
+
+
+class DFlashChunk:
+    """A prompt's chunk as context: fc is applied part by part as the layers that it reads come by."""
+
+    def __init__(self, drafter: DFlash, chunk: Chunk, encoder: Tensor) -> None:
+        draft, products = drafter.draft, chunk.products
+        self.state, self.layers = drafter.state, drafter.captured.layers
+        self._chunk, self._encoder = chunk, encoder
+        self._captured, self._encoded, self._context = chunk.arena.carve(*chunk_rooms(draft, chunk.rows)[0])
+        (fc,) = draft.fc.matrices
+        width = chunk.h.shape[1]
+        self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]
+        norm, eps = draft.enc_output_norm, draft.config.rms_eps
+        self._norm = chunk_norm(chunk.ops, chunk.count, encoder, norm, eps, self._encoded)
+        self._parts = [
+            (
+                [products.parts(matrix) for matrix in context.projection.matrices],
+                chunk.ops.add(drafter._store(context, self._context, chunk.rows, 0, split_k=1)),
+            )
+            for context in draft.contexts
+        ]
+
+    def capture(self, layer: int, n: int) -> None:
+        """Called after each layer, with `n` rows in chunk.h."""
+        if layer not in self.layers:
+            return
+        rows = self._captured[:n]
+        torch.mul(self._chunk.h[:n], HEADROOM, out=rows)
+        first, parts = layer == min(self.layers), self._fc[self.layers.index(layer)]
+        self._chunk.products.multiply(rows, parts, self._encoder[:n], scale=1 / HEADROOM, add=not first)
+
+    def update_cache(self, n: int) -> None:
+        """The rows' features as context of every draft layer; they are committed by now."""
+        self.state.push()
+        self._norm()
+        for matrices, store in self._parts:
+            self._chunk.products.multiply_all(self._encoded[:n], matrices, self._context[:n])
+            store()
+        self.state.host["draft_length"] = self.state.host["length"]

@@ -1,0 +1,114 @@
+"""A DFlash drafter's weights on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dflash_core.arch import kinds
+from dflash_core.backends.cuda.launch import Device
+from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequencies
+from dflash_core.backends.cuda.layers.base import Upload
+from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
+from dflash_core.backends.cuda.layers.split_attention import HeadShape
+from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.backends.cuda.repack import ROWS
+from dflash_core.backends.cuda.state import MAX_DEPTH
+from dflash_core.config import DraftConfig
+from dflash_core.errors import UnsupportedError
+
+Pairs = list[tuple[Matrix, Matrix]]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The projection that makes context keys and values of `count` draft layers from `first` on."""
+
+    first: int
+    count: int
+    projection: Projection
+
+
+class DraftLayer:
+    """One layer. `window`: positions that a row sees, 0 for all of them; `causal`: none behind its own."""
+
+    def __init__(
+        self,
+        device: Device,
+        upload: Upload,
+        index: int,
+        config: DraftConfig,
+        half: bool,
+        pair: tuple[Matrix, Matrix],
+    ) -> None:
+        prefix, spec = f"blk.{index}.", config.layers[index]
+        assert isinstance(spec.mixer, kinds.Attention), "a DFlash layer is attention"
+        assert isinstance(spec.ffn, kinds.SwiGLU), "a DFlash layer has a SwiGLU"
+        self.window, self.causal = spec.mixer.window, config.causal[index]
+        self.mixer = AttentionWeights(device, upload, prefix, half, pair)
+        self.ffn = SwiGLU(device, upload, prefix, spec.ffn, half)
+        self.attn_norm = upload.vector(prefix + "attn_norm.weight")
+        self.ffn_norm = upload.vector(prefix + spec.ffn_norm)
+
+
+class DeviceDraft:
+    """The drafter's weights. Raises UnsupportedError for a block that is longer than one pass."""
+
+    def __init__(self, device: Device, upload: Upload, config: DraftConfig, half: bool = False) -> None:
+        if config.block_size > MAX_DEPTH:
+            raise UnsupportedError(
+                f"a drafter whose block has {config.block_size} positions, expected {MAX_DEPTH} at most on a card; "
+                "use --device cpu"
+            )
+        self.device, self.config = device, config
+        self.heads = HeadShape(config.key_length, config.head_count, config.head_count_kv, config.key_length)
+        prefixes = [f"blk.{index}." for index in range(config.block_count)]
+        self.fc = Projection(device, [upload.matrix("fc.weight")], half=half)
+        self.enc_output_norm = upload.vector("enc.output_norm.weight")
+        self.output_norm = upload.vector("output_norm.weight")
+        pairs, whole = _side_by_side(
+            [(upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight")) for prefix in prefixes]
+        )
+        self.layers = [DraftLayer(device, upload, index, config, half, pair) for index, pair in enumerate(pairs)]
+        self.k_norms = torch.stack([layer.mixer.k_norm for layer in self.layers])
+        self.contexts = _contexts(device, pairs, whole, half)
+        (mixer, *_) = (layer.mixer for layer in config.layers)
+        assert isinstance(mixer, kinds.Attention), "a DFlash layer is attention"
+        self.frequencies = frequencies(mixer, device)
+
+    def projections(self) -> tuple[list[Projection], list[Projection]]:
+        """What reads rows as wide as the residual stream, and what writes such rows."""
+        inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
+        inputs += [context.projection for context in self.contexts]
+        return inputs, [*(p for layer in self.layers for p in (layer.mixer.out, layer.ffn.out)), self.fc]
+
+
+def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
+    """Keys and values of all layers in one piece of memory, where they have one type: one launch makes them all."""
+    flat = [matrix for pair in pairs for matrix in pair]
+    first, rows = flat[0], sum(matrix.rows for matrix in flat)
+    if any(matrix.type != first.type or matrix.rows % ROWS for matrix in flat):
+        return pairs, None
+    whole = Matrix(first.type, rows, first.columns, _joined([matrix.tiles for matrix in flat]))
+    parts = torch.split(whole.tiles, [len(matrix.tiles) for matrix in flat])
+    moved = iter([replace(matrix, tiles=part) for matrix, part in zip(flat, parts, strict=True)])
+    return [(next(moved), next(moved)) for _ in pairs], whole
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Parts one after the other: as they lie, where they were loaded one after the other."""
+    first = parts[0]
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    for part in parts:
+        if not storage or part.untyped_storage().data_ptr() != storage or part.data_ptr() != end:
+            return torch.cat(parts)
+        end += part.nbytes
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+
+
+def _contexts(device: Device, pairs: Pairs, whole: Matrix | None, half: bool) -> list[Context]:
+    if whole is not None:
+        return [Context(0, len(pairs), Projection(device, [whole], half=half))]
+    return [Context(index, 1, Projection(device, pair, half=half)) for index, pair in enumerate(pairs)]

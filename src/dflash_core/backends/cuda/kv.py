@@ -1,0 +1,87 @@
+"""The cache of keys and values on a card: who stores, who reads, and what a position takes.
+
+Kernels see it through kernels/kv.cuh, which a type's `define` chooses the row format of; whatever writes a row writes
+it in this format at once, a tree's own nodes included, so a node and a committed position are the same bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.launch import Argument, Launch
+
+CHUNK_BYTES = 16  # that a thread of kv_commit moves
+
+
+class KVCache:
+    """Rows of halves: k and v are f16 (layers, kv heads, slots, head size). Another type of cache is a subclass."""
+
+    define = ""
+    dtype = torch.float16
+
+    def __init__(self, layers: int, kv_heads: int, slots: int, head_dim: int, device: torch.device) -> None:
+        shape = (layers, kv_heads, slots, self.row_elements(head_dim))
+        self.head_dim = head_dim
+        self.k, self.v = (torch.zeros(shape, dtype=self.dtype, device=device) for _ in range(2))
+        both = (self.k, self.v)
+        rows = [tensor[layer, head] for tensor in both for layer in range(layers) for head in range(kv_heads)]
+        # Addresses of every [slot][row] array, for kv_commit.
+        self._streams = torch.tensor([row.data_ptr() for row in rows], dtype=torch.int64, device=device)
+
+    @staticmethod
+    def row_elements(head_dim: int) -> int:
+        """Stored elements of one head's row; their bytes are a multiple of CHUNK_BYTES."""
+        return head_dim
+
+    @property
+    def defines(self) -> dict[str, object]:
+        """What kernels are compiled for."""
+        return {self.define: 1} if self.define else {}
+
+    @property
+    def slots(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+    def layer(self, place: int) -> tuple[Tensor, Tensor, np.int32]:
+        """One layer's cache as kernels take it."""
+        return self.k[place], self.v[place], np.int32(self.slots)
+
+    @property
+    def layer_stride(self) -> np.uint64:
+        """Elements from one layer's keys to the next one's."""
+        return np.uint64(self.k[0].numel())
+
+    def floats(self, place: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer's first `end` slots as halves, (kv heads, end, head size)."""
+        return self.k[place, :, :end], self.v[place, :, :end]
+
+    def commit(self, state: DeviceState, stamps: Tensor) -> Launch:
+        """Move the rows of the accepted path to directly behind the committed ones, as they are stored."""
+        chunks = self.k.shape[3] * self.k.element_size() // CHUNK_BYTES
+        args: list[Argument] = [state.pointer, self._streams, np.int32(chunks), stamps]
+        return Launch("accept.cu", "kv_commit", {}, len(self._streams), chunks, args)
+
+    def plant(self, begin: int, end: int) -> None:
+        """Fill slots begin..end with rows of no meaning, for measuring."""
+        for tensor in (self.k, self.v):
+            tensor[:, :, begin:end].normal_()
+
+    def save(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """A copy of slots begin..end of all layers."""
+        return self.k[:, :, begin:end].clone(), self.v[:, :, begin:end].clone()
+
+    def load(self, begin: int, saved: tuple[Tensor, Tensor]) -> None:
+        """Put a copy back."""
+        for tensor, rows in zip((self.k, self.v), saved):
+            tensor[:, :, begin : begin + rows.shape[2]] = rows
+
+
+CACHE_TYPES: dict[str, type[KVCache]] = {"f16": KVCache}
+DEFAULT_CACHE = "f16"

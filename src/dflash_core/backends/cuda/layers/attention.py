@@ -1,0 +1,236 @@
+"""Attention on a card: weights, the cache of keys and values, launches for a pass and for a chunk of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from dflash_core.arch import kinds
+from dflash_core.backends.cuda.chunk import Chunk
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.kv import CACHE_TYPES, KVCache
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div
+from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
+from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.products import Wanted
+from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.backends.cuda.repack import GROUP
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
+from dflash_core.errors import UnsupportedError
+from dflash_core.models.norm import Rotary
+
+PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
+COMBINE_THREADS = 4 * WARP  # of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
+# Not cuDNN's attention: it plans a prompt's length from the start, for some 50 ms, whenever it is another one.
+LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+class AttentionWeights:
+    """A layer of the target or of the drafter: query, key and value in one projection.
+
+    `pair`: matrices of keys and values, where they have been read before.
+    """
+
+    def __init__(
+        self, device: Device, upload: Upload, prefix: str, half: bool, pair: tuple[Matrix, Matrix] | None = None
+    ) -> None:
+        key_value = pair or (upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight"))
+        self.inputs = Projection(device, [upload.matrix(prefix + "attn_q.weight"), *key_value], half=half)
+        self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], half=half)
+        self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
+        self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
+
+
+class Splits:
+    """Partial results of split attention for the widest pass."""
+
+    def __init__(self, device: Device, heads: HeadShape, slots: int) -> None:
+        card, on = device.card, device.torch_device
+        self.order = SplitOrder.of(heads, slots, card.multiprocessors, card.shared_bytes)
+        rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
+        self.out = torch.zeros(self.order.splits * rows * heads.head_dim, device=on)
+        self.stats = torch.zeros(self.order.splits * rows * 2, device=on)
+        self.q = torch.zeros(rows * heads.head_dim, dtype=torch.float16, device=on)
+
+    @property
+    def nbytes(self) -> int:
+        return self.out.nbytes + self.stats.nbytes + self.q.nbytes
+
+
+def frequencies(spec: kinds.Attention, device: Device) -> Tensor:
+    """Of the rotary embedding, as the reference rounds them."""
+    return Rotary(spec.rotary, spec.rope_base, torch.float32).frequencies.to(device.torch_device)
+
+
+class AttentionLayers:
+    """Implements `base.MixerLayers`. Raises UnsupportedError for heads that the kernels are not written for."""
+
+    chunked = True
+
+    def __init__(self, device: Device, spec: kinds.Attention, half: bool, cache_type: str) -> None:
+        if spec.window:
+            raise UnsupportedError(
+                f"a target whose layers see only the last {spec.window:,} positions, expected layers that see all; "
+                "use --device cpu"
+            )
+        self.device, self.spec, self.half, self.cache_type = device, spec, half, CACHE_TYPES[cache_type]
+        self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
+        self.frequencies = frequencies(spec, device)
+        self.weights: list[AttentionWeights] = []
+
+    def load(self, upload: Upload, prefix: str) -> None:
+        self.weights.append(AttentionWeights(self.device, upload, prefix, self.half))
+
+    def projections(self, place: int) -> tuple[Projection, Projection]:
+        return self.weights[place].inputs, self.weights[place].out
+
+    def memory(self, context: int, capacity: int) -> AttentionMemory:
+        return AttentionMemory(self, context)
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+        heads = self.heads
+        columns = self.spec.query_rows + 2 * heads.kv_heads * heads.head_dim
+        projected = ((rows, columns), torch.float32)
+        queries = ((heads.kv_heads, rows * heads.group, heads.head_dim), torch.float16)
+        return ((projected, queries),)
+
+    def check(self) -> None:
+        """Smaller tiles are taken where shared memory is short."""
+
+
+class AttentionMemory:
+    """Implements `base.MixerMemory`: keys and values are only cut, so a checkpoint keeps nothing."""
+
+    component, detail = "target KV", ""
+
+    def __init__(self, layers: AttentionLayers, context: int) -> None:
+        self.layers, heads = layers, layers.heads
+        # A tree's nodes lie behind the committed positions.
+        slots, on = context + MAX_NODES, layers.device.torch_device
+        self.kv: KVCache = layers.cache_type(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on)
+        self.splits = Splits(layers.device, heads, slots)
+
+    @property
+    def nbytes(self) -> int:
+        return self.kv.nbytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.splits.nbytes
+
+    def layer(self, place: int) -> AttentionBranch:
+        return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)
+
+    def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
+        return [self.kv.commit(state, stamps)]
+
+    def flush(self, state: DeviceState) -> list[Launch]:
+        return []
+
+    def checkpoint(self) -> Kept:
+        return ()
+
+    def restore(self, kept: Kept | None) -> None:
+        """Rows behind the committed length are never read."""
+
+    def keep(self) -> None:
+        """A chunk only writes behind the committed length."""
+
+    def undo(self) -> None:
+        """See `keep`."""
+
+    def grown(self, capacity: int) -> AttentionMemory:
+        return self  # there is room for the largest tree
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBranch:
+    """Implements `base.Branch` for one layer of a sequence."""
+
+    layers: AttentionLayers
+    weights: AttentionWeights
+    kv: KVCache
+    splits: Splits
+    place: int
+
+    @property
+    def inputs(self) -> Projection:
+        return self.weights.inputs
+
+    @property
+    def out(self) -> Projection:
+        return self.weights.out
+
+    @property
+    def _defines(self) -> dict[str, object]:
+        return {**({} if self.layers.spec.gated else {"UNGATED": 1}), **self.kv.defines}
+
+    def launches(self, scope: Pass) -> Iterator[Launch]:
+        weights, splits, heads, buffers = self.weights, self.splits, self.layers.heads, scope.buffers
+        split = SplitLaunch.of(heads, splits.order, scope.rows, self.layers.device.card.shared_bytes)
+        rows, node0, kv_heads = np.int32(scope.rows), np.int32(scope.node0), np.int32(heads.kv_heads)
+        defines = {**split.defines, "SPLIT_K": self.inputs.split_k, **self._defines}
+        cache, eps = self.kv.layer(self.place), np.float32(self.layers.spec.eps)
+        tasks = heads.heads + 2 * heads.kv_heads
+        yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
+        yield Launch(
+            "attention.cu", "attn_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), scope.rows), WARP * PREPARE_WARPS,
+            [scope.state.pointer, node0, buffers.wide, rows, kv_heads, weights.q_norm, weights.k_norm,
+             self.layers.frequencies, eps, np.float32(heads.query_scale), splits.q, *cache],
+            per_sm=2,
+        )  # fmt: skip
+        yield Launch(
+            "attention.cu", "attn_split", defines, split.grid, split.block,
+            [scope.state.pointer, node0, rows, splits.q, *cache, splits.out, splits.stats],
+            split.shared,
+        )  # fmt: skip
+        yield Launch(
+            "attention.cu", "attn_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows),
+            COMBINE_THREADS,
+            [scope.state.pointer, node0, splits.out, splits.stats, np.int32(splits.order.splits), buffers.wide, rows,
+             kv_heads, *self.out.wanted(buffers.acts)],
+        )  # fmt: skip
+        yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
+
+    def chunk(self, chunk: Chunk) -> ChunkRun:
+        spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
+        projected, queries = chunk.arena.carve(*self.layers.chunk_rooms(chunk.rows)[0])
+        inputs = [products.parts(matrix) for matrix in self.inputs.matrices]
+        (output,) = self.out.matrices
+        out = products.parts(output)
+        defines = {"HEAD_DIM": heads.head_dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
+        args: list[Argument] = [
+            chunk.count, projected, np.int32(chunk.rows), np.int32(heads.kv_heads), self.weights.q_norm,
+            self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
+            *kv.layer(place),
+        ]  # fmt: skip
+        grid = (ceil_div(heads.heads + 2 * heads.kv_heads, PREPARE_WARPS), chunk.rows)
+        prepare = chunk.ops.add(
+            Launch("attention_rows.cu", "attn_rows", {**defines, **self._defines}, grid, WARP * PREPARE_WARPS, args)
+        )
+
+        def run(n: int, length: int) -> None:
+            products.multiply_all(chunk.x[:n], inputs, projected[:n])
+            prepare()
+            q = queries.view(heads.kv_heads, chunk.rows, heads.group, heads.head_dim)[:, :n].transpose(1, 2)
+            k, v = (t[:, None].expand(-1, heads.group, -1, -1) for t in kv.floats(place, length + n))
+            with sdpa_kernel(LIBRARY):
+                mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
+            # The queries are done with; rows of all heads side by side take their place.
+            rows = queries.view(-1)[: mixed.numel()].view(n, heads.kv_heads, heads.group, heads.head_dim)
+            if spec.gated:
+                gate = projected[:n, : spec.query_rows].view(n, heads.heads, 2, heads.head_dim)[:, :, 1]
+                gate = gate.sigmoid_().view(n, heads.kv_heads, heads.group, heads.head_dim).permute(1, 2, 0, 3)
+                torch.mul(mixed, gate, out=rows.permute(1, 2, 0, 3))
+            else:
+                rows.permute(1, 2, 0, 3).copy_(mixed)
+            products.multiply(rows.view(n, -1), out, chunk.h[:n], add=True)
+
+        return run

@@ -1,0 +1,178 @@
+"""What all kinds of layers share on a card: the protocols that they fulfil, and the scratch memory of passes.
+
+A layer is two branches, h += mixer(norm h) and h += ffn(norm h). A branch begins with the activations that a norm has
+made and ends with split-K partials that the next norm adds to the residual stream; in a prompt's chunk it begins with
+normed rows and adds to the rows' residual itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
+from dflash_core.backends.cuda.acts import ROWS as ACT_ROWS
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.launch import At, Device, Launch
+from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
+from dflash_core.backends.cuda.repack import groups_of
+from dflash_core.backends.cuda.state import PASS_ROWS
+
+if TYPE_CHECKING:
+    from dflash_core.backends.cuda.chunk import Chunk
+    from dflash_core.backends.cuda.products import Wanted
+
+# Called with the rows of a chunk and the positions before them.
+ChunkRun = Callable[[int, int], None]
+# What a checkpoint keeps of one kind's layers, in the host's memory.
+Kept = tuple[Tensor, ...]
+
+
+class Upload(Protocol):
+    """Tensors of a weight file, brought to the device."""
+
+    def matrix(self, name: str) -> Matrix:
+        """As super-tiles. Raises UnsupportedError for a type without a kernel."""
+
+    def vector(self, name: str) -> Tensor:
+        """As f32, in torch order."""
+
+    def raw(self, name: str) -> tuple[str, Tensor]:
+        """Type and blocks as they lie in the file, (rows, bytes per row)."""
+
+
+class PassBuffers:
+    """Scratch of passes of up to PASS_ROWS rows; nothing in it means anything from one pass to the next.
+
+    h: the residual stream (rows, hidden). acts: activations of whatever is multiplied next. wide, narrow: split-K
+    partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it.
+    """
+
+    def __init__(
+        self, device: torch.device, hidden: int, inputs: Sequence[Projection], outputs: Sequence[Projection]
+    ) -> None:
+        self.h = torch.zeros(PASS_ROWS, hidden, device=device)
+        self.acts = acts_for(max(p.columns for p in (*inputs, *outputs)), device)
+        self.wide = _partials_for(inputs, device)
+        self.narrow = _partials_for(outputs, device)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (self.h, self.acts.q8, self.acts.f16, self.wide, self.narrow))
+
+
+def acts_for(columns: int, device: torch.device) -> Acts:
+    """Activations of PASS_ROWS rows of up to `columns` k; zeros, so that padding rows are numbers."""
+    blocks = groups_of(columns) * (ACT_ROWS // 8)
+    return Acts(*(torch.zeros(blocks * size, dtype=torch.uint8, device=device) for size in (Q8_BLOCK, F16_BLOCK)))
+
+
+def _partials_for(projections: Sequence[Projection], device: torch.device) -> Tensor:
+    """Room for the output of the largest of `projections`."""
+    return torch.zeros(max(p.split_k * p.width for p in projections) * PASS_ROWS, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The rows of one pass: nodes node0.. of the tree in `state`, `count` of which are live."""
+
+    state: DeviceState
+    buffers: PassBuffers
+    rows: int
+    node0: int
+    count: At
+
+
+class Branch(Protocol):
+    """One half of a layer, bound to what it works on."""
+
+    @property
+    def inputs(self) -> Projection:
+        """What reads the norm's activations."""
+
+    @property
+    def out(self) -> Projection:
+        """What is added to the residual stream."""
+
+    def launches(self, scope: Pass) -> Iterator[Launch]:
+        """From the activations of `inputs` to the partials of `out`, in buffers.narrow."""
+
+    def chunk(self, chunk: Chunk) -> ChunkRun:
+        """What runs it over a chunk's rows, from chunk.x into chunk.h. Keeps nothing alive that may be replaced when
+        trees grow."""
+
+
+class MixerMemory(Protocol):
+    """What a sequence holds for all layers with one mixer spec. `component`: what its bytes count as."""
+
+    component: str
+    detail: str
+
+    @property
+    def nbytes(self) -> int:
+        """The sequence's own."""
+
+    @property
+    def scratch_bytes(self) -> int: ...
+
+    def layer(self, place: int) -> Branch:
+        """The mixer of the `place`-th of these layers."""
+
+    def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
+        """Move what was accepted to where a sequence has it."""
+
+    def flush(self, state: DeviceState) -> list[Launch]:
+        """Bring up to date what otherwise the next pass commits."""
+
+    def checkpoint(self) -> Kept:
+        """A copy of what cannot be rewound."""
+
+    def restore(self, kept: Kept | None) -> None:
+        """Return to a checkpoint, or to the empty state."""
+
+    def keep(self) -> None:
+        """Note what a prompt's chunk changes; no pass comes in between `keep` and `undo`."""
+
+    def undo(self) -> None:
+        """Return to what was kept."""
+
+    def grown(self, capacity: int) -> MixerMemory:
+        """The same with room for trees of `capacity` nodes. What is committed stays, rows of the last pass do not."""
+
+
+class MixerLayers(Protocol):
+    """All layers of a target with one mixer spec: weights, in the order of the layers."""
+
+    chunked: bool
+    """Whether the card can read prompts in chunks through them."""
+
+    def load(self, upload: Upload, prefix: str) -> None:
+        """The next layer's weights."""
+
+    def projections(self, place: int) -> tuple[Projection, Projection]:
+        """`inputs` and `out` of a layer."""
+
+    def memory(self, context: int, capacity: int) -> MixerMemory:
+        """Of a sequence of up to `context` positions and trees of up to `capacity` nodes."""
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+        """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other."""
+
+    def check(self) -> None:
+        """Raises UnsupportedError where the card has too little shared memory for the widest pass."""
+
+
+class FeedForwardLayer(Branch, Protocol):
+    """A feed-forward branch needs no memory of a sequence: weights and launches in one."""
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]: ...
+
+
+class MakeLayers(Protocol):
+    """How the layers of a kind are made: `half`: f16 activations for every type; `cache_type`: of keys and values."""
+
+    def __call__(self, device: Device, spec: object, half: bool, cache_type: str) -> MixerLayers: ...

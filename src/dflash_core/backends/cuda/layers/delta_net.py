@@ -1,0 +1,271 @@
+"""The gated delta net on a card: weights, recurrent states, launches for a pass and for a chunk of a prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.arch import kinds
+from dflash_core.backends.cuda.chunk import Chunk
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch
+from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaLaunch, DeltaShape, ScanLaunch
+from dflash_core.backends.cuda.layers.norm import chunk_rows
+from dflash_core.backends.cuda.products import Op, Wanted
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.repack import groups_of
+from dflash_core.backends.cuda.state import PASS_ROWS
+
+
+class DeltaWeights:
+    """A linear-attention layer."""
+
+    def __init__(self, device: Device, upload: Upload, prefix: str, half: bool) -> None:
+        names = ("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta")
+        self.inputs = Projection(device, [upload.matrix(f"{prefix}{name}.weight") for name in names], half=half)
+        self.out = Projection(device, [upload.matrix(prefix + "ssm_out.weight")], half=half)
+        self.conv1d = upload.vector(prefix + "ssm_conv1d.weight")
+        self.a = upload.vector(prefix + "ssm_a")
+        self.dt = upload.vector(prefix + "ssm_dt.bias")
+        self.norm = upload.vector(prefix + "ssm_norm.weight")
+
+
+class DeltaNetLayers:
+    """Implements `base.MixerLayers`. Raises UnsupportedError for heads that the kernels are not written for."""
+
+    def __init__(self, device: Device, spec: kinds.DeltaNet, half: bool, cache_type: str) -> None:
+        self.device, self.spec, self.half = device, spec, half
+        self.shape = DeltaShape.of(spec.key_heads, spec.value_heads, spec.key_dim, spec.value_dim, spec.conv_kernel)
+        self.scan = ScanLaunch.of(self.shape, device.card.shared_bytes)
+        self.chunked = self.scan is not None
+        self.weights: list[DeltaWeights] = []
+
+    def load(self, upload: Upload, prefix: str) -> None:
+        self.weights.append(DeltaWeights(self.device, upload, prefix, self.half))
+
+    def projections(self, place: int) -> tuple[Projection, Projection]:
+        return self.weights[place].inputs, self.weights[place].out
+
+    def memory(self, context: int, capacity: int) -> DeltaMemory:
+        return DeltaMemory(self, capacity)
+
+    def check(self) -> None:
+        self.launch(PASS_ROWS)
+
+    def launch(self, rows: int) -> DeltaLaunch:
+        """How a pass of `rows` rows is laid over the card."""
+        return DeltaLaunch.of(self.shape, rows, self.device.card.shared_bytes)
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+        """First what the products write, then what the recurrence leaves where the first of them lay."""
+        shape, half, full = self.shape, torch.float16, torch.float32
+        padded = -(-rows // PASS_ROWS) * PASS_ROWS
+        values = shape.value_heads * DIM
+        first = max(4 * shape.channels, 2 * (2 * values + shape.value_heads * PASS_ROWS))  # bytes of a row
+        return (
+            (
+                ((padded, first), torch.uint8),
+                ((rows, values), half),
+                ((rows, 2 * shape.value_heads), full),
+                ((shape.key_heads, padded, DIM), half),
+                ((shape.key_heads, padded, DIM), half),
+                ((shape.value_heads, padded, DIM), half),
+                ((shape.value_heads, padded), full),
+                ((shape.value_heads, padded), full),
+            ),
+            (
+                ((shape.value_heads, padded, DIM), half),
+                ((shape.value_heads, padded, PASS_ROWS), half),
+                ((padded, values), half),
+            ),
+        )
+
+
+class DeltaMemory:
+    """Implements `base.MixerMemory`: states of all layers, and the rows of a pass that their commit needs.
+
+    `states`: those of a memory that this one follows.
+    """
+
+    component = "states"
+
+    def __init__(self, layers: DeltaNetLayers, capacity: int, states: tuple[Tensor, Tensor] | None = None) -> None:
+        count, device = len(layers.weights), layers.device.torch_device
+
+        def zeros(sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((count, *sizes), dtype=dtype, device=device)
+
+        sizes = layers.shape.layer_shapes(capacity)
+        self.layers, self.capacity = layers, capacity
+        self.detail = f"{count} {layers.spec.title} layers"
+        self.s, self.conv = states or (zeros(sizes["s"]), zeros(sizes["conv"]))
+        shapes = [(count, *sizes[name]) for name in ("inputs", "k", "u")]
+        self._rows = torch.zeros(sum(math.prod(shape) for shape in shapes), device=device)
+        parts = torch.split(self._rows, [math.prod(shape) for shape in shapes])
+        self.inputs, self.k, self.u = (part.view(shape) for part, shape in zip(parts, shapes))
+        self.decay = zeros(sizes["decay"], torch.float64)
+        scratch = {name: torch.zeros(size, device=device) for name, size in layers.shape.pass_shapes().items()}
+        self.q, self.v, self.beta, self.out = (scratch[name] for name in ("q", "v", "beta", "out"))
+
+    @property
+    def nbytes(self) -> int:
+        return self.s.nbytes + self.conv.nbytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        rows = (self.inputs, self.k, self.u, self.decay, self.q, self.v, self.beta, self.out)
+        return sum(tensor.nbytes for tensor in rows)
+
+    def layer(self, place: int) -> DeltaBranch:
+        return DeltaBranch(self, self.layers.weights[place], place)
+
+    def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
+        return []  # with the next pass
+
+    def flush(self, state: DeviceState) -> list[Launch]:
+        launch = self.layers.launch(1)
+        defines = {name: launch.defines[name] for name in ("K_HEADS", "V_HEADS", "SLICES", "BATCH")}
+        return [
+            Launch(
+                "gdn_flush.cu", "gdn_flush", defines, launch.flush_grid(len(self.s)), launch.tree_block,
+                [state.pointer, self.s, self.k, self.u, self.decay, self.conv, self.inputs, np.int32(self.capacity)],
+            )
+        ]  # fmt: skip
+
+    def checkpoint(self) -> Kept:
+        return self.s.to("cpu", copy=True), self.conv.to("cpu", copy=True)
+
+    def restore(self, kept: Kept | None) -> None:
+        for at, state in enumerate((self.s, self.conv)):
+            if kept is None:
+                state.zero_()
+            else:
+                state.copy_(kept[at])
+
+    def keep(self) -> None:
+        """Copy all states to where the last pass's rows lie. Nothing may be pending: those rows are lost."""
+        for state, kept in self._kept():
+            kept.copy_(state)
+
+    def undo(self) -> None:
+        for state, kept in self._kept():
+            state.copy_(kept)
+
+    def _kept(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # It fits: 64 rows, the least there are, of inputs and updates are no fewer numbers than the states.
+        at = 0
+        for state in (self.s, self.conv):
+            yield state, self._rows[at : at + state.numel()].view(state.shape)
+            at += state.numel()
+
+    def grown(self, capacity: int) -> DeltaMemory:
+        return DeltaMemory(self.layers, capacity, (self.s, self.conv))
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaBranch:
+    """Implements `base.Branch` for one layer of a sequence."""
+
+    memory: DeltaMemory
+    weights: DeltaWeights
+    place: int
+
+    @property
+    def inputs(self) -> Projection:
+        return self.weights.inputs
+
+    @property
+    def out(self) -> Projection:
+        return self.weights.out
+
+    def launches(self, scope: Pass) -> Iterator[Launch]:
+        memory, weights, buffers, place = self.memory, self.weights, scope.buffers, self.place
+        launch = memory.layers.launch(scope.rows)
+        partials, rows, node0 = buffers.wide, np.int32(scope.rows), np.int32(scope.node0)
+        width, capacity = np.int32(self.inputs.width), np.int32(memory.capacity)
+        _, gate_at, alpha_at, beta_at = (np.int32(offset) for offset in self.inputs.offsets)
+        defines = {**launch.defines, "SPLIT_K": self.inputs.split_k}
+        k, decay, conv = memory.k[place], memory.decay[place], memory.conv[place]
+        yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
+        yield Launch(
+            "gdn.cu", "gdn_prepare", defines, launch.prepare_grid, launch.prepare_block,
+            [scope.state.pointer, node0, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a,
+             weights.dt, conv, memory.inputs[place], memory.q, k, memory.v, memory.beta, decay, capacity],
+            per_sm=2,
+        )  # fmt: skip
+        yield Launch(
+            "gdn_tree.cu", "gdn_tree", launch.defines, launch.tree_grid, launch.tree_block,
+            [scope.state.pointer, node0, memory.s[place], k, memory.u[place], decay, memory.q, memory.v, memory.beta,
+             memory.out, capacity],
+            launch.tree_shared, per_sm=1,
+        )  # fmt: skip
+        yield Launch(
+            "gdn.cu", "gdn_out", defines, (groups_of(self.out.columns), scope.rows), WARP,
+            [memory.out, partials, rows, width, gate_at, weights.norm, np.float32(memory.layers.spec.eps),
+             *self.out.wanted(buffers.acts), scope.count, node0],
+        )  # fmt: skip
+        yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
+
+    def chunk(self, chunk: Chunk) -> ChunkRun:
+        layers, weights, products = self.memory.layers, self.weights, chunk.products
+        first, then = layers.chunk_rooms(chunk.rows)
+        mixed, z, gate_rows, q, k, v, decay, beta = chunk.arena.carve(*first)
+        w, p, out = chunk.arena.carve(*then)
+        channels = layers.shape.channels
+        qkv_rows = mixed.view(-1)[: 4 * chunk.rows * channels].view(torch.float32).view(chunk.rows, channels)
+        conv = self.memory.conv[self.place]  # not the memory: it is replaced when trees grow
+        qkv, gate, alpha, beta_matrix = self.inputs.matrices
+        (output,) = self.out.matrices
+        qkv_parts, gate_parts = products.parts(qkv), products.parts(gate)
+        rate_parts = [products.part([alpha, beta_matrix], range(alpha.rows), range(alpha.columns))]
+        rows, solve, scan = self._kernels(chunk, (qkv_rows, gate_rows, q, k, v, decay, beta, w, p, out))
+        width = layers.spec.inner
+        args: list[Argument] = [out, z, weights.norm, np.float32(layers.spec.eps)]
+        norm = chunk_rows(chunk.ops, chunk.count, chunk.rows, "rows_gated_norm", width, args)
+        out_parts = products.parts(output)
+
+        def run(n: int, length: int) -> None:
+            x = chunk.x[:n]
+            products.multiply(x, qkv_parts, qkv_rows[:n])
+            products.multiply(x, gate_parts, z[:n])
+            products.multiply(x, rate_parts, gate_rows[:n])
+            rows()
+            kept = min(n, len(conv))
+            conv[: len(conv) - kept] = conv[kept:].clone()
+            conv[len(conv) - kept :] = qkv_rows[n - kept : n]
+            solve()  # from here on qkv_rows is no more: W, P and O lie there
+            scan()
+            norm()
+            products.multiply(z[:n], out_parts, chunk.h[:n], add=True)
+
+        return run
+
+    def _kernels(self, chunk: Chunk, rooms: tuple[Tensor, ...]) -> tuple[Op, Op, Op]:
+        layers, weights = self.memory.layers, self.weights
+        launch = layers.scan
+        assert launch is not None, "chunks on a card without room for them"
+        qkv_rows, gate_rows, q, k, v, decay, beta, w, p, out = rooms
+        chunks = -(-chunk.rows // PASS_ROWS)
+        count, rows = chunk.count, np.int32(chunks * PASS_ROWS)
+        prepare = Launch(
+            "gdn_chunks.cu", "gdn_rows", launch.defines, launch.rows_grid(chunks), 256,
+            [count, qkv_rows, gate_rows, weights.conv1d, weights.a, weights.dt, self.memory.conv[self.place], q, k, v,
+             decay, beta, rows],
+        )  # fmt: skip
+        solve = Launch(
+            "gdn_chunks.cu", "gdn_solve", launch.defines, launch.solve_grid(chunks), 128,
+            [count, q, k, v, decay, beta, w, p, rows],
+            launch.solve_shared,
+        )  # fmt: skip
+        scan = Launch(
+            "gdn_chunks.cu", "gdn_scan", launch.defines, launch.scan_grid, 256,
+            [count, q, k, v, w, p, decay, self.memory.s[self.place], out, rows],
+            launch.scan_shared,
+        )  # fmt: skip
+        return chunk.ops.add(prepare), chunk.ops.add(solve), chunk.ops.add(scan)

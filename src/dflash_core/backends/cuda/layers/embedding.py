@@ -1,0 +1,30 @@
+"""The embedding on a card: rows of the matrix in the file's own blocks become rows of the residual stream."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from dflash_core.backends.cuda.launch import At, HasAddress, Launch, ceil_div
+from dflash_core.backends.cuda.layers.base import Upload
+
+EMBED_THREADS = 256
+NO_MASK = -1
+
+
+class Embedding:
+    """token_embd as it lies in the file."""
+
+    def __init__(self, upload: Upload, width: int) -> None:
+        self.type, self.blocks = upload.raw("token_embd.weight")
+        self.width = width
+
+    def launch(
+        self, h: Tensor, tokens: Tensor | HasAddress, count: At, rows: int, node0: int = 0, mask_token: int = NO_MASK
+    ) -> Launch:
+        """Rows of `h` from `tokens`; with a mask token, all rows but the first are its."""
+        return Launch(
+            "embed.cu", "embed", {"FORMAT": self.type, "WIDTH": self.width},
+            (ceil_div(self.width, EMBED_THREADS), rows), EMBED_THREADS,
+            [h, self.blocks, tokens, np.int32(mask_token), count, np.int32(node0)],
+        )  # fmt: skip

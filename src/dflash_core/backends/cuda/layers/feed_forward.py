@@ -1,0 +1,74 @@
+"""SwiGLU on a card: weights and launches; nothing of a sequence is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from dflash_core.arch import kinds
+from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
+from dflash_core.backends.cuda.launch import WARP, Device, Launch, ceil_div
+from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, Upload
+from dflash_core.backends.cuda.layers.norm import chunk_rows
+from dflash_core.backends.cuda.products import WEIGHT_BYTES, Wanted
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.repack import GROUP, groups_of
+
+SWIGLU_WARPS = 4
+
+
+class SwiGLU:
+    """Rows of gate come before rows of up."""
+
+    def __init__(self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, half: bool) -> None:
+        gate, up = upload.matrix(prefix + "ffn_gate.weight"), upload.matrix(prefix + "ffn_up.weight")
+        self.inputs = Projection(device, [gate, up], half=half)
+        self.out = Projection(device, [upload.matrix(prefix + "ffn_down.weight")], half=half)
+        self.width = spec.width
+
+    @property
+    def chunk_width(self) -> int:
+        """Columns whose three weights fit a chunk's workspace: whole groups, as even as can be."""
+        groups = groups_of(self.width)
+        most = WEIGHT_BYTES // (2 * max(self.inputs.columns, GROUP) * GROUP)
+        return min(-(-groups // -(-groups // most)) * GROUP, self.width)
+
+    def launches(self, scope: Pass) -> Iterator[Launch]:
+        buffers, rows = scope.buffers, scope.rows
+        yield from self.inputs.launches(buffers.acts, buffers.wide, rows)
+        defines = {"WIDTH": self.width, "SPLIT_K": self.inputs.split_k, "UP_AT": self.inputs.offsets[1]}
+        yield Launch(
+            "swiglu.cu", "swiglu", defines, (ceil_div(groups_of(self.width), SWIGLU_WARPS), rows), WARP * SWIGLU_WARPS,
+            [buffers.wide, np.int32(rows), np.int32(self.inputs.width), *self.out.wanted(buffers.acts), scope.count,
+             np.int32(scope.node0)],
+        )  # fmt: skip
+        yield from self.out.launches(buffers.acts, buffers.narrow, rows)
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+        half_rows = ((rows, self.chunk_width), torch.float16)
+        return ((half_rows, half_rows),)
+
+    def chunk(self, chunk: Chunk) -> ChunkRun:
+        gate_rows, up_rows = chunk.arena.carve(*self.chunk_rooms(chunk.rows)[0])
+        step = self.chunk_width
+        swiglu = chunk_rows(chunk.ops, chunk.count, chunk.rows, "rows_swiglu", step, [gate_rows, up_rows])
+        (gate, up), (down,) = self.inputs.matrices, self.out.matrices
+        every, products = range(gate.columns), chunk.products
+        cuts = [range(at, min(at + step, self.width)) for at in range(0, self.width, step)]
+        parts = [
+            (products.part([gate], cut, every), products.part([up], cut, every), products.parts(down, cut))
+            for cut in cuts
+        ]
+
+        def run(n: int, length: int) -> None:
+            x, h = chunk.x[:n], chunk.h[:n]
+            for gate_part, up_part, down_parts in parts:
+                width = len(gate_part.weights)
+                products.multiply(x, [gate_part], gate_rows[:n, :width])
+                products.multiply(x, [up_part], up_rows[:n, :width], scale=HEADROOM)
+                swiglu()
+                products.multiply(gate_rows[:n, :width], down_parts, h, scale=1 / HEADROOM, add=True)
+
+        return run

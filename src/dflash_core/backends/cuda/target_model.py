@@ -1,0 +1,80 @@
+"""A target's weights on the device: layers of the kinds that its spec names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dflash_core.arch import kinds
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.kv import DEFAULT_CACHE
+from dflash_core.backends.cuda.launch import Device
+from dflash_core.backends.cuda.layers.attention import AttentionLayers
+from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
+from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
+from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
+from dflash_core.backends.cuda.projection import Matrix, Projection
+
+# What runs each kind of layer: (device, spec, half, cache type), and (device, upload, prefix, spec, half).
+MIXERS: dict[type, Callable[[Device, Any, bool, str], MixerLayers]] = {
+    kinds.Attention: AttentionLayers,
+    kinds.DeltaNet: DeltaNetLayers,
+}
+FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, bool], FeedForwardLayer]] = {kinds.SwiGLU: SwiGLU}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One layer. Its mixer is the `place`-th of target.mixers[group]."""
+
+    attn_norm: Tensor
+    group: int
+    place: int
+    ffn_norm: Tensor
+    ffn: FeedForwardLayer
+
+
+class DeviceTarget:
+    """The target's weights. `half`: f16 activations for every type, the exact path beside the int8 one; `cache_type`:
+    how keys and values are kept, a name of kv.CACHE_TYPES."""
+
+    def __init__(
+        self,
+        device: Device,
+        upload: Upload,
+        spec: ModelSpec,
+        half: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        cache_type: str = DEFAULT_CACHE,
+    ) -> None:
+        self.device, self.spec, self.half = device, spec, half
+        self.mixers = [MIXERS[type(mixer)](device, mixer, half, cache_type) for mixer in spec.mixers]
+        groups = list(spec.mixers)
+        self.embedding = Embedding(upload, spec.embedding_length)
+        self.blk: list[Block] = []
+        for index, layer in enumerate(spec.layers):
+            prefix, group = f"blk.{index}.", groups.index(layer.mixer)
+            attn_norm, ffn_norm = upload.vector(prefix + "attn_norm.weight"), upload.vector(prefix + layer.ffn_norm)
+            self.mixers[group].load(upload, prefix)
+            ffn = FEED_FORWARDS[type(layer.ffn)](device, upload, prefix, layer.ffn, half)
+            place = spec.mixers[layer.mixer].index(index)
+            self.blk.append(Block(attn_norm, group, place, ffn_norm, ffn))
+            if progress:
+                progress(index + 1, spec.block_count)
+        self.output_norm = upload.vector("output_norm.weight")
+        self.output: Matrix = upload.matrix("token_embd.weight" if spec.tied_output else "output.weight")
+
+    def projections(self) -> tuple[list[Projection], list[Projection]]:
+        """What reads the residual stream, and what is added to it."""
+        pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
+        pairs += [(block.ffn.inputs, block.ffn.out) for block in self.blk]
+        return [inputs for inputs, _ in pairs], [out for _, out in pairs]
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the card can read prompts in chunks."""
+        return all(mixer.chunked for mixer in self.mixers)

@@ -1,0 +1,144 @@
+"""A new architecture and a new type of cache, each from one file and a line in a table: CPU, oracle, emulated card."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dflash_core import load_target, resources
+from dflash_core.arch import registry
+from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.backends.cuda import kv as cuda_kv
+from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.models import kv_cache
+from dflash_core.models.matrix import Weights
+from dflash_core.models.target import TargetModel
+from support import engines, toy_architecture, toy_cache
+from support.device_pairs import close
+from support.emulated_device import EmulatedDevice
+
+TOKENS, PARENTS = [5, 17, 40, 41, 99, 7], [-1, 0, 0, 1, 1, 4]
+IDS = [3, 141, 59, 26, 53, 58, 97, 93, 23, 84, 62]
+
+emulated = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    pytest.importorskip("transformers")
+    return toy_architecture.oracle()
+
+
+@pytest.fixture
+def file(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(registry.ARCHITECTURES, "toy", toy_architecture.ARCHITECTURE)
+    return toy_architecture.write(tmp_path / "toy.gguf", model)
+
+
+def session_on(target: Any, cache_type: str = cuda_kv.DEFAULT_CACHE) -> CudaSession:
+    device = EmulatedDevice()
+    upload = DeviceUpload(device, target.file)
+    on_device = DeviceTarget(device, upload, target.config, half=True, cache_type=cache_type)
+    upload.close()
+    return CudaSession(on_device, context=64)
+
+
+def expected(model: Any, ids: list[int]) -> np.ndarray:
+    with torch.inference_mode():
+        return np.asarray(model(torch.tensor([ids])).logits[0].float().numpy())
+
+
+def path_to(node: int) -> list[int]:
+    return [*path_to(PARENTS[node]), node] if node >= 0 else []
+
+
+def check_tree(session: Any) -> None:
+    """Every node of a tree is, bit for bit, what decoding its path one by one gives; so is what follows a commit."""
+    session.restore(None)
+    session.prefill(IDS)
+    logits = session.verify(TOKENS, PARENTS)
+    session.commit([0, 1, 4])
+    follows = session.verify([8], [-1])
+    session.restore(None)
+    session.prefill(IDS)
+    for node in path_to(5):
+        alone = session.verify([TOKENS[node]], [-1])
+        if node == 5:
+            break
+        assert np.array_equal(alone[0], logits[node])
+        session.commit([0])
+    assert np.array_equal(session.verify([8], [-1]), follows)
+
+
+def test_a_toy_architecture_on_the_cpu(model: Any, file: Path) -> None:
+    target = load_target(file, dtype=torch.float64)
+    assert np.abs(target.logits(IDS) - expected(model, IDS)).max() < 1e-5
+    session = target.session()
+    session.prefill(IDS)
+    logits = session.verify(TOKENS, PARENTS)
+    for node in range(len(TOKENS)):
+        path = [TOKENS[at] for at in path_to(node)]
+        assert np.abs(logits[node] - expected(model, [*IDS, *path])[-1]).max() < 1e-5
+    assert session.checkpoint().nbytes == 0
+
+
+@emulated
+def test_a_toy_architecture_on_a_card(model: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = load_target(file)
+    session = session_on(target)
+    close(session.prefill(IDS), expected(model, IDS)[-1])
+    check_tree(session)
+    assert set(session.nbytes) == {"target KV"}
+    kept = session.checkpoint()
+    assert kept.nbytes == 0
+    after = session.prefill([1, 2])
+    session.restore(kept)
+    assert np.array_equal(session.prefill([1, 2]), after)
+    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)  # prompts in chunks
+    session.restore(None)
+    close(session.prefill(IDS), expected(model, IDS)[-1], 5e-2)
+
+
+@emulated
+def test_a_toy_cache(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = tmp_path / "kernels"
+    shutil.copytree(resources.kernels_dir(), kernels)
+    (kernels / "kv_toy.cuh").write_text(toy_cache.KERNELS)
+    table = (kernels / "kv.cuh").read_text()
+    assert '#include "kv_f16.cuh"\n' in table
+    (kernels / "kv.cuh").write_text(table.replace('#include "kv_f16.cuh"\n', toy_cache.REGISTERED))
+    monkeypatch.setattr(resources, "kernels_dir", lambda: kernels)
+    monkeypatch.setitem(cuda_kv.CACHE_TYPES, "toy", toy_cache.ToyCudaCache)
+    monkeypatch.setitem(kv_cache.CACHE_TYPES, "toy", toy_cache.ToyCpuCache)
+
+    target = load_target(file)
+    exact = target.logits(IDS)[-1]
+    reference = CpuSession(TargetModel(Weights(target.file), target.config, cache_type="toy"))
+    rounded = reference.prefill(IDS)
+    assert 1e-3 < np.abs(rounded - exact).max() < 0.5
+    check_tree_nearly(reference)
+    session = session_on(target, "toy")
+    assert session.nbytes["target KV"] == session_on(target).nbytes["target KV"] // 2
+    close(session.prefill(IDS), rounded, 5e-2)
+    check_tree(session)
+    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
+    session.restore(None)
+    close(session.prefill(IDS), rounded, 5e-2)
+
+
+def check_tree_nearly(session: CpuSession) -> None:
+    """On the CPU a sum's order depends on the number of rows."""
+    session.restore(None)
+    session.prefill(IDS)
+    logits = session.verify(TOKENS, PARENTS)
+    session.restore(None)
+    session.prefill([*IDS, *(TOKENS[node] for node in path_to(4))][:-1])
+    assert np.abs(session.verify([TOKENS[4]], [-1])[0] - logits[4]).max() < 2e-2
