@@ -159,7 +159,7 @@ class Flow:
         await answer.add(running.text[self._taken[0] :], running.thinking[self._taken[1] :], meter)
         block.entered = block.entered or running.opened
         self.report, self.record = running.report, running.record
-        refused = running.error is not None and not meter.tokens
+        refused = running.error is not None and not running.opened
         outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
         if self.report is not None and running.error is None and self.report.stop != "cancelled":
             outcome = ""

@@ -19,7 +19,7 @@ import msgspec
 
 from abuse.report import Finding, Report
 
-PARTS = {"monkey": 0.5, "soak": 0.22, "kills": 0.2, "mutants": 0.08}  # of the minutes
+PARTS = {"monkey": 0.4, "soak": 0.2, "kills": 0.2, "mutants": 0.2}  # of the minutes
 SPARE_S = 600.0  # after its time, for the turn or file under way; then it counts as a hang
 
 

@@ -64,7 +64,7 @@ PASTES = (
     "two\nlines", "tab\there", "\x1b[31mred\x1b[0m", "emoji 👩‍👩‍👧 木 ﷽", "[@click=app.quit]x[/]", "a\r\nb\rc",
     "\x00\x07", "é" * 300,     "long " * 400, "{{ messages }}", "<|im_end|>", "`" * 40, "| a | b |\n|---|---|\n" * 5,
 )  # fmt: skip
-ANSWERS = 8  # scripted ones; the session has them
+ANSWERS = 7  # scripted ones; the session has them
 
 
 def random_actions(rng: random.Random, count: int, mark: str) -> Iterator[Action]:
@@ -100,7 +100,7 @@ def random_actions(rng: random.Random, count: int, mark: str) -> Iterator[Action
         "resize": (3, lambda: " ".join(map(str, rng.choice(SIZES)))),
         "empty": (2, str),
         "answer": (3, lambda: str(rng.randrange(ANSWERS))),
-        "fault": (1, lambda: rng.choice(("refuse", "fail", "break"))),
+        "fault": (1, lambda: rng.choice(("refuse", "early", "fail", "break"))),
         "pause": (5, lambda: f"{rng.choice((0.01, 0.06, 0.12))}"),
         "wait": (6, str),
         "quit": (1, str),

@@ -114,9 +114,9 @@ class Words:
         """Text went to the prompt."""
         self.drafted.update(WORD.findall(text))
 
-    def forget(self, app: DFlashApp) -> None:
-        """The user may have deleted some of the prompt."""
-        self.drafted &= set(WORD.findall(app.chat.prompt.text))
+    def forget(self, app: DFlashApp, before: set[str]) -> None:
+        """The user may have deleted, or torn apart, some of the words that were in the prompt `before`."""
+        self.drafted -= before - set(WORD.findall(app.chat.prompt.text))
 
     def missing(self, app: DFlashApp) -> set[str]:
         """Words of the prompt that are nowhere now. Those that were sent are looked for in the store from now on."""

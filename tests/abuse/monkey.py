@@ -115,7 +115,7 @@ class Life:
         typing = action.kind in ("type", "send", "burst", "paste")
         reaches = app.screen is app.chat and not app.chat.has_class("-tiny") and focused in (prompt, None)
         inside = prompt.cursor_location != prompt.document.end or not prompt.selection.is_empty
-        turns = app.chat.flow.running
+        turns, before = app.chat.flow.running, set(words.drafted)
         await hand.do(action)
         await hand.settle()
         if app._exception is not None:
@@ -124,14 +124,14 @@ class Life:
             return
         if typing and reaches and not (inside and action.data.count("\n")):
             words.typed(action.data)
-        replaced = inside and focused is prompt and (typing or action.kind in ("letter", "command"))
+        replaced = inside and focused in (prompt, None) and (typing or action.kind in ("letter", "command"))
         if (
             replaced
             or action.kind in ("edit", "empty")
             or EDITS & {action.data, action.data[:3]}
             or "\t" in action.data
         ):
-            words.forget(app)
+            words.forget(app, before)
         await self._until(hand, lambda: [f"{word} is nowhere" for word in sorted(words.missing(app))], LostError)
         await self._until(hand, lambda: list(agreement.disagreements(app)))
         if turns is not None and turns is not app.chat.flow.running and app.chat.flow.running is None:

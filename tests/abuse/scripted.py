@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 ANSWERS = (
     ANSWER,
-    "",
     "plain words, one line",
     "| a | b |\n|---|---|\n| 1 | [x](http://example.org/) |\n\n> quoted\n> > twice\n\n1. one\n2. two\n   - three\n",
     "```python\ndef f(x):\n\treturn '\x1b[31m' + x\n```\n\n~~~\nno end of this fence",
@@ -27,10 +26,11 @@ class Scripted(FakeSession):
     """`arm` has the next turn go wrong."""
 
     def arm(self, fault: str) -> None:
-        """refuse: the prompt does not fit; fail: an error after some steps; break: a fault of the program."""
+        """refuse: the prompt does not fit; early: an error before the first token; fail: one after some steps; break:
+        a fault of the program."""
         self.refuse = ContextError("the conversation has 9 tokens, the context 8") if fault == "refuse" else None
-        self.fail_after = 3 if fault in ("fail", "break") else None
-        self.error = DFlashError("the device is gone") if fault == "fail" else RuntimeError("broken")
+        self.fail_after = {"early": -1, "fail": 3, "break": 3}.get(fault)
+        self.error = DFlashError("the device is gone") if fault in ("fail", "early") else RuntimeError("broken")
 
     def laboratory(self) -> Laboratory:
         raise DFlashError("no experiments over a script")

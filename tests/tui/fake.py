@@ -144,6 +144,8 @@ class Turn:
         words = script.words
         began = time.monotonic()
         script.wait()
+        if script.fail_after is not None and script.fail_after < 0:
+            raise script.error
         prefill = PrefillEvent((words.id(tokens[0]),), 120, 60, 84.0, mode, REASON)
         yield self._piece(prefill, tokens[:1], 0, len(split(thought)))
         steps: list[StepEvent] = []
@@ -235,7 +237,7 @@ class FakeSession:
     gate: threading.Semaphore | None = None
     clock: float | None = 0.0186
     refuse: DFlashError | None = None
-    fail_after: int | None = None
+    fail_after: int | None = None  # steps; -1 is before the first token
     error: Exception = field(default_factory=lambda: DFlashError("the device was lost in mid-step"))
     title: str = "Qwen3.5-demo Q8_0 + DFlash-b16"
     context_length: int = 32_768

@@ -227,6 +227,30 @@ async def test_escape_leaves_an_edit(make_app: MakeApp) -> None:
         assert contents(session) == ["one", "answer one", "two", "answer two"]
 
 
+async def test_an_edit_whose_answer_never_begins_has_taken_the_place_of_the_old_version(make_app: MakeApp) -> None:
+    """The conversation holds it, so the screen does too, and it is not given back to be sent a second time."""
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "first")
+        await idle(pilot)
+        await pilot.press("alt+e")
+        session.fail_after = -1
+        await pilot.press("x", "enter")
+        await shows(pilot, "✗ the device was lost in mid-step")
+        await idle(pilot)
+        [block] = app.chat.transcript.turns
+        assert block.prompt == "firstx"
+        assert [node.content for node in app.chat.keeping.keeper.branches.path] == ["firstx", ""]
+        assert app.chat.prompt.text == ""
+        session.fail_after = None
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: len(block.answers) == 2)
+        await idle(pilot)
+        assert [one.role for one in session.conversation.messages] == ["user", "assistant"]
+
+
 async def test_an_edit_that_is_refused_leaves_everything_as_it_was(make_app: MakeApp) -> None:
     session = FakeSession()
     app = make_app(session)

@@ -333,3 +333,30 @@ def test_long_prompts_count_for_more(tmp_path: Path) -> None:
     assert (tmp_path / "prompts.jsonl").stat().st_size < 2_500_000
     history.add("y" * 5_000_000)
     assert History(tmp_path).entries[-1] == "y" * 5_000_000, "the newest stays, however long"
+
+
+async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: MakeApp, tmp_path: Path) -> None:
+    """And what was sent, before anything else happens: nothing here lets the app come to a frame in between."""
+    app = make_app(FakeSession(gate=threading.Semaphore(0)))
+
+    def written() -> dict[str, object]:
+        [path] = (tmp_path / "data" / "journal").glob("*.typed")
+        found: dict[str, object] = json.loads(path.read_bytes().split(b"\n")[0])
+        return found
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        prompt = app.chat.prompt
+        prompt.insert("half a thought")
+        assert written()["draft"] == "half a thought"
+        prompt.action_send()
+        assert (written()["draft"], written()["waiting"]) == ("", ["half a thought"])
+        prompt.insert("/set nonsense 1")
+        await wait_until(pilot, lambda: app.chat.flow.busy)
+        assert written()["draft"] == "/set nonsense 1"
+        prompt.action_send()
+        assert "/set nonsense 1" in str(written()["waiting"])
+        await wait_until(pilot, lambda: bool(prompt.text))
+        assert (written()["draft"], written()["waiting"]) == ("/set nonsense 1", [])
+        app.chat.flow.stop()
+        await idle(pilot)

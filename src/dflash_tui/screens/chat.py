@@ -97,6 +97,7 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleRow).title = self._title
         self._lay_out(self.size.width, self.size.height)
         self.prompt.completions = self.query_one(Completions)
+        self.prompt.notebook = self.keeping.keeper
         self.show_knobs()
         self.call_next(self.keeping.begin)
         self.keeping.tell_problems()
@@ -193,6 +194,7 @@ class ChatScreen(Screen[None]):
     async def send(self, event: Prompt.Submitted) -> None:
         """Enter in the prompt."""
         if slash.is_command(event.text):
+            self.keeping.keeper.waits_no_more(event.text)
             try:
                 await slash.run(event.text, self)
             except SlashError as error:
@@ -206,6 +208,7 @@ class ChatScreen(Screen[None]):
         else:
             block = await self.transcript.add_turn(slash.as_message(event.text))
             self.keeping.sent(block)
+            self.keeping.keeper.waits_no_more(event.text)
             self.past.add(event.text)
             self.keeping.tell_problems()
             if self.session is None:
@@ -216,6 +219,7 @@ class ChatScreen(Screen[None]):
 
     def _give_back(self, text: str, why: str) -> None:
         self.prompt.restore(text)
+        self.keeping.keeper.waits_no_more(text)
         self.say(why)
 
     async def _ask(self, block: TurnBlock) -> None:
@@ -460,7 +464,6 @@ class ChatScreen(Screen[None]):
     @on(TextArea.Changed, "#prompt")
     def _typed(self, event: TextArea.Changed) -> None:
         self.query_one(Completions).show(slash.complete(event.text_area.text, self))
-        self.keeping.keeper.typed(event.text_area.text)
 
     @on(Inspector.Switched)
     def _panel_switched(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
@@ -12,6 +12,18 @@ from textual.widgets import TextArea
 
 from dflash_tui.history import History
 from dflash_tui.widgets.completions import Completions
+
+
+class Notebook(Protocol):
+    """Writes down what the user types, so that it survives the program."""
+
+    def typed(self, draft: str) -> None:
+        """The prompt has this text now."""
+        ...
+
+    def wait(self, prompt: str) -> None:
+        """This text has left the prompt, and is nowhere else yet."""
+        ...
 
 
 class Prompt(TextArea):
@@ -49,7 +61,14 @@ class Prompt(TextArea):
         )
         self.past = history
         self.completions: Completions | None = None  # those that the screen shows, where it shows some
+        self.notebook: Notebook | None = None
         self._returned = ""  # what was given back since the last Enter
+
+    def post_message(self, message: Message) -> bool:
+        """Write every change down before anything can draw it: a handler's turn may come after many frames."""
+        if isinstance(message, TextArea.Changed) and self.notebook is not None:
+            self.notebook.typed(self.text)
+        return super().post_message(message)
 
     def restore(self, text: str) -> None:
         """Give text back: behind what was given back before, in front of what has been typed since."""
@@ -108,7 +127,8 @@ class Prompt(TextArea):
     def action_send(self) -> None:
         """Hand over the text now: the next key of the same burst belongs to the next message."""
         if self.text.strip():
-            # Before the change is told, so that the stored draft stands until the screen has the message.
+            if self.notebook is not None:
+                self.notebook.wait(self.text)
             self.post_message(self.Submitted(self.text))
             self._returned = self.text = ""
 
