@@ -20,6 +20,7 @@ from dflash_core.clean import encodable
 from dflash_core.drafters.registry import is_named
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_core.user_folders import user_folder
 from dflash_tui.toml_file import TomlError, line_of, read_toml
 
 PREFIX = "DFLASH_TUI_"
@@ -82,9 +83,7 @@ class _Entry:
 
 def config_folder() -> Path:
     """Where the user's settings, themes and presets are."""
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("dflash-tui", appauthor=False))
+    return user_folder("config")
 
 
 def user_file() -> Path:

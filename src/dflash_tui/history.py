@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_core.clean import encodable
+from dflash_core.user_folders import user_folder
 
 KEEP = 1000
 KEEP_CHARACTERS = 1_000_000  # of pasted files, far fewer prompts are kept
@@ -15,9 +16,7 @@ KEEP_CHARACTERS = 1_000_000  # of pasted files, far fewer prompts are kept
 
 def data_folder() -> Path:
     """Where prompts and conversations are kept unless the app is told otherwise."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("dflash-tui", appauthor=False))
+    return user_folder("data")
 
 
 class History:

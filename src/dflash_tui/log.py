@@ -10,6 +10,7 @@ from pathlib import Path
 from dflash_core.clean import lines
 from dflash_core.errors import InputError
 from dflash_core.files import check_regular
+from dflash_core.user_folders import user_folder
 
 FILE_NAME = "dflash-tui.log"
 SIZE, KEPT = 1_000_000, 3  # bytes of one file, older files that are kept
@@ -28,9 +29,7 @@ _FORMAT = _Format("%(asctime)s %(process)d %(levelname)s %(message)s")
 
 def log_file() -> Path:
     """Where the log is."""
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("dflash-tui", appauthor=False)) / FILE_NAME
+    return user_folder("state") / FILE_NAME
 
 
 def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str:

@@ -77,6 +77,10 @@ def test_optional_packages(package: str, users: set[str]) -> None:
     assert package not in project()[""]
 
 
+def test_one_module_says_where_files_are_kept() -> None:
+    assert {name for name, them in imports().items() if "platformdirs" in others(them)} == {"dflash_core.user_folders"}
+
+
 def test_the_tests_have_every_extra() -> None:
     assert {"matplotlib"} == set(project()["plots"])
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

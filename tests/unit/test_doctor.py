@@ -13,6 +13,7 @@ import pytest
 from dflash_core import nvrtc
 from dflash_core.errors import UnsupportedError
 from dflash_core.memory import HostMemory
+from dflash_core.user_folders import KINDS, user_folder
 from dflash_tui import cli
 from dflash_tui.commands import doctor, machine
 from dflash_tui.commands.doctor import Finding, examine, report, worst
@@ -254,13 +255,17 @@ def test_windows_drives() -> None:
 
 
 def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.platformdirs, "user_cache_path", lambda _app: tmp_path / "new" / "cache")
-    monkeypatch.setattr(machine.platformdirs, "user_config_path", lambda _app: tmp_path / "file" / "config")
+    """All that anything is written into: kernels, settings, conversations and the log."""
+    assert len(KINDS) == 4
+    for kind in KINDS:
+        there = "file" if kind in ("config", "data") else "new"
+        monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(tmp_path / there / kind))
     (tmp_path / "file").touch()
-    cache, config = machine.folders()
-    assert cache.error == ""
-    assert not cache.path.exists()
-    assert "Not a directory" in config.error
+    found = {folder.name: folder for folder in machine.folders()}
+    assert all(found[kind].path == user_folder(kind) for kind in KINDS)
+    assert [kind for kind, folder in found.items() if not folder.error] == ["cache", "state"]
+    assert not found["cache"].path.exists()
+    assert "Not a directory" in found["data"].error
 
 
 def test_the_probe_kernel_compiles_for_every_architecture() -> None:

@@ -10,6 +10,7 @@ from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
+from dflash_core.formats.quants import FLOATS
 from dflash_core.formats.weights import listed
 
 
@@ -129,7 +130,7 @@ def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     """What most files are not like."""
     found = []
     narrow = {i.type for i in gguf.tensors.values() if i.name.endswith(("ssm_alpha.weight", "ssm_beta.weight"))}
-    if narrow & {"F16", "BF16", "F32"} and len(matrix_types(gguf)) > 1:
+    if narrow & {*FLOATS} and len(matrix_types(gguf)) > 1:
         found.append(f"ssm_alpha and ssm_beta are not quantised ({', '.join(sorted(narrow))})")
     if gguf.metadata.get("qwen35.attention.recurrent_layers") is not None:
         chosen = [str(index) for index in _full_layers(spec)]

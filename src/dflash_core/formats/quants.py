@@ -54,6 +54,7 @@ UNSUPPORTED: dict[int, str] = {
 
 BY_NAME: dict[str, BlockType] = {kind.name: kind for kind in SUPPORTED.values()}
 SUPPORTED_NAMES = " ".join(BY_NAME)
+FLOATS = ("F32", "F16", "BF16")
 
 
 def to_float32(rows: Bytes, name: str) -> Float32:

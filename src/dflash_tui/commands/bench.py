@@ -206,15 +206,14 @@ def _lengths(text: str) -> tuple[float, ...]:
 
 
 def _synthetic(job: Job, notes: Notes) -> dict[str, Any]:
-    import platformdirs
-
     from dflash_core.backends.cuda.target import open_device
     from dflash_core.bench.synthetic import synthetic_pair
+    from dflash_core.user_folders import user_folder
 
     if job.synthetic != "27b":
         raise DFlashError(f"--synthetic {job.synthetic}: expected 27b")
     open_device(0)  # raises where there is none, before gigabytes are written
-    folder = job.folder or platformdirs.user_cache_path("dflash-tui") / "synthetic"
+    folder = job.folder or user_folder("cache") / "synthetic"
     pair = synthetic_pair(folder, progress=notes.progress)
     notes.line(f"synthetic files: {folder}")
     return {"target": pair.target, "draft": pair.draft}

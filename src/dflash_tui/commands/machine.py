@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from dflash_core.memory import HostMemory, host_memory
+from dflash_core.user_folders import KINDS, user_folder
 from dflash_tui.session import LoadRequest
 
 Facts = Mapping[str, Any]
 PROBE = "dflash_tui.commands.probe"
 PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels")
 PROBE_LIMIT_S = 300
-APP = "dflash-tui"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,7 @@ def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
 
 def folders() -> tuple[Folder, ...]:
     """The app's folders, each tried out without being made."""
-    paths = {"cache": platformdirs.user_cache_path(APP), "config": platformdirs.user_config_path(APP)}
-    return tuple(Folder(name, path, _cannot_write(path)) for name, path in paths.items())
+    return tuple(Folder(kind, path, _cannot_write(path)) for kind in KINDS for path in [user_folder(kind)])
 
 
 def _cannot_write(folder: Path) -> str:

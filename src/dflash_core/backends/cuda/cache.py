@@ -13,17 +13,15 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-import platformdirs
-
 from dflash_core import kernel_source, nvrtc, resources
+from dflash_core.user_folders import user_folder
 
-APP = "dflash-tui"
 FORMAT = 1
 
 
 def default_folder() -> Path:
     """Where compiled kernels live for this user."""
-    return platformdirs.user_cache_path(APP) / "kernels"
+    return user_folder("cache") / "kernels"
 
 
 class CubinCache:

@@ -14,12 +14,11 @@ from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
 from dflash_core.errors import UnsupportedError
-from dflash_core.formats.quants import BY_NAME
+from dflash_core.formats.quants import BY_NAME, FLOATS
 from dflash_core.formats.weights import WeightFile
 
 STAGE_BYTES = 32 << 20
 ALIGNMENT = 256  # what vector loads and a library's products like
-FLOATS = ("F32", "F16", "BF16")
 
 
 def held_type(kind: str, requantise: str = "") -> str:

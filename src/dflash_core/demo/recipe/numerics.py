@@ -31,7 +31,7 @@ from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.config import target_config
 from dflash_core.demo.pair import demo_target_path
 from dflash_core.formats.gguf import open_gguf
-from dflash_core.formats.quants import BY_NAME
+from dflash_core.formats.quants import BY_NAME, FLOATS
 from dflash_core.formats.weights import WeightFile
 from dflash_core.loading import load_target
 from dflash_core.models.matrix import Matrix, Weights
@@ -40,7 +40,6 @@ from dflash_core.progress import silent
 
 from .bench_prompts import held_questions
 
-FLOATS = ("F32", "F16", "BF16")
 Rounding = Callable[[Tensor, int], Tensor]
 Float32 = npt.NDArray[np.float32]
 
