@@ -120,7 +120,7 @@ def test_numbers_that_are_not_finite_draw_nothing(engine: Engine, rng: np.random
 def test_a_stopped_turn_draws_nothing(engine: Engine, rng: np.random.Generator) -> None:
     st = fresh_state()
     put_tree(st, random_tree(rng, 100))
-    st["stop"] = state.Stop.CANCELLED
+    st["stop"] = state.StopCode.CANCELLED
     device, rows = engine.array(st), engine.array(np.zeros((1, 100), np.float32))
     arguments = [device, rows, np.int32(100), np.int32(100), np.int32(0)]
     engine.kernel("sample.cu", "sample", {"THREADS": THREADS})(1, THREADS, arguments)

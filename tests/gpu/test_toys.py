@@ -18,6 +18,7 @@ from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.errors import UnsupportedError
 from dflash_core.models import kv_cache
 from dflash_core.models.matrix import Weights
 from dflash_core.models.target import TargetModel
@@ -88,6 +89,17 @@ def test_a_toy_architecture_on_the_cpu(model: Any, file: Path) -> None:
         path = [TOKENS[at] for at in path_to(node)]
         assert np.abs(logits[node] - expected(model, [*IDS, *path])[-1]).max() < 1e-5
     assert session.checkpoint().nbytes == 0
+
+
+def test_a_toy_architecture_with_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference runs it, a tree's branches included; a card says that it does not."""
+    pytest.importorskip("transformers")
+    monkeypatch.setitem(registry.ARCHITECTURES, "toy", toy_architecture.ARCHITECTURE)
+    model = toy_architecture.oracle(window=5)
+    test_a_toy_architecture_on_the_cpu(model, toy_architecture.write(tmp_path / "toy.gguf", model))
+    target = load_target(tmp_path / "toy.gguf")
+    with pytest.raises(UnsupportedError, match=r"^a target whose layers see only the last 5 positions, expected "):
+        session_on(target)
 
 
 @emulated

@@ -10,7 +10,7 @@ import pytest
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, Stop
+from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
 from dflash_core.tree import Candidates, Tree
 from support.engines import At, Engine
 from support.step_state import fresh_state, put_tree, random_candidates, random_tree
@@ -127,17 +127,17 @@ def random_draws(rng: np.random.Generator, tree: Tree) -> np.ndarray:
 
 def until_stop(
     tokens: list[int], answered: int, prompt: int, stop_ids: set[int], max_tokens: int, context: int
-) -> tuple[list[int], Stop]:
+) -> tuple[list[int], StopCode]:
     """Decoder._until_stop in words of its own."""
     for i, token in enumerate(tokens):
         count = answered + i + 1
         if token in stop_ids:
-            return tokens[: i + 1], Stop.STOP_TOKEN
+            return tokens[: i + 1], StopCode.STOP_TOKEN
         if count >= max_tokens:
-            return tokens[: i + 1], Stop.MAX_TOKENS
+            return tokens[: i + 1], StopCode.MAX_TOKENS
         if prompt + count >= context:
-            return tokens[: i + 1], Stop.CONTEXT_FULL
-    return tokens, Stop.RUNNING
+            return tokens[: i + 1], StopCode.CONTEXT_FULL
+    return tokens, StopCode.RUNNING
 
 
 def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.random.Generator) -> None:
@@ -154,8 +154,8 @@ def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.rando
         context = prompt + answered + int(rng.integers(1, 12)) if rng.random() < 0.3 else 1 << 20
         cancelled = bool(rng.random() < 0.2)
         kept, stop = until_stop(tokens, answered, prompt, stop_ids, max_tokens, context)
-        if stop is Stop.RUNNING and cancelled:
-            stop = Stop.CANCELLED
+        if stop is StopCode.RUNNING and cancelled:
+            stop = StopCode.CANCELLED
         seen.add(stop)
 
         st = fresh_state()
@@ -220,14 +220,14 @@ def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.rando
         assert (event.tokens, event.stop, event.drafted_depth) == (tuple(kept), stop.reason, max(tree.depths))
 
         # Once stopped, another replay is a no-op.
-        if stop is not Stop.RUNNING:
+        if stop is not StopCode.RUNNING:
             device.set(after)
             ring = accept.ring.numpy()
             again, _ = accept(device)
             assert again["accepted"] == 0
             assert all((again[name] == after[name]).all() for name in again.dtype.names if name != "accepted")
             assert accept.ring.numpy().tobytes() == ring.tobytes()
-    assert seen == set(Stop) - {Stop.BROKEN}
+    assert seen == set(StopCode) - {StopCode.BROKEN}
 
 
 def test_a_draw_that_is_no_token_keeps_nothing(engine: Engine, rng: np.random.Generator) -> None:
@@ -238,7 +238,7 @@ def test_a_draw_that_is_no_token_keeps_nothing(engine: Engine, rng: np.random.Ge
     st["draw"][: len(tree)] = -1
     st["draw"][0] = tree.tokens[1]
     after, slot = Accept(engine)(engine.array(st))
-    assert after["stop"] == slot["stop"] == Stop.BROKEN
+    assert after["stop"] == slot["stop"] == StopCode.BROKEN
     assert (after["length"], after["accepted"], after["root"], slot["tokens"]) == (0, 0, 5, 0)
     assert after["pending"] == 0  # the pass committed it: a second time would spoil the recurrent states
 

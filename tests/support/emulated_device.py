@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from dflash_core import resources
-from dflash_core.backends.cuda.launch import Argument, Launch, Progress, Run, Size
+from dflash_core.backends.cuda.launch import Argument, Launch, Run, Size
 from dflash_core.backends.cuda.plan import Card
+from dflash_core.progress import Progress
 from support import emulated
 from support.engines import _triple
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dflash_core.backends.cuda.launch import Launch, Progress, Run
+from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, STEP_STATE
+from dflash_core.progress import Progress
 from support.device_pairs import CONTEXT, Pair, pair_on
 from support.emulated_device import EmulatedDevice
 

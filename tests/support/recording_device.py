@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import Argument, Launch, Progress, Run
+from dflash_core.backends.cuda.launch import Argument, Launch, Run
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import MAX_SEGMENTS, Card
+from dflash_core.progress import Progress
 
 PINNED = 0x1000  # the first address of what stands for pinned memory
 SEGMENT = 24  # bytes of one matrix in the struct of a matmul, the address first

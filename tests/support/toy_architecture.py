@@ -28,9 +28,9 @@ EPS, BASE = 1e-6, 1e6
 def read(keys: Settings, head: Head) -> ModelSpec:
     head_dim = keys.integer("attention.key_length")
     heads, kv_heads = keys.integer("attention.head_count"), keys.integer("attention.head_count_kv")
-    layer = LayerSpec(
-        Attention(heads, kv_heads, head_dim, head_dim, BASE, EPS), SwiGLU(keys.integer("feed_forward_length"))
-    )
+    window = keys.integer("attention.sliding_window", low=0)
+    mixer = Attention(heads, kv_heads, head_dim, head_dim, BASE, EPS, window=window)
+    layer = LayerSpec(mixer, SwiGLU(keys.integer("feed_forward_length")))
     return ModelSpec(
         keys.text("general.name"),
         ARCHITECTURE.name,
@@ -46,8 +46,8 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 ARCHITECTURE = Architecture("toy", "a model of the tests", read, facts=lambda spec: {"name": spec.name})
 
 
-def oracle() -> Any:
-    """The same model by Hugging Face, random weights in float64."""
+def oracle(window: int = 0) -> Any:
+    """The same model by Hugging Face, random weights in float64. `window`: positions that a query sees, 0 for all."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -56,6 +56,8 @@ def oracle() -> Any:
         num_key_value_heads=SIZES["attention.head_count_kv"], head_dim=SIZES["attention.key_length"],
         rms_norm_eps=EPS, rope_parameters={"rope_type": "default", "rope_theta": BASE}, tie_word_embeddings=False,
         max_position_embeddings=SIZES["context_length"], attn_implementation="eager",
+        use_sliding_window=window > 0, sliding_window=window or None,
+        layer_types=["sliding_attention" if window else "full_attention"] * SIZES["block_count"],
     )  # fmt: skip
     torch.manual_seed(3)
     model = Qwen3ForCausalLM(config).double().eval()
@@ -80,6 +82,7 @@ def write(path: Path, model: Any) -> Path:
     writer.add_name("Toy")
     for key, value in SIZES.items():
         writer.add_uint32(f"{ARCHITECTURE.name}.{key}", value)
+    writer.add_uint32(f"{ARCHITECTURE.name}.attention.sliding_window", model.config.sliding_window or 0)
     for name, value in model.state_dict().items():
         stem = name.removesuffix(".weight")
         if stem in OUTSIDE:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.cache import CubinCache
-from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Progress, Run, Size
+from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Programs, Variant
 from dflash_core.backends.cuda.runtime import Runtime
 from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.memory import gib
+from dflash_core.progress import Progress
 
 
 class CudaDevice:

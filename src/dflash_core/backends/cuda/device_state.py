@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dflash_core.backends.cuda.launch import At
-from dflash_core.backends.cuda.state import AFTER_KNOBS, FIRST_KNOB, STEP_STATE, Stop
+from dflash_core.backends.cuda.state import AFTER_KNOBS, FIRST_KNOB, STEP_STATE, StopCode
 from dflash_core.tree import ancestors
 
 
@@ -51,7 +51,7 @@ class DeviceState:
         bits = np.zeros((n, 256), np.uint8)
         bits[:, :n] = related
         state["mask"][:n] = np.packbits(bits, axis=1, bitorder="little").view("<u8")
-        state["stop"] = Stop.RUNNING
+        state["stop"] = StopCode.RUNNING
 
     def commit(self, path: Sequence[int]) -> None:
         """What the accept kernel does for an accepted path; recurrent states follow with the next pass."""

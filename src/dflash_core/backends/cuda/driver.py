@@ -48,7 +48,7 @@ _WRONG_BINARY = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardFacts:
     """What the program needs to know of a GPU. Bytes, and a compute capability such as (9, 0)."""
 
     name: str
@@ -132,7 +132,9 @@ def find_driver() -> Any:
     return driver
 
 
-def open_card(api: Any, torch: Any, environment: Mapping[str, str] = os.environ, index: int = 0) -> tuple[Driver, Card]:
+def open_card(
+    api: Any, torch: Any, environment: Mapping[str, str] = os.environ, index: int = 0
+) -> tuple[Driver, CardFacts]:
     """Open a visible card, in the context that torch uses too.
 
     Raises DeviceError or UnsupportedError, with what to do, for a card that cannot be used.
@@ -178,7 +180,7 @@ def _check_version(driver: Driver) -> None:
         raise DeviceError(f"the NVIDIA driver is for CUDA {found}, expected {needed}.0 or later; update it, {ON_CPU}")
 
 
-def _describe(driver: Driver, device: Any) -> Card:
+def _describe(driver: Driver, device: Any) -> CardFacts:
     api = driver.api
     kind = api.CUdevice_attribute
 
@@ -204,7 +206,7 @@ def _describe(driver: Driver, device: Any) -> Card:
         raise DeviceError(
             f"{name} shows no memory at all: a vGPU limit of 0; give CUDA_DEVICE_MEMORY_LIMIT the card's size, {ON_CPU}"
         )
-    return Card(
+    return CardFacts(
         name,
         capability,
         arch,

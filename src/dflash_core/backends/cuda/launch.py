@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.plan import Card
+from dflash_core.progress import Progress
 
 Size = int | tuple[int, ...]
 Defines = Mapping[str, object]
 Run = Callable[[], None]
-Progress = Callable[[str, float], None]
 
 
 class HasAddress(Protocol):

@@ -9,12 +9,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Progress, Run, Size
+from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
 from dflash_core.backends.cuda.upload import aligned, held_type
 from dflash_core.formats.weights import WeightFile
+from dflash_core.progress import Progress
 
 
 class MetaDevice:

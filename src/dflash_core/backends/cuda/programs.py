@@ -11,7 +11,7 @@ from dflash_core.backends.cuda.cache import CubinCache
 from dflash_core.backends.cuda.runtime import Kernel, Module, Runtime
 
 # Called with how many of how many programs are ready.
-Progress = Callable[[int, int], None]
+Counted = Callable[[int, int], None]
 MOST_THREADS = 16
 
 
@@ -38,7 +38,7 @@ class Programs:
         self._modules: dict[Variant, Module] = {}
         self._kernels: dict[tuple[Variant, str], Kernel] = {}
 
-    def compile(self, variants: Iterable[Variant], progress: Progress | None = None) -> None:
+    def compile(self, variants: Iterable[Variant], progress: Counted | None = None) -> None:
         """Make all of `variants` ready. The compiler runs on all cores; a second start finds all on disk.
 
         Raises UnsupportedError for a source that does not compile, DeviceError without a compiler.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.backends.cuda.driver import Card, Driver, find_driver, open_card
+from dflash_core.backends.cuda.driver import CardFacts, Driver, find_driver, open_card
 from dflash_core.errors import Code, KernelError, UnsupportedError
 
 Size = int | tuple[int, ...]
@@ -31,7 +31,7 @@ Argument = Any
 class Runtime:
     """One card and the stream that everything runs on. Raises DeviceError where there is none."""
 
-    def __init__(self, driver: Driver, card: Card, torch: Any) -> None:
+    def __init__(self, driver: Driver, card: CardFacts, torch: Any) -> None:
         self.driver, self.card = driver, card
         self.torch_stream = torch.cuda.Stream()
         self.stream = int(self.torch_stream.cuda_stream)
@@ -138,7 +138,7 @@ class Kernel:
         shared: int = 0,
         per_sm: int = 0,
         overlap: bool = True,
-    ) -> Launch:
+    ) -> BoundLaunch:
         """A launch with its arguments fixed. `shared`: bytes of dynamic shared memory. `per_sm`: blocks that one
         multiprocessor may take, 0 for as many as fit.
 
@@ -152,7 +152,7 @@ class Kernel:
         if per_sm:
             shared = self._spread(shared, per_sm)
         self._allow(shared)
-        return Launch(self, _triple(grid), _triple(block), values, list(args), shared, overlap)
+        return BoundLaunch(self, _triple(grid), _triple(block), values, list(args), shared, overlap)
 
     def _spread(self, shared: int, per_sm: int) -> int:
         """Shared memory of which per_sm + 1 blocks are too much for a multiprocessor.
@@ -184,7 +184,7 @@ class Kernel:
             self._shared = shared
 
 
-class Launch:
+class BoundLaunch:
     """One kernel with its grid and arguments, launched by calling it. Keeps the arguments' memory alive."""
 
     def __init__(

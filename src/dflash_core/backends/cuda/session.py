@@ -15,7 +15,7 @@ from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.dflash import PENDING_ROWS, DFlash, DFlashMemory
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
-from dflash_core.backends.cuda.launch import At, Launch, Progress, Run
+from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import norm_launch
@@ -31,6 +31,7 @@ from dflash_core.drafters.dflash import capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.progress import Progress
 from dflash_core.tree import Candidates
 
 MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with unless asked otherwise

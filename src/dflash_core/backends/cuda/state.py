@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from dflash_core.decoder import step_drafts
 from dflash_core.errors import not_finite
-from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree
-from dflash_core.events import Stop as StopReason
+from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
 
@@ -31,7 +30,7 @@ def width_for(rows: int, widths: Sequence[int] = WIDTHS) -> int:
     return next(width for width in widths if width >= rows)
 
 
-class Stop(enum.IntEnum):
+class StopCode(enum.IntEnum):
     """Why a turn ended, as the accept kernel says it."""
 
     RUNNING = 0
@@ -42,16 +41,16 @@ class Stop(enum.IntEnum):
     BROKEN = 5
 
     @property
-    def reason(self) -> StopReason | None:
+    def reason(self) -> Stop | None:
         """The event's word for it; None while running, and for a broken pass, which raises instead."""
         return _REASONS.get(self)
 
 
-_REASONS: dict[Stop, StopReason] = {
-    Stop.STOP_TOKEN: "stop token",
-    Stop.MAX_TOKENS: "max tokens",
-    Stop.CONTEXT_FULL: "context full",
-    Stop.CANCELLED: "cancelled",
+_REASONS: dict[StopCode, Stop] = {
+    StopCode.STOP_TOKEN: "stop token",
+    StopCode.MAX_TOKENS: "max tokens",
+    StopCode.CONTEXT_FULL: "context full",
+    StopCode.CANCELLED: "cancelled",
 }
 
 
@@ -256,7 +255,7 @@ def step_event(
         stages=stages(slot, previous),
         mode=mode,
         reason=reason,
-        stop=Stop(int(slot["stop"])).reason,
+        stop=StopCode(int(slot["stop"])).reason,
         drafts=step_drafts(drafts),
         bonus=int(slot["wanted"]),
         knobs=knobs,

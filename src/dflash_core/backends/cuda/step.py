@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.drafters.dflash import PENDING_ROWS
-from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Progress, Run
+from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Run
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
     MAX_DEPTH,
@@ -28,7 +28,7 @@ from dflash_core.backends.cuda.state import (
     MAX_WIDTH,
     PASS_ROWS,
     RING_SLOT,
-    Stop,
+    StopCode,
     begin_turn,
     step_event,
     width_for,
@@ -36,11 +36,11 @@ from dflash_core.backends.cuda.state import (
 )
 from dflash_core.decoder import step_drafts, stop_at
 from dflash_core.errors import Code, UnsupportedError, not_finite
-from dflash_core.events import StepEvent
-from dflash_core.events import Stop as StopReason
+from dflash_core.events import StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.progress import Progress
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates
 
@@ -225,7 +225,7 @@ class CudaDecoder:
     def ahead(self) -> bool:
         return bool(self._queue)
 
-    def first(self, logits: Logits) -> tuple[int, StopReason | None]:
+    def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt."""
         length = self.session.length
         if not np.isfinite(logits.max()):
@@ -362,7 +362,7 @@ class CudaDecoder:
         slot = self.steps.ring.array[self._read % SLOTS]
         if int(slot["ready"]) != self._read + 1:
             return None
-        if int(slot["stop"]) == Stop.BROKEN:
+        if int(slot["stop"]) == StopCode.BROKEN:
             raise not_finite("target", self.session.length)
         slot = slot.copy()
         event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs)

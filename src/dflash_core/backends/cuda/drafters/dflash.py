@@ -29,7 +29,7 @@ from dflash_core.backends.cuda.layers.split_attention import SplitLaunch
 from dflash_core.backends.cuda.products import Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.state import PASS_ROWS, Stop, width_for
+from dflash_core.backends.cuda.state import PASS_ROWS, StopCode, width_for
 
 PENDING_ROWS = 256 + PASS_ROWS  # features that may wait for the drafter
 UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
@@ -230,7 +230,7 @@ class DFlash:
         # The block's own rows go behind the context; with `at`, where later positions stand.
         held = kv.save(begin, begin + self.block) if begin < length else None
         state["root"], state["draft_window"], state["draft_depth"] = root, window, self.block - 1
-        state["stop"] = Stop.RUNNING
+        state["stop"] = StopCode.RUNNING
         state["length"] = state["draft_length"] = begin
         try:
             self.state.push()

@@ -1,0 +1,102 @@
+"""Layer kinds and architectures: tensors are listed once, and only arch/ knows an architecture by name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+import dflash_core
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.projection import Matrix as TileMatrix
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.models.dflash import DFlash
+from dflash_core.models.matrix import Matrix, Weights
+from dflash_core.models.target import TargetModel
+from support.golden import draft, target
+
+CARD = Card(132, 227 << 10)
+# Pre-tokenizers have the same name; these files are about them.
+TOKENIZERS = {"text/tokenizer.py", "bench/synthetic.py", "demo/recipe/export.py"}
+
+
+class AskedWeights(Weights):
+    """Notes what is asked for."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.names: list[str] = []
+
+    def matrix(self, name: str) -> Matrix:
+        self.names.append(name)
+        return super().matrix(name)
+
+    def vector(self, name: str) -> Tensor:
+        self.names.append(name)
+        return super().vector(name)
+
+
+class AskedUpload(MetaUpload):
+    """The same for a card."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.names: list[str] = []
+
+    def matrix(self, name: str) -> TileMatrix:
+        self.names.append(name)
+        return super().matrix(name)
+
+    def vector(self, name: str) -> Tensor:
+        self.names.append(name)
+        return super().vector(name)
+
+    def raw(self, name: str) -> tuple[str, Tensor]:
+        self.names.append(name)
+        return super().raw(name)
+
+
+def agree(names: Sequence[str], listed: dict[str, tuple[int, ...]]) -> None:
+    assert len(names) == len(set(names))
+    assert set(names) == set(listed)
+
+
+def test_what_is_loaded_is_what_the_layer_kinds_list() -> None:
+    file, spec, drafter = target().file, target().config, draft()
+    weights, upload = AskedWeights(file), AskedUpload(file)
+    TargetModel(weights, spec)
+    DeviceTarget(MetaDevice(CARD), upload, spec)
+    agree(weights.names, spec.tensors())
+    agree(upload.names, spec.tensors())
+    assert {name: info.shape for name, info in file.tensors.items()} == spec.tensors()
+    weights, upload = AskedWeights(drafter.file), AskedUpload(drafter.file)
+    DFlash(weights, drafter.config)
+    DeviceDraft(MetaDevice(CARD), upload, drafter.config)
+    agree(weights.names, drafter.config.tensors())
+    agree(upload.names, drafter.config.tensors())
+
+
+def strings(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_only_arch_knows_an_architecture_by_name(name: str) -> None:
+    root = Path(dflash_core.__file__).parent
+    sources = [*root.rglob("*.py"), *(root.parent / "dflash_tui").rglob("*.py")]
+    assert len(sources) > 100
+    found = {path for path in sources if name in strings(path) and "arch" not in path.relative_to(root.parent).parts}
+    assert {str(path.relative_to(root)) for path in found} == TOKENIZERS
+
+
+def test_a_layer_keeps_positions_or_a_state() -> None:
+    mixers = [layer.mixer for layer in target().config.layers]
+    assert {(mixer.position_numbers > 0, mixer.state_numbers > 0) for mixer in mixers} == {(True, False), (False, True)}
