@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.base import Draft, Logits, Session, Target
+from dflash_core.backends.base import Logits, Session, Target
+from dflash_core.drafters.base import Draft
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.events import Event
-from dflash_core.knobs import Knobs, Limits, check_tree_width
+from dflash_core.knobs import Knobs, check_tree_width
+from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.fixed import FixedPolicy

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import KnobError
 
 Mode = Literal["ar", "chain", "tree", "auto"]
@@ -202,34 +201,6 @@ class Knobs:
     def to_dict(self) -> dict[str, Value]:
         """Plain values, in the table's order."""
         return {spec.name: getattr(self, spec.name) for spec in SPECS}
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the loaded pair can do: its drafter's capabilities, None without one, positions of context, and candidates
-    per draft position, which a card keeps few of."""
-
-    drafter: Capabilities | None
-    context_length: int
-    tree_width: int = MOST_WIDTH
-
-    def check(self, knobs: Knobs, changed: Set[str]) -> None:
-        """Refuse changes that this pair could never follow. Raises KnobError with what is allowed."""
-        if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
-            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
-        if self.drafter is not None and (idle := sorted((changed & DRAFT_KNOBS) - self.drafter.knobs)):
-            raise KnobError(
-                f"{idle[0]} changes nothing with the {self.drafter.kind} drafter; "
-                f"it follows {', '.join(sorted(self.drafter.knobs))}"
-            )
-        if "tree_width" in changed:
-            check_tree_width(knobs, self.tree_width)
-        if "max_tokens" in changed and knobs.max_tokens >= self.context_length:
-            most = f"{self.context_length - 1:,}"
-            raise KnobError(
-                f"max_tokens={knobs.max_tokens:,}: the context holds {self.context_length:,} with the prompt; "
-                f"expected 1 to {most}"
-            )
 
 
 def check_tree_width(knobs: Knobs, most: int) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dflash_core.backends.base import Draft, OpenedDraft, Target
+from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.drafters import registry
+from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import DeviceError, UnsupportedError
 from dflash_core.progress import Progress, silent
 

@@ -8,15 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, Session, StepDecoder
+from dflash_core.backends.base import (
+    MAX_CHECKPOINTS,
+    PREFILL_CHUNK,
+    Checkpoint,
+    Logits,
+    PrefillCancelled,
+    Session,
+    StepDecoder,
+)
 from dflash_core.errors import Code, ContextError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.ids import check_ids
-from dflash_core.knobs import MOST_WIDTH, Knobs, Limits
+from dflash_core.knobs import MOST_WIDTH, Knobs
+from dflash_core.limits import Limits
 from dflash_core.tree import Candidates
-
-PREFILL_CHUNK = 256
-MAX_CHECKPOINTS = 4
 
 
 class Runner:

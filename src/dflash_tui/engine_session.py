@@ -13,8 +13,9 @@ from dflash_core.conversation import Conversation, Models
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
-from dflash_core.knobs import SPEC, Knobs, Limits
+from dflash_core.knobs import SPEC, Knobs
 from dflash_core.lab.laboratory import Laboratory
+from dflash_core.limits import Limits
 from dflash_core.loading import CardOptions
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.progress import Progress

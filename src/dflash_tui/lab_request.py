@@ -9,10 +9,11 @@ from pathlib import Path
 
 from dflash_core.bench.prompts import SAMPLES, read_prompts, sample
 from dflash_core.errors import DFlashError, KnobError
-from dflash_core.knobs import Knobs, Limits
+from dflash_core.knobs import Knobs
 from dflash_core.lab.grid import Axis, Setting, joined, parse_axes
 from dflash_core.lab.sweep import Case, default_repeats
 from dflash_core.lab.versus import TREE_OR_CHAIN, parse_pair
+from dflash_core.limits import Limits
 
 OPTIONS = ("repeats", "prompts", "samples")
 SWEEP = "budget=4..63"

@@ -13,8 +13,9 @@ from dflash_core.conversation import Message
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import PartTotals, Piece, TurnReport, turn_stats
-from dflash_core.knobs import Knobs, Limits
+from dflash_core.knobs import Knobs
 from dflash_core.lab.laboratory import Laboratory
+from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord

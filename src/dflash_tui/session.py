@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from dflash_core.events import Piece, TurnReport
-from dflash_core.knobs import Knobs, Limits
+from dflash_core.knobs import Knobs
+from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord

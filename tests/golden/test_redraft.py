@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.base import Draft, Target
+from dflash_core.backends.base import Target
 from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.drafters.base import Draft
 from dflash_core.errors import ContextError
 from support.compare import generated
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import TurnReport
-from dflash_core.knobs import Knobs, Limits
+from dflash_core.knobs import Knobs
 from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.lab.sweep import Excluded, SweepResult, Trial
+from dflash_core.limits import Limits
 
 from .turns import step_of, turn_of
 

@@ -22,7 +22,8 @@ from dflash_core.events import (
     TurnReport,
     turn_stats,
 )
-from dflash_core.knobs import Knobs, Limits
+from dflash_core.knobs import Knobs
+from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.turns import Turns

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dflash_core.knobs import Knobs, Limits
+from dflash_core.knobs import Knobs
+from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.lines import Flash
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_core.errors import KnobError
-from dflash_core.knobs import SPECS, Knobs, Limits, Spec, Value
+from dflash_core.knobs import SPECS, Knobs, Spec, Value
+from dflash_core.limits import Limits
 from dflash_tui.presets import BUILT_IN, Preset, PresetError, Presets, read_preset, write_preset
 
 

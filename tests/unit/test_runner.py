@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from dflash_core.backends.base import PrefillCancelled, StepDecoder
+from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, PrefillCancelled, StepDecoder
 from dflash_core.decoder import Decoder
 from dflash_core.errors import ContextError, NumericsError
 from dflash_core.events import PrefillEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision
-from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK, Runner
+from dflash_core.runner import Runner
 from support.counting import STOP, VOCAB, CountingBackend
 
 

@@ -6,12 +6,12 @@ Implementations lie beside each other, backends/cpu and backends/cuda; nothing o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent, Stop
 from dflash_core.knobs import Knobs
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from dflash_core.arch.spec import ModelSpec
     from dflash_core.config import DraftConfig
-    from dflash_core.drafters.base import Drafter
     from dflash_core.drafters.dflash import OpenedDFlash
     from dflash_core.formats.gguf import GGUFFile
-    from dflash_core.formats.weights import WeightFile
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
 
+PREFILL_CHUNK = 256  # prompt tokens that a backend reads at once unless it says otherwise
+MAX_CHECKPOINTS = 4  # of one session
 # float32 rows: logits (n, vocab), or hidden states.
 Logits = npt.NDArray[np.float32]
 
@@ -231,65 +231,3 @@ class Target(Protocol):
 
     def step_seconds(self, rows: int) -> float | None:
         """Predicted seconds of one pass of `rows` rows; None on machines where no step is slow."""
-
-
-class Draft(Protocol):
-    """A loaded drafter, bound to its target."""
-
-    @property
-    def target(self) -> Target: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
-    @property
-    def config(self) -> DraftConfig | None:
-        """Of a drafter with a model of its own; None for one without."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """What its weights take in memory as they are held."""
-
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-
-    def logits(self, features: Logits, anchor: int) -> Logits:
-        """Draft rows 1..block-1 behind a context: (block - 1, vocab) float32.
-
-        `features` (n, layers * hidden): what `Target.hidden(ids, capabilities.captured_layers)` gives for the n tokens
-        before the anchor. Raises MismatchError for another width and for a drafter without logits, ContextError for an
-        anchor that is not in the vocabulary.
-        """
-
-
-@runtime_checkable
-class HostDraft(Protocol):
-    """A loaded drafter that proposes on the host, in lock-step with the target's steps."""
-
-    def drafter(self) -> Drafter:
-        """Its state over a new sequence."""
-
-
-class OpenedDraft(Protocol):
-    """A drafter whose header was read and found to fit `target`."""
-
-    @property
-    def target(self) -> Target: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
-    @property
-    def file(self) -> WeightFile | None:
-        """Its weights; None for a drafter without."""
-
-    @property
-    def config(self) -> DraftConfig | None: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-
-    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
-        """Read the weights, held as the target's are, in float32 unless asked otherwise. Raises OutOfMemoryError."""
-
-
-class DraftOpener(Protocol):
-    """How a kind of drafter is opened, see drafters/registry.py."""
-
-    def __call__(self, path: str | Path, target: Target, /) -> OpenedDraft:
-        """Read its header only. Raises FormatError, UnsupportedError, MismatchError."""

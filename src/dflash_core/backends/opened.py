@@ -11,15 +11,14 @@ import numpy as np
 
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.base import Draft, Logits, Session
+from dflash_core.backends.base import PREFILL_CHUNK, Logits, Session
 from dflash_core.config import mask_token, target_config
+from dflash_core.drafters.base import Draft
 from dflash_core.errors import MismatchError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.ids import check_ids
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
-
-PASS_TOKENS = 256
 
 
 class OpenedTarget(ABC):
@@ -60,8 +59,8 @@ class OpenedTarget(ABC):
         """Run a prompt chunk by chunk: outputs of captured layers, if any, and logits of each."""
         plain = check_ids(ids, self.config.vocab_size)
         session = self.session(captured=captured, context=len(plain))
-        for at in range(0, len(plain), PASS_TOKENS):
-            part = plain[at : at + PASS_TOKENS]
+        for at in range(0, len(plain), PREFILL_CHUNK):
+            part = plain[at : at + PREFILL_CHUNK]
             logits = session.verify(part, range(-1, len(part) - 1))
             yield (session.features() if captured else logits[:, :0]), logits
             session.commit(range(len(part)))

@@ -7,6 +7,7 @@ drafter of every commit and takes it back and forth together with its own checkp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +19,14 @@ from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates, candidates
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+    from dflash_core.arch.spec import ModelSpec
+    from dflash_core.config import DraftConfig
+    from dflash_core.drafters.dflash import OpenedDFlash
+    from dflash_core.formats.weights import WeightFile
+    from dflash_core.progress import Progress
 
 DraftLogits = npt.NDArray[np.float32]
 """float32 (depths, vocab): a row per position below the root."""
@@ -62,6 +70,80 @@ class DenseDrafter(Drafter, Protocol):
     def logits(self, root: int, window: int, at: int | None = None) -> DraftLogits:
         """Logits (depths, vocab) behind `root`; `window`: positions that it looks back at, 0 for all; `at` as in
         `Drafter.propose`."""
+
+
+class DraftTarget(Protocol):
+    """What a drafter is told of the target that it drafts for: `backends.base.Target` has it, and more."""
+
+    @property
+    def config(self) -> ModelSpec: ...
+    @property
+    def mask_token_id(self) -> int | None: ...
+
+    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
+        """A DFlash drafter's weights, held as this target's are. Raises OutOfMemoryError."""
+
+
+class Draft(Protocol):
+    """A loaded drafter, bound to its target."""
+
+    @property
+    def target(self) -> DraftTarget: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def config(self) -> DraftConfig | None:
+        """Of a drafter with a model of its own; None for one without."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """What its weights take in memory as they are held."""
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
+        """Draft rows 1..block-1 behind a context: (block - 1, vocab) float32.
+
+        `features` (n, layers * hidden): what `Target.hidden(ids, capabilities.captured_layers)` gives for the n tokens
+        before the anchor. Raises MismatchError for another width and for a drafter without logits, ContextError for an
+        anchor that is not in the vocabulary.
+        """
+
+
+@runtime_checkable
+class HostDraft(Protocol):
+    """A loaded drafter that proposes on the host, in lock-step with the target's steps."""
+
+    def drafter(self) -> Drafter:
+        """Its state over a new sequence."""
+
+
+class OpenedDraft(Protocol):
+    """A drafter whose header was read and found to fit `target`."""
+
+    @property
+    def target(self) -> DraftTarget: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def file(self) -> WeightFile | None:
+        """Its weights; None for a drafter without."""
+
+    @property
+    def config(self) -> DraftConfig | None: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
+        """Read the weights, held as the target's are, in float32 unless asked otherwise. Raises OutOfMemoryError."""
+
+
+class DraftOpener(Protocol):
+    """How a kind of drafter is opened, see drafters/registry.py."""
+
+    def __call__(self, path: str | Path, target: DraftTarget, /) -> OpenedDraft:
+        """Read its header only. Raises FormatError, UnsupportedError, MismatchError."""
 
 
 def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:

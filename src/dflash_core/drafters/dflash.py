@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dflash_core.config import DraftConfig, check_pair, paired
-from dflash_core.drafters.base import DraftLogits
+from dflash_core.drafters.base import Draft, DraftLogits, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import MismatchError
 from dflash_core.formats.drafter import open_drafter
@@ -19,7 +19,6 @@ from dflash_core.progress import Progress, silent
 if TYPE_CHECKING:
     import torch
 
-    from dflash_core.backends.base import Draft, Target
 
 KIND = "dflash"
 
@@ -31,9 +30,9 @@ def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilitie
 
 @dataclass(frozen=True, slots=True)
 class OpenedDFlash:
-    """Implements `backends.base.OpenedDraft`. `config` and `mask_token` are settled for this target."""
+    """Implements `drafters.base.OpenedDraft`. `config` and `mask_token` are settled for this target."""
 
-    target: Target
+    target: DraftTarget
     config: DraftConfig
     mask_token: int
     file: WeightFile
@@ -50,7 +49,7 @@ class OpenedDFlash:
         return self.target.load_dflash(self, dtype or torch.float32)
 
 
-def open_dflash(path: str | Path, target: Target) -> OpenedDFlash:
+def open_dflash(path: str | Path, target: DraftTarget) -> OpenedDFlash:
     """Read a DFlash drafter's header only. Raises FormatError, UnsupportedError, MismatchError."""
     config, file = open_drafter(path)
     notes = check_pair(target.config, config, target.mask_token_id)

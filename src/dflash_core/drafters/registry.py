@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dflash_core.backends.base import DraftOpener, OpenedDraft, Target
+    from dflash_core.drafters.base import DraftOpener, DraftTarget, OpenedDraft
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def is_named(source: str | Path) -> bool:
     return str(source) in NAMED
 
 
-def open_draft(source: str | Path, target: Target) -> OpenedDraft:
+def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
     """Open a drafter by the name of its kind, or by its file or folder, and read no more than its header.
 
     Raises FormatError, UnsupportedError, MismatchError.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_core.drafters.base import DraftLogits
+from dflash_core.drafters.base import DraftLogits, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from dflash_core.backends.base import Target
     from dflash_core.config import DraftConfig
     from dflash_core.formats.weights import WeightFile
     from dflash_core.progress import Progress
@@ -106,9 +105,9 @@ def _hit_rate(matched: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TextDraft:
-    """Implements `backends.base.Draft`, and `OpenedDraft`: there is nothing to load."""
+    """Implements `drafters.base.Draft`, `HostDraft` and `OpenedDraft`: there is nothing to load."""
 
-    target: Target
+    target: DraftTarget
     notes: tuple[str, ...] = ()
 
     @property
@@ -137,6 +136,6 @@ class TextDraft:
         raise MismatchError("the text drafter copies tokens and has no logits; expected a drafter with a model")
 
 
-def open_text(path: str, target: Target) -> TextDraft:
+def open_text(path: str, target: DraftTarget) -> TextDraft:
     """The text drafter of any target; it needs no file."""
     return TextDraft(target)

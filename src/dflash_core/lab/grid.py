@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.errors import KnobError
-from dflash_core.knobs import SPEC, Knobs, Limits, Spec, Value, unknown_knob
+from dflash_core.knobs import SPEC, Knobs, Spec, Value, unknown_knob
+from dflash_core.limits import Limits
 from dflash_core.policy.fixed import FixedPolicy
 
 MOST_VALUES = 12

@@ -9,13 +9,14 @@ from dflash_core.bench.answering import Answerer
 from dflash_core.bench.interleave import interleave
 from dflash_core.errors import Code, DFlashError
 from dflash_core.events import StepEvent
-from dflash_core.knobs import SPEC, Limits
+from dflash_core.knobs import SPEC
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.grid import Setting
 from dflash_core.lab.plain import PlainRun
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Case, Sweep
 from dflash_core.lab.whatif import ExactReplay
+from dflash_core.limits import Limits
 from dflash_core.record import TurnRecord
 from dflash_core.runner import Runner
 from dflash_core.text.template import ChatTemplate

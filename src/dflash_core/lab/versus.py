@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from dflash_core.bench.statistics import Comparison, Summary, compare, summary
 from dflash_core.errors import KnobError
 from dflash_core.events import TurnReport
-from dflash_core.knobs import SPEC, Knobs, Limits, parse_settings
+from dflash_core.knobs import SPEC, Knobs, parse_settings
 from dflash_core.lab.grid import Setting, check, show
 from dflash_core.lab.sweep import SweepResult, Trial
+from dflash_core.limits import Limits
 
 TREE_OR_CHAIN = "mode=chain | mode=tree"
 """The preset: does the tree beat the chain here?"""

@@ -11,10 +11,10 @@ from pathlib import Path
 from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import Limits
 from dflash_core.lab.export import check_path, to_json, write
 from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.lab.sweep import Case, SweepResult, default_repeats
+from dflash_core.limits import Limits
 from dflash_tui import lab_text
 from dflash_tui.commands.interrupt import stop_on_interrupt
 from dflash_tui.commands.output import Notes, write_json, write_out

@@ -86,7 +86,7 @@ class CpuDFlashDrafter:
 
 
 class CpuDFlash:
-    """A loaded DFlash drafter: implements `backends.base.Draft` and `HostDraft`."""
+    """A loaded DFlash drafter: implements `drafters.base.Draft` and `HostDraft`."""
 
     def __init__(
         self,

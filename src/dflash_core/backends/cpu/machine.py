@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
 from dflash_core.config import DraftConfig
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
-from dflash_core.runner import MAX_CHECKPOINTS, PREFILL_CHUNK
-
-if TYPE_CHECKING:
-    from dflash_core.backends.base import Session
 
 # The reference decoder's default ceiling: attention over more would take it minutes per answer.
 CEILING = 32_768

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.base import Draft, HostDraft, OpenedDraft
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.speed import time_step
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.config import target_weights
+from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib

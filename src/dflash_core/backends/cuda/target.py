@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.base import Draft, HostDraft, OpenedDraft
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.drafters.draft import CudaDFlash
@@ -21,6 +20,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
+from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.errors import Shortage
 from dflash_core.formats.weights import WeightFile

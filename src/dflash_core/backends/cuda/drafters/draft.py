@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CudaDFlash:
-    """A loaded DFlash drafter: implements `backends.base.Draft`."""
+    """A loaded DFlash drafter: implements `drafters.base.Draft`."""
 
     def __init__(
         self,

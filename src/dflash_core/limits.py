@@ -1,0 +1,38 @@
+"""What a loaded pair can be asked for: knobs that it could never follow are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
+from dflash_core.errors import KnobError
+from dflash_core.knobs import MOST_WIDTH, Knobs, check_tree_width
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the loaded pair can do: its drafter's capabilities, None without one, positions of context, and candidates
+    per draft position, which a card keeps few of."""
+
+    drafter: Capabilities | None
+    context_length: int
+    tree_width: int = MOST_WIDTH
+
+    def check(self, knobs: Knobs, changed: Set[str]) -> None:
+        """Refuse changes that this pair could never follow. Raises KnobError with what is allowed."""
+        if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
+            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
+        if self.drafter is not None and (idle := sorted((changed & DRAFT_KNOBS) - self.drafter.knobs)):
+            raise KnobError(
+                f"{idle[0]} changes nothing with the {self.drafter.kind} drafter; "
+                f"it follows {', '.join(sorted(self.drafter.knobs))}"
+            )
+        if "tree_width" in changed:
+            check_tree_width(knobs, self.tree_width)
+        if "max_tokens" in changed and knobs.max_tokens >= self.context_length:
+            most = f"{self.context_length - 1:,}"
+            raise KnobError(
+                f"max_tokens={knobs.max_tokens:,}: the context holds {self.context_length:,} with the prompt; "
+                f"expected 1 to {most}"
+            )
