@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
@@ -19,11 +19,11 @@ class Limits:
     context_length: int
     tree_width: int = MOST_WIDTH
 
-    def check(self, knobs: Knobs, changed: Set[str]) -> None:
+    def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair could never follow. Raises KnobError with what is allowed."""
         if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
             raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
-        if self.drafter is not None and (idle := sorted((changed & DRAFT_KNOBS) - self.drafter.knobs)):
+        if self.drafter is not None and (idle := sorted((DRAFT_KNOBS & set(changed)) - self.drafter.knobs)):
             raise KnobError(
                 f"{idle[0]} changes nothing with the {self.drafter.kind} drafter; "
                 f"it follows {', '.join(sorted(self.drafter.knobs))}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_core.decoder import Decoder
+from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from dflash_core.backends.base import Logits
-from dflash_core.decoder import Decoder
+from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from dflash_core.decoder import Decoder
+from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs

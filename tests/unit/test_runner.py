@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, PrefillCancelled, StepDecoder
-from dflash_core.decoder import Decoder
+from dflash_core.backends.decoder import Decoder
 from dflash_core.errors import ContextError, NumericsError
 from dflash_core.events import PrefillEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs

@@ -25,7 +25,7 @@ class Tuning:
         screen = self._screen
         knobs = screen.knobs.replace(**changes)
         if screen.session is not None:
-            screen.session.limits.check(knobs, changes.keys())
+            screen.session.limits.check(knobs, changes)
         screen.knobs = knobs
         screen.show_knobs()
 

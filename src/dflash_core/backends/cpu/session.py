@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Checkpoint, Logits
-from dflash_core.decoder import Decoder
+from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.decoder import step_drafts
+from dflash_core.backends.decoder import step_drafts
 from dflash_core.errors import not_finite
 from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs

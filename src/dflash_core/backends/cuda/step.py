@@ -34,7 +34,7 @@ from dflash_core.backends.cuda.state import (
     width_for,
     write_knobs,
 )
-from dflash_core.decoder import step_drafts, stop_at
+from dflash_core.backends.decoder import step_drafts, stop_at
 from dflash_core.errors import Code, UnsupportedError, not_finite
 from dflash_core.events import StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
