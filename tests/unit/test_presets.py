@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPECS, Knobs, Spec, Value
 from dflash_core.limits import Limits
@@ -127,7 +128,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_limits_refuse_what_the_pair_can_never_do() -> None:
-    plain, pair = Limits(0, 2048), Limits(16, 2048)
+    plain, pair = Limits(None, 2048), Limits(Capabilities("dflash", 16), 2048)
     with pytest.raises(KnobError, match="mode=tree: no drafter is loaded; expected ar or auto"):
         plain.check(Knobs(mode="tree"), ["mode"])
     with pytest.raises(KnobError, match="the context holds 2,048 with the prompt; expected 1 to 2,047"):
