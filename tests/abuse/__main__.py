@@ -23,24 +23,26 @@ PARTS = {"monkey": 0.4, "soak": 0.2, "kills": 0.2, "mutants": 0.2}  # of the min
 SPARE_S = 600.0  # after its time, for the turn or file under way; then it counts as a hang
 
 
-def part(name: str, seed: int, seconds: float, folder: Path, replay: Path | None = None) -> Report:
-    """Run one part in this process."""
+def part(name: str, seed: int, seconds: float, count: int, folder: Path, replay: Path | None = None) -> Report:
+    """Run one part in this process, for some time or until it has done `count` things."""
     folder.mkdir(parents=True, exist_ok=True)
+    if count:
+        seconds = 0.0
     if name == "monkey":
         from abuse import monkey
 
-        return monkey.run(seed, folder, seconds=seconds, replay=replay)
+        return monkey.run(seed, folder, actions=count, seconds=seconds, replay=replay)
     if name == "soak":
         from abuse import soak
 
-        return soak.run(seed, folder, seconds=seconds)
+        return soak.run(seed, folder, turns=count, seconds=seconds)
     if name == "kills":
         from abuse import kills
 
-        return kills.run(seed, folder, seconds=seconds)
+        return kills.run(seed, folder, kills=count, seconds=seconds)
     from abuse import mutants
 
-    return mutants.run(seed, folder, seconds=seconds)
+    return mutants.run(seed, folder, mutants=count, seconds=seconds)
 
 
 def apart(name: str, seed: int, seconds: float, folder: Path) -> Report:
@@ -81,6 +83,7 @@ def main() -> int:
     parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seconds", type=float, default=0.0, help="of one part")
+    parser.add_argument("--count", type=int, default=0, help="of one part: actions, turns, kills or mutants, not time")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--actions", type=Path, help="replay a saved list of the monkey's")
     parser.add_argument("--folder", type=Path, help="where reproducers are kept")
@@ -93,7 +96,8 @@ def main() -> int:
     sys.stderr.write(f"seed {options.seed}, reproducers in {folder}\n")
     if options.part:
         seconds = options.seconds or options.minutes * 60
-        reports = [part(options.part, options.seed, seconds, folder / options.part, options.actions)]
+        where = folder / options.part
+        reports = [part(options.part, options.seed, seconds, options.count, where, options.actions)]
     else:
         shares = [(name, share * options.minutes * 60) for name, share in PARTS.items()]
         reports = [apart(name, options.seed, seconds, folder) for name, seconds in shares]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
+import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dflash_core.formats.gguf import open_gguf
 from dflash_tui import cli
+from support.mutation import damaged
 from support.random_model import Shape, hugging_face, write_gguf
 
 SMALL = Shape(2, 32, 2, 1, 16, 1, 2, 8, 8, 4, 2, 8, True)
@@ -38,21 +41,20 @@ def test_damage_anywhere(where: str, sound: bytes, tmp_path: Path, capsys: pytes
     whole = tmp_path / "whole.gguf"
     whole.write_bytes(sound)
     data = min(info.offset for info in open_gguf(whole).tensors.values())
-    rng = np.random.default_rng(["header", "weights", "cut"].index(where))
+    rng = random.Random(where)
     refused = 0
     for _ in range(FILES if where != "weights" else FILES // 3):
-        damaged = bytearray(sound)
-        if where == "cut":
-            del damaged[int(rng.integers(0, len(sound))) :]
-        else:
-            low, high = (0, data) if where == "header" else (data, len(sound) - 4)
-            for _ in range(int(rng.integers(1, 4))):
-                at = int(rng.integers(low, high))
-                damaged[at] = int(rng.integers(256))
-                if where == "weights":
-                    damaged[at // 4 * 4 : at // 4 * 4 + 4] = np.float32(rng.choice([np.nan, np.inf, 1e38])).tobytes()
         path = tmp_path / "damaged.gguf"
-        path.write_bytes(damaged)
+        if where == "header":
+            path.write_bytes(damaged(rng, sound, 0, data))
+        elif where == "cut":
+            path.write_bytes(sound[: rng.randrange(len(sound))])
+        else:
+            wrong = bytearray(sound)
+            for _ in range(rng.randint(1, 3)):
+                at = rng.randrange(data, len(sound) - 4) // 4 * 4
+                wrong[at : at + 4] = struct.pack("<f", rng.choice((math.nan, math.inf, 1e38)))
+            path.write_bytes(wrong)
         code, err = run(path, capsys, "ask", "hi")
         assert code in (0, 1)
         assert "Traceback" not in err
