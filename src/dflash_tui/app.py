@@ -26,23 +26,23 @@ from textual.widgets import TextArea
 
 from dflash_core.clean import encodable, lines
 from dflash_core.knobs import Knobs
-from dflash_tui.commands.output import write_err
-from dflash_tui.commands.palette import Palette
-from dflash_tui.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
-from dflash_tui.driver import TerminalDriver
-from dflash_tui.flow import fault, keep_trace
-from dflash_tui.hangup import end_later, watched
-from dflash_tui.history import History, data_folder
-from dflash_tui.keys import is_nowhere, nowhere, remapped
+from dflash_tui.chat.flow import fault, keep_trace
+from dflash_tui.conversations.history import History, data_folder
 from dflash_tui.log import LOG
-from dflash_tui.notices import desktop_notice
-from dflash_tui.pasting import take_pastes
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.screens.models import ModelsScreen
+from dflash_tui.screens.palette import Palette
 from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
+from dflash_tui.settings.keys import is_nowhere, nowhere, remapped
+from dflash_tui.settings.themes import installed, load_themes, unknown_theme
 from dflash_tui.starting import arguments_again
-from dflash_tui.themes import installed, load_themes, unknown_theme
+from dflash_tui.terminal.driver import TerminalDriver
+from dflash_tui.terminal.hangup import end_later, watched
+from dflash_tui.terminal.notices import desktop_notice
+from dflash_tui.terminal.output import write_err
+from dflash_tui.terminal.pasting import take_pastes
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.prompt import Prompt
 

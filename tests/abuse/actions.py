@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.keys import ACTIONS
+from dflash_tui.settings.keys import ACTIONS
 
 
 class Action(NamedTuple):

@@ -22,16 +22,16 @@ from dflash_core.formats.weights import WeightFile
 from dflash_core.loading import open_draft, open_target
 from dflash_core.record import lines, pack
 from dflash_core.trace import read_trace
-from dflash_tui.branches import Branches, Node
-from dflash_tui.config import load_config
-from dflash_tui.history import History
-from dflash_tui.journal import Journal, Place
-from dflash_tui.keeper import Keeper
-from dflash_tui.presets import Presets
-from dflash_tui.store import Card, Store
-from dflash_tui.store.exchange import Whole, bring_in, from_json, to_json, whole
-from dflash_tui.store.pages import to_markdown, to_svg
-from dflash_tui.themes import load_themes
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.exchange import Whole, bring_in, from_json, to_json, whole
+from dflash_tui.conversations.history import History
+from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.pages import to_markdown, to_svg
+from dflash_tui.conversations.store import Card, Store
+from dflash_tui.settings.config import load_config
+from dflash_tui.settings.presets import Presets
+from dflash_tui.settings.themes import load_themes
 from support import formats
 from support.golden import golden, target
 from support.mutation import damaged, mutate_lines, mutate_value

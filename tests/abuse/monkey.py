@@ -25,8 +25,8 @@ from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import EngineSession
-from dflash_tui.pasting import PasteParser
 from dflash_tui.session import LoadRequest, SessionLike
+from dflash_tui.terminal.pasting import PasteParser
 
 LIFE = 150  # actions on one data folder, over as many starts as it takes
 REAL = 6  # one life in so many has the demo pair

@@ -10,8 +10,8 @@ from abuse import monkey
 from abuse.actions import Action, load, save
 from abuse.report import Report
 from abuse.scripted import scripted
-from dflash_tui.journal import Journal
-from dflash_tui.store import Store
+from dflash_tui.conversations.journal import Journal
+from dflash_tui.conversations.store import Store
 
 ACTIONS = 120
 

@@ -24,7 +24,7 @@ from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import ENDED_AT_ONCE, Case, Sweep
 from dflash_core.lab.table import rows
-from dflash_tui import cli
+from dflash_tui.cli import command_line as cli
 
 STORY, SUM = "Tell me a story about a fox.", "What is 27 + 58?"
 CASES = (Case.of(Task("story", STORY)), Case.of(Task("sum", SUM, "#### 85")))

@@ -9,7 +9,7 @@ from pathlib import Path
 from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
-from dflash_tui.keeper import Keeper
+from dflash_tui.conversations.current import Keeper
 from support.golden import golden, target
 
 LONG = Knobs(max_tokens=2000, ignore_eos=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from dflash_core.bench.results import bars_table, memory_table, steps_table
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
-from dflash_tui.keys import ACTIONS, Action
+from dflash_tui.settings.keys import ACTIONS, Action
 
 ROOT = Path(__file__).parents[2]
 README, RESULTS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md"

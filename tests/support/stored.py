@@ -14,8 +14,8 @@ from dflash_core.events import (
 )
 from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord
-from dflash_tui.branches import Node
-from dflash_tui.store import Card, Store, title_of
+from dflash_tui.conversations.branches import Node
+from dflash_tui.conversations.store import Card, Store, title_of
 
 KNOBS = Knobs(budget=33, p_min=0.1, temperature=0.7, seed=2**63 - 1, max_tokens=99)
 PREFILL = PrefillEvent((7,), 12, 4, 21.5, "tree", "auto takes the tree for now")

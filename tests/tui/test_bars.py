@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from dflash_tui.widgets import bars
+from dflash_tui.text import bars
 
 
 @pytest.mark.parametrize(

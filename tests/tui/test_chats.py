@@ -15,12 +15,12 @@ from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.app import DFlashApp
-from dflash_tui.branches import Node
-from dflash_tui.journal import Journal, Place
-from dflash_tui.keeper import CUT_OFF
+from dflash_tui.conversations.branches import Node
+from dflash_tui.conversations.current import CUT_OFF
+from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.store import Card, Store
 from dflash_tui.screens.chats import ChatsScreen
-from dflash_tui.screens.confirm import ConfirmScreen
-from dflash_tui.store import Card, Store
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from support.stored import a_report, talk, titles
 from support.turns import step_of, turn_of
 
@@ -683,7 +683,7 @@ def replace(file: Path) -> None:
 async def test_the_conversation_on_the_screen_outlives_its_file(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setattr("dflash_tui.screens.keeping.LOOK_S", 0.05)
+    monkeypatch.setattr("dflash_tui.chat.conversation.LOOK_S", 0.05)
     stored = Store(tmp_path / "data")
     talk(stored, "of before", "yes")
     assert stored.close()

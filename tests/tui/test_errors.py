@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core.errors import ContextError, DFlashError, FormatError
 from dflash_tui.app import DFlashApp, run_app
-from dflash_tui.keeper import Keeper
+from dflash_tui.conversations.current import Keeper
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 

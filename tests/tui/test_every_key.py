@@ -19,18 +19,18 @@ import dflash_tui
 from dflash_core.errors import DFlashError
 from dflash_tui import screens
 from dflash_tui.app import DFlashApp
-from dflash_tui.commands.palette import Palette
-from dflash_tui.keys import is_nowhere
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
-from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.line import LineScreen
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.pages import PAGES
+from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.replay import ReplayScreen
+from dflash_tui.settings.keys import is_nowhere
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.inspector import TABS
+from dflash_tui.widgets.line_dialog import LineScreen
 
 from .fake import FakeSession
 from .support import loaded, wait_until

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.keeper import Keeper
+from dflash_tui.conversations.current import Keeper
 
 PATIENCE_S = 60.0  # loading torch on a busy machine
 LIMIT_S = 20.0  # for an end that takes 3 s at most; more only where others have the processor
@@ -210,7 +210,7 @@ def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Pat
 def test_what_takes_the_place_of_a_dead_terminal_never_blocks() -> None:
     program = """
 import os, select
-from dflash_tui.hangup import _replace
+from dflash_tui.terminal.hangup import _replace
 for descriptor in (0, 1):
     _replace(descriptor)
 assert not select.select([0], [], [], 0)[0], "input stays silent"

@@ -19,13 +19,13 @@ from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, lines
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
-from dflash_tui.branches import Branches, Node
-from dflash_tui.config import Config, config_folder
-from dflash_tui.journal import Journal, Place
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.store import Card, Store
 from dflash_tui.replay import replaying
 from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.session import LoadRequest
-from dflash_tui.store import Card, Store
+from dflash_tui.settings.config import Config, config_folder
 from support.hostile import HOSTILE, MARKUP, NAME, SEEN, TEXT, assert_harmless
 from support.stored import a_report, a_turn
 from support.turns import step_of, turn_of

@@ -14,12 +14,12 @@ from textual.widgets import Static
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.commands import slash
-from dflash_tui.commands.palette import ActionProvider
-from dflash_tui.keys import ACTIONS
-from dflash_tui.screens.confirm import ConfirmScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.pages import PAGES
+from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.settings.keys import ACTIONS
+from dflash_tui.slash import table as slash
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 
 from .fake import FakeSession
 from .support import ask, idle, loaded, shows, wait_until

@@ -25,11 +25,11 @@ from dflash_tui.engine_session import EngineSession
 from dflash_tui.screens.ab import ABScreen
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.line import LineScreen
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.sweep import SweepScreen
 from dflash_tui.screens.whatif import WhatIfScreen
-from dflash_tui.widgets.bars import counted
+from dflash_tui.text.bars import counted
+from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.lines import Flash
 from support.measured import PAIR, report_of, sweep_of
 from support.turns import step_of, tree_of

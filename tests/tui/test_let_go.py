@@ -12,7 +12,7 @@ import pytest
 from dflash_core.errors import KernelError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.background import Background
+from dflash_tui.chat.background import Background
 from dflash_tui.engine_session import EngineSession, load_session
 from dflash_tui.session import LoadRequest, Progress
 

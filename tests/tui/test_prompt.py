@@ -14,7 +14,7 @@ from textual.events import Key, Paste
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.history import History
+from dflash_tui.conversations.history import History
 from dflash_tui.session import Progress
 from dflash_tui.widgets.knob_row import KnobRow
 
@@ -310,7 +310,7 @@ async def test_two_running_apps_do_not_lose_each_others_text(make_app: MakeApp) 
 
 
 def test_the_history_does_not_grow_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_tui.history.KEEP", 10)
+    monkeypatch.setattr("dflash_tui.conversations.history.KEEP", 10)
     history, sizes = History(tmp_path), []
     for number in range(100):
         history.add(f"prompt {number:02}")

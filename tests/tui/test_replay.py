@@ -17,7 +17,7 @@ from dflash_core.record import Loaded, lines
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
 from dflash_tui.cli import main
-from dflash_tui.commands.replay import summary
+from dflash_tui.cli.replay import summary
 from dflash_tui.engine_session import load_session
 from dflash_tui.replay import replaying
 from dflash_tui.screens.replay import ReplayScreen

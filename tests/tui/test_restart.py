@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core.errors import KernelError
 from dflash_tui.app import DFlashApp, open_app
-from dflash_tui.cli import build_parser
+from dflash_tui.cli.command_line import build_parser
 from dflash_tui.session import LoadRequest
 from dflash_tui.starting import arguments_again
 

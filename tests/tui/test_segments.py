@@ -13,8 +13,8 @@ from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 
 from dflash_core.clean import clean, token_label
-from dflash_tui import segments
-from dflash_tui.segments import Segmenter
+from dflash_tui.text import segments
+from dflash_tui.text.segments import Segmenter
 from dflash_tui.widgets.streamed import Segment, Streamed, parser
 
 from .support import screen_text

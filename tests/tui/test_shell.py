@@ -16,13 +16,13 @@ from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_tui import log
 from dflash_tui.app import DFlashApp
-from dflash_tui.commands import slash
-from dflash_tui.commands.ui_bench import measure_lag, measure_tax, tax_table
-from dflash_tui.config import Config, Settings, config_folder, load_config, user_file
-from dflash_tui.notices import desktop_notice
+from dflash_tui.chat.ui_bench import measure_lag, measure_tax, tax_table
 from dflash_tui.screens.models import ModelsScreen, nearby
 from dflash_tui.screens.themes import ThemesScreen
 from dflash_tui.session import Loader, LoadRequest, Progress
+from dflash_tui.settings.config import Config, Settings, config_folder, load_config, user_file
+from dflash_tui.slash import table as slash
+from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.streamed import Streamed
@@ -481,7 +481,7 @@ async def test_bench_is_refused_where_it_would_mislead(make_app: MakeApp) -> Non
 
 
 async def test_a_fed_document_is_shown_whole(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_tui.commands import ui_bench
+    from dflash_tui.chat import ui_bench
 
     documents = {name: text[:900] for name, text in ui_bench.DOCUMENTS.items()}
     monkeypatch.setattr(ui_bench, "DOCUMENTS", documents)

@@ -15,10 +15,10 @@ from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import load_session
-from dflash_tui.meter import Meter
-from dflash_tui.plain_speeds import PlainSpeeds, when
+from dflash_tui.figures.meter import Meter
+from dflash_tui.figures.plain_speeds import PlainSpeeds, when
+from dflash_tui.figures.speeds import course
 from dflash_tui.session import LoadRequest
-from dflash_tui.speeds import course
 from dflash_tui.widgets import stats
 from support.turns import STAGES, step_of, tree_of, turn_of
 

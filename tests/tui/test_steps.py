@@ -15,9 +15,9 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import load_session
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.session import LoadRequest
+from dflash_tui.text.step_text import StepText, broken, spans
+from dflash_tui.text.tree_text import drawn, wanted_line
 from dflash_tui.widgets.scrubber import Scrubber
-from dflash_tui.widgets.step_text import StepText, broken, spans
-from dflash_tui.widgets.tree_text import drawn, wanted_line
 from support.turns import DRAFTS, step_of, tree_of, turn_of
 
 from .fake import FakeSession

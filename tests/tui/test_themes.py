@@ -19,10 +19,10 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 import dflash_tui
 from dflash_core.resources import themes_dir
-from dflash_tui import cli
 from dflash_tui.app import DFlashApp
-from dflash_tui.config import load_config, quoted, user_file
-from dflash_tui.themes import Themes, load_themes
+from dflash_tui.cli import command_line as cli
+from dflash_tui.settings.config import load_config, quoted, user_file
+from dflash_tui.settings.themes import Themes, load_themes
 
 from .support import loaded, shows
 

@@ -12,11 +12,11 @@ from textual.pilot import Pilot
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
 from dflash_core.record import TurnRecord, pack
 from dflash_tui.app import DFlashApp
-from dflash_tui.branches import Branches, Node
-from dflash_tui.comparing import LOOK_BACK
-from dflash_tui.config import config_folder
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.comparing import LOOK_BACK
+from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.session import Loader, LoadRequest
-from dflash_tui.store import Card, Held, Store
+from dflash_tui.settings.config import config_folder
 from dflash_tui.widgets.params import GROUPS
 from dflash_tui.widgets.preset_row import PresetRow
 from support.turns import step_of, turn_of

@@ -10,7 +10,7 @@ import pytest
 
 import dflash_core
 from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, OutOfMemoryError, Shortage
-from dflash_tui import advice
+from dflash_tui.text import advice
 
 # The demo pair: its recipe is run by hand, and what it learned tells of the app.
 EXEMPT = {"demo", "cuda"}

@@ -13,12 +13,12 @@ import pytest
 from dflash_core.clean import LINE, clean, escaped, lines, marked, one_line, stripped
 from dflash_core.errors import DFlashError, KernelError
 from dflash_tui import log
-from dflash_tui.branches import Branches, Node
-from dflash_tui.commands.output import Notes, write_err
-from dflash_tui.flow import fault
-from dflash_tui.store import Card
-from dflash_tui.store.exchange import Whole
-from dflash_tui.store.pages import to_svg
+from dflash_tui.chat.flow import fault
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.exchange import Whole
+from dflash_tui.conversations.pages import to_svg
+from dflash_tui.conversations.store import Card
+from dflash_tui.terminal.output import Notes, write_err
 
 EVERY = "".join(map(chr, range(0x3000))) + "\ud800 \udfff\ufeff\ufffd\ufffe\uffff😀"
 LONG = "found " + "x" * 599_511 + ", expected less"

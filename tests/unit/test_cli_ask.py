@@ -15,9 +15,9 @@ import pytest
 
 from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree, TurnReport, turn_stats
 from dflash_core.knobs import SPECS, Knobs
-from dflash_tui import cli
-from dflash_tui.commands import ask
-from dflash_tui.commands.output import Notes, write_json
+from dflash_tui.cli import ask
+from dflash_tui.cli import command_line as cli
+from dflash_tui.terminal.output import Notes, write_json
 
 DATA = Path(__file__).parents[1] / "golden" / "data"
 PAIR = ["--target", str(DATA / "tiny-Q4_K_M.gguf"), "--draft", str(DATA / "tiny-dflash")]
@@ -210,7 +210,7 @@ def test_a_prompt_over_the_context_is_one_line(capsys: pytest.CaptureFixture[str
 )
 def test_odd_standard_input_is_no_failure(shell: str, prompt_holds: str) -> None:
     """Bytes that are not UTF-8, and an input that is closed."""
-    seen = "from dflash_tui import cli; from dflash_tui.commands import ask; import sys; "
+    seen = "from dflash_tui import cli; from dflash_tui.cli import ask; import sys; "
     seen += "ask.run = lambda request, prompt, **_: print(ascii(prompt)) or 0; sys.exit(cli.main())"
     command = shell.format(ask=f"{sys.executable} -c '{seen}' ask")
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)

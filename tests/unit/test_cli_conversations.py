@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core.record import pack
 from dflash_tui.cli import main
-from dflash_tui.store import Card, Store
+from dflash_tui.conversations.store import Card, Store
 from support.stored import a_turn, talk, titles
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dflash_core.formats.gguf import open_gguf
-from dflash_tui import cli
+from dflash_tui.cli import command_line as cli
 from support.mutation import damaged
 from support.random_model import Shape, hugging_face, write_gguf
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui import cli
+from dflash_tui.cli import command_line as cli
 
 DATA = Path(__file__).parents[1] / "golden" / "data"
 TARGET, DRAFT = DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash"

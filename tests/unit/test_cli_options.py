@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from dflash_tui import __version__, cli
-from dflash_tui.config import Config
+from dflash_tui import __version__
+from dflash_tui.cli import command_line as cli
 from dflash_tui.session import LoadRequest
+from dflash_tui.settings.config import Config
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LoadRequest, str, dict[str, Any]]]:
     """What `ask` was called with."""
-    from dflash_tui.commands import ask
+    from dflash_tui.cli import ask
 
     calls: list[tuple[LoadRequest, str, dict[str, Any]]] = []
 

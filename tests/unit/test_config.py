@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui import cli
-from dflash_tui.config import Config, ConfigError, Settings, line_of, load_config, remember, user_file
-from dflash_tui.keys import ACTIONS, remapped
+from dflash_tui.cli import command_line as cli
+from dflash_tui.settings.config import Config, ConfigError, Settings, line_of, load_config, remember, user_file
+from dflash_tui.settings.keys import ACTIONS, remapped
 
 SOURCES = ("user file", "project file", "environment", "command line")
 

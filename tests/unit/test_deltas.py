@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
-from dflash_tui import deltas
-from dflash_tui.deltas import measured, on_the_way, stretches
+from dflash_tui.figures import deltas
+from dflash_tui.figures.deltas import measured, on_the_way, stretches
 from support.turns import step_of, tree_of, turn_of
 
 LONG = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3))  # four tokens

@@ -14,10 +14,10 @@ from dflash_core import nvrtc
 from dflash_core.errors import UnsupportedError
 from dflash_core.memory import HostMemory
 from dflash_core.user_folders import KINDS, user_folder
-from dflash_tui import cli
-from dflash_tui.commands import doctor, machine
-from dflash_tui.commands.doctor import Finding, examine, report, worst
-from dflash_tui.commands.machine import Computer, Folder, Terminal
+from dflash_tui.cli import command_line as cli
+from dflash_tui.cli import doctor, machine
+from dflash_tui.cli.doctor import Finding, examine, report, worst
+from dflash_tui.cli.machine import Computer, Folder, Terminal
 
 GIB = 1 << 30
 CPU_BUILD = {"version": "2.13.0+cpu", "cuda": None, "threads": 8}
@@ -269,7 +269,7 @@ def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_probe_kernel_compiles_for_every_architecture() -> None:
-    from dflash_tui.commands.probe import compiler
+    from dflash_tui.cli.probe import compiler
 
     if sys.platform == "darwin":
         pytest.skip("CUDA does not exist on macOS")

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from dflash_core.errors import FormatError
-from dflash_tui.branches import Branches, Node
-from dflash_tui.store import Card, Store
-from dflash_tui.store.card import LONGEST_TITLE
-from dflash_tui.store.conversations import ENDING
-from dflash_tui.store.exchange import Whole, bring_in, file_name, from_json, to_json, whole
-from dflash_tui.store.pages import to_markdown, to_svg
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.exchange import Whole, bring_in, file_name, from_json, to_json, whole
+from dflash_tui.conversations.pages import to_markdown, to_svg
+from dflash_tui.conversations.store import Card, Store
+from dflash_tui.conversations.store.card import LONGEST_TITLE
+from dflash_tui.conversations.store.conversations import ENDING
 from support.stored import a_report, a_turn
 
 

@@ -14,13 +14,12 @@ from text_data import metadata
 from dflash_core.clean import LINE
 from dflash_core.record import lines, pack
 from dflash_core.trace import TraceWriter
-from dflash_tui.branches import Branches, Node
-from dflash_tui.cli import main
-from dflash_tui.commands import ask
-from dflash_tui.commands.output import Notes
+from dflash_tui.cli import ask, main
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.exchange import Whole, to_json
+from dflash_tui.conversations.store import Card, Store
 from dflash_tui.log import log_file
-from dflash_tui.store import Card, Store
-from dflash_tui.store.exchange import Whole, to_json
+from dflash_tui.terminal.output import Notes
 from support.formats import TARGET_KEYS, TARGET_SHAPES, ZLAB, header, write_target, write_zlab
 from support.golden import golden
 from support.hostile import HOSTILE, NAME, TEXT, assert_harmless, on_a_terminal, replaced_template

@@ -42,7 +42,7 @@ MOMENTS = (
     "argparse",
     "dflash_tui.cli",
     "msgspec._core",
-    "dflash_tui.commands.ask",
+    "dflash_tui.cli.ask",
     "numpy",
     "numpy._core.multiarray",
     "numpy.linalg",

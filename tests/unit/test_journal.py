@@ -16,11 +16,11 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
-from dflash_tui.branches import Node
-from dflash_tui.history import History
-from dflash_tui.journal import Journal, Left, Place, Typed
-from dflash_tui.keeper import CUT_OFF, Keeper
-from dflash_tui.store import Card
+from dflash_tui.conversations.branches import Node
+from dflash_tui.conversations.current import CUT_OFF, Keeper
+from dflash_tui.conversations.history import History
+from dflash_tui.conversations.journal import Journal, Left, Place, Typed
+from dflash_tui.conversations.store import Card
 from support.kept import conversation
 from support.stored import a_turn
 

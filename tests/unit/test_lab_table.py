@@ -17,9 +17,12 @@ from dflash_core.lab import export
 from dflash_core.lab.sweep import Excluded, SweepResult
 from dflash_core.lab.table import best, rows
 from dflash_core.lab.versus import versus
-from dflash_tui import cli, engine_session, lab_text, marks
-from dflash_tui.commands.output import Notes
-from dflash_tui.commands.sweep import _report
+from dflash_tui import engine_session
+from dflash_tui.cli import command_line as cli
+from dflash_tui.cli.sweep import _report
+from dflash_tui.terminal import marks
+from dflash_tui.terminal.output import Notes
+from dflash_tui.text import lab as lab_text
 from support.measured import report_of, sweep_of
 
 

@@ -26,7 +26,7 @@ EXCEPTIONS = {("widgets/roomy.py", "Label")}
 # Their text is markup to Textual, whatever widget they belong to.
 MARKUP = {"border_title", "border_subtitle", "tooltip", "from_markup"}
 # The probe writes JSON for the process that started it; the export to a pipe is a file's bytes.
-STREAMS = {"commands/output.py", "commands/probe.py"}
+STREAMS = {"terminal/output.py", "cli/probe.py"}
 
 
 def faults(source: str, name: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 import dflash_tui
-from dflash_tui import marks
+from dflash_tui.terminal import marks
 
 marks.register()
 FOLDER = Path(dflash_tui.__file__).parent

@@ -142,7 +142,7 @@ def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
 
 def test_who_asks_it(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor`, `bench` and the list of models; each closes it, and says its own where there is nothing to ask."""
-    from dflash_tui.commands import bench, probe
+    from dflash_tui.cli import bench, probe
     from dflash_tui.screens import models
 
     facts = probe.management()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dflash_core.record import pack
-from dflash_tui.branches import Branches, Node
-from dflash_tui.store import Card, Store, StoreError
-from dflash_tui.store.schema import VERSION, migrate
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.store import Card, Store, StoreError
+from dflash_tui.conversations.store.schema import VERSION, migrate
 from support.stored import a_report, a_turn, talk, titles
 
 
@@ -202,8 +202,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from dflash_tui.branches import Node
-from dflash_tui.store import Card, Store
+from dflash_tui.conversations.branches import Node
+from dflash_tui.conversations.store import Card, Store
 store = Store(Path(sys.argv[1]))
 for number in range(20):
     card = Card(f"{sys.argv[2]} {number}")
@@ -244,7 +244,7 @@ def test_a_new_file_that_another_program_holds_is_waited_for(tmp_path: Path) -> 
 def test_a_file_held_for_too_long_gets_what_was_written_once_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dflash_tui.store.connect.PATIENCE_S", 0.05)
+    monkeypatch.setattr("dflash_tui.conversations.store.connect.PATIENCE_S", 0.05)
     with locked(tmp_path, 0.5):
         store = Store(tmp_path)
         assert "locked" in store.problem()

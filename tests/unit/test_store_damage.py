@@ -12,9 +12,9 @@ import pytest
 
 from dflash_core.errors import FormatError
 from dflash_core.record import pack
-from dflash_tui.branches import Branches, Node
-from dflash_tui.store import Card, Held, Store, StoreError
-from dflash_tui.store.card import LONGEST_TITLE
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.store import Card, Held, Store, StoreError
+from dflash_tui.conversations.store.card import LONGEST_TITLE
 from support.stored import a_turn, talk, titles
 
 FILE = "conversations.db"

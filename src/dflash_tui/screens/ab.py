@@ -16,10 +16,10 @@ from dflash_core.lab.diff import Stretch, diff
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.sweep import Sweep
 from dflash_core.lab.versus import versus
-from dflash_tui import lab_text
-from dflash_tui.keys import bindings
-from dflash_tui.lab_request import AB, parse_ab
 from dflash_tui.screens.measuring import MeasuringScreen
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text import lab as lab_text
+from dflash_tui.text.lab_request import AB, parse_ab
 from dflash_tui.widgets.literal import Static
 
 OTHER = "bold underline"

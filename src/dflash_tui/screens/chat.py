@@ -15,26 +15,26 @@ from textual.widgets import Footer, Markdown, TextArea
 from dflash_core.clean import clean
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, Knobs
-from dflash_tui import collector
-from dflash_tui.commands import slash
-from dflash_tui.commands.palette import ActionProvider
-from dflash_tui.commands.slash_command import SlashError
-from dflash_tui.config import config_folder
-from dflash_tui.experiment import Experiment
-from dflash_tui.flow import Flow, explain, needs_restart
-from dflash_tui.history import History
-from dflash_tui.keeper import Keeper
-from dflash_tui.keys import bindings
-from dflash_tui.loading import Loading
+from dflash_tui.chat import collector
+from dflash_tui.chat.conversation import Keeping
+from dflash_tui.chat.experiment import Experiment
+from dflash_tui.chat.flow import Flow, explain, needs_restart
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.loading import Loading
+from dflash_tui.chat.program import Shell
+from dflash_tui.chat.tuning import Tuning
+from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.history import History
 from dflash_tui.log import LOG
-from dflash_tui.presets import Presets
-from dflash_tui.screens.gauges import Gauges
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.keeping import Keeping
 from dflash_tui.screens.pages import PAGES
-from dflash_tui.screens.shell import Shell
-from dflash_tui.screens.tuning import Tuning
+from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.session import Loader, SessionLike
+from dflash_tui.settings.config import config_folder
+from dflash_tui.settings.keys import bindings
+from dflash_tui.settings.presets import Presets
+from dflash_tui.slash import table as slash
+from dflash_tui.slash.command import SlashError
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.knob_row import KnobRow

@@ -17,12 +17,12 @@ from textual.widgets import Footer, Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, one_line
-from dflash_tui.commands.palette import ActionProvider
-from dflash_tui.keys import bindings
-from dflash_tui.screens.confirm import ConfirmScreen
+from dflash_tui.conversations.store import Entry
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.store import Entry
-from dflash_tui.widgets.bars import counted
+from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text.bars import counted
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.lines import Flash
 from dflash_tui.widgets.literal import OptionList, Static
 

@@ -10,8 +10,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 
-from dflash_tui.commands.slash import SLASH
-from dflash_tui.keys import actions_of, retold
+from dflash_tui.settings.keys import actions_of, retold
+from dflash_tui.slash.table import SLASH
 from dflash_tui.widgets.literal import Static
 
 

@@ -19,11 +19,12 @@ from dflash_core.lab.grid import show
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Case
-from dflash_tui import advice, lab_text
-from dflash_tui.commands.palette import ActionProvider
-from dflash_tui.experiment import Experiment
-from dflash_tui.flow import fault, keep_trace
+from dflash_tui.chat.experiment import Experiment
+from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.screens.help import HelpScreen
+from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.text import advice
+from dflash_tui.text import lab as lab_text
 from dflash_tui.widgets.lines import Flash
 from dflash_tui.widgets.literal import Static
 

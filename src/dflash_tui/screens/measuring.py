@@ -16,10 +16,10 @@ from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Sweep, SweepResult
-from dflash_tui.experiment import Experiment
+from dflash_tui.chat.experiment import Experiment
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.line import LineScreen
-from dflash_tui.widgets.bars import counted
+from dflash_tui.text.bars import counted
+from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from dflash_core.lab.plain import FEWEST_STEPS, PlainRun
-from dflash_tui.keys import bindings
-from dflash_tui.plain_speeds import when
+from dflash_tui.figures.plain_speeds import when
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.widgets.bars import short, speed
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text.bars import short, speed
 from dflash_tui.widgets.literal import Static
 
 

@@ -17,16 +17,16 @@ from dflash_core.clean import one_line
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord
-from dflash_tui.commands.palette import ActionProvider
-from dflash_tui.keys import bindings
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.widgets import calibration
-from dflash_tui.widgets.bars import clip, counted
-from dflash_tui.widgets.blocks import content, line, wrapped
+from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text import calibration
+from dflash_tui.text.bars import clip, counted
+from dflash_tui.text.blocks import content, line, wrapped
+from dflash_tui.text.step_text import LEGENDS, By, StepText
+from dflash_tui.text.tree_text import LEGEND, drawn, wanted_line
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
-from dflash_tui.widgets.step_text import LEGENDS, By, StepText
-from dflash_tui.widgets.tree_text import LEGEND, drawn, wanted_line
 
 if TYPE_CHECKING:
     from dflash_tui.screens.chat import ChatScreen

@@ -15,10 +15,10 @@ from dflash_core.lab.grid import settings
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.sweep import Sweep
 from dflash_core.lab.table import best, rows
-from dflash_tui import lab_text
-from dflash_tui.keys import bindings
-from dflash_tui.lab_request import SWEEP, parse_sweep
 from dflash_tui.screens.measuring import MeasuringScreen
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text import lab as lab_text
+from dflash_tui.text.lab_request import SWEEP, parse_sweep
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.literal import DataTable, Static
 

@@ -17,13 +17,14 @@ from dflash_core.lab.laboratory import TIMED_BUDGETS
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import Acceptance, Curve, ExactReplay, Kind, Point, curve, estimate
 from dflash_core.record import TurnRecord
-from dflash_tui import advice, lab_text
-from dflash_tui.keys import bindings
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.widgets.bars import counted
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text import advice
+from dflash_tui.text import lab as lab_text
+from dflash_tui.text.bars import counted
+from dflash_tui.text.plot import Mark
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.literal import DataTable, Static
-from dflash_tui.widgets.plot import Mark
 
 TURNS = 8  # as many of the newest turns tell what a step costs
 SHOWN = (1, 2, 4, 6, 8, 10, 12, 15, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)

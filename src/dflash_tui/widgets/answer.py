@@ -11,9 +11,9 @@ from textual.content import Content
 from dflash_core.clean import clean
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
+from dflash_tui.figures.meter import Meter
 from dflash_tui.log import LOG
-from dflash_tui.meter import Meter
-from dflash_tui.widgets.bars import chance, speed
+from dflash_tui.text.bars import chance, speed
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from dflash_tui.widgets.blocks import Block, Span, content
-from dflash_tui.widgets.plot import LINE, Mark, plot
+from dflash_tui.text.blocks import Block, Span, content
+from dflash_tui.text.plot import LINE, Mark, plot
 
 STYLES = {"★": "bold $success", "◆": "bold $accent", "●": "$primary", "○": "$primary", LINE: "$primary 60%"}
 

@@ -15,7 +15,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_core.knobs import Knobs
-from dflash_tui.keys import actions_of
+from dflash_tui.settings.keys import actions_of
 from dflash_tui.widgets.memory import MemoryPanel
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.params import ParamsPanel

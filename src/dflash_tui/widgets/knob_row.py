@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_core.knobs import Spec, Value
-from dflash_tui.widgets.bars import fit
+from dflash_tui.text.bars import fit
 
 LABEL = 18
 LEFT = LABEL + 3  # focus mark, staged mark, label, a space

@@ -10,8 +10,8 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from dflash_core.clean import one_line
-from dflash_tui.keys import retold
-from dflash_tui.widgets.bars import clip, meter, seconds
+from dflash_tui.settings.keys import retold
+from dflash_tui.text.bars import clip, meter, seconds
 from dflash_tui.widgets.literal import Static
 
 

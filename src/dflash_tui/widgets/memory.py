@@ -7,7 +7,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from dflash_core.memory import MemoryBreakdown, gib
-from dflash_tui.widgets.bars import bar, fit
+from dflash_tui.text.bars import bar, fit
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 

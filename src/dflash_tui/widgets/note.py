@@ -7,7 +7,7 @@ from typing import Literal
 from textual.content import Content
 
 from dflash_core.clean import lines
-from dflash_tui.keys import retold
+from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.literal import Static
 
 _MARKS = {"error": "✗", "info": "·"}

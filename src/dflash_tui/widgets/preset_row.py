@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from dflash_tui.widgets.bars import fit
+from dflash_tui.text.bars import fit
 from dflash_tui.widgets.knob_row import LABEL, LEFT
 
 

@@ -10,7 +10,7 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
-from dflash_tui.history import History
+from dflash_tui.conversations.history import History
 from dflash_tui.widgets.completions import Completions
 
 

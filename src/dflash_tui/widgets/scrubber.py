@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from dflash_tui.widgets.bars import spark
+from dflash_tui.text.bars import spark
 
 
 class Scrubber(Widget, can_focus=True):

@@ -13,12 +13,12 @@ from textual.content import Content
 from dflash_core.events import STAGES, PartStats, TurnReport, TurnStats, so_far
 from dflash_core.lab.plain import PlainSpeed
 from dflash_core.record import TurnRecord
-from dflash_tui.deltas import on_the_way
-from dflash_tui.meter import Meter
-from dflash_tui.plain_speeds import when
-from dflash_tui.speeds import course
-from dflash_tui.widgets.bars import bar, seconds, short, spark, speed
-from dflash_tui.widgets.blocks import Block, beside, content, line, wrapped
+from dflash_tui.figures.deltas import on_the_way
+from dflash_tui.figures.meter import Meter
+from dflash_tui.figures.plain_speeds import when
+from dflash_tui.figures.speeds import course
+from dflash_tui.text.bars import bar, seconds, short, spark, speed
+from dflash_tui.text.blocks import Block, beside, content, line, wrapped
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.roomy import redraw

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Markdown
 
-from dflash_tui.segments import Segmenter
+from dflash_tui.text.segments import Segmenter
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.roomy import Fence, Paragraph, Roomy
 

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
-from dflash_tui.widgets.bars import clip, fit, meter, short, spark, speed
+from dflash_tui.text.bars import clip, fit, meter, short, spark, speed
 
 _GIB = 1 << 30
 

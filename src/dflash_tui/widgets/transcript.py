@@ -8,9 +8,9 @@ from textual.content import Content
 
 from dflash_core.clean import clean
 from dflash_core.knobs import Knobs
-from dflash_tui.keys import retold
+from dflash_tui.settings.keys import retold
+from dflash_tui.text.bars import counted
 from dflash_tui.widgets.answer import Answer
-from dflash_tui.widgets.bars import counted
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note

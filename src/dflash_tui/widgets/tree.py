@@ -9,10 +9,10 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from dflash_core.events import StepEvent
+from dflash_tui.text.tree_text import drawn
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.roomy import redraw
-from dflash_tui.widgets.tree_text import drawn
 
 
 class TreePanel(Panel):

@@ -1,0 +1,31 @@
+"""An experiment on its own thread; the app looks at it when it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+
+from dflash_core.lab.progress import ExperimentProgress
+from dflash_tui.chat.background import Background
+
+
+class Experiment(Background):
+    """`run` is iterated on the thread; `stop` is called, from the app's, when nothing more is wanted of it."""
+
+    def __init__(self, run: Iterator[ExperimentProgress], stop: Callable[[], None] | None = None) -> None:
+        super().__init__("dflash-lab")
+        self._parts = run
+        self._tell = stop
+        self.progress: ExperimentProgress | None = None
+
+    def stop(self) -> None:
+        super().stop()
+        if self._tell is not None:
+            self._tell()
+
+    def work(self) -> None:
+        for progress in self._parts:
+            self.progress = progress
+            if self.stopping:
+                break
+        if isinstance(self._parts, Generator):
+            self._parts.close()  # here, not when it is collected: it puts the session back

@@ -1,0 +1,129 @@
+"""Conversations as files and under names: what the chat and the list of conversations both offer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import gettempdir
+from typing import TYPE_CHECKING
+
+from dflash_core.errors import DFlashError
+from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.exchange import bring_in, file_name, from_file
+from dflash_tui.conversations.pages import KINDS, render
+from dflash_tui.conversations.store import Card
+from dflash_tui.widgets.line_dialog import LineScreen
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+
+class Filing:
+    """Each method takes the conversation it is for; without one that is the present one."""
+
+    def __init__(self, screen: ChatScreen, keeper: Keeper) -> None:
+        self._screen = screen
+        self._keeper = keeper
+
+    def rename(self, title: str, card: Card | None = None) -> str:
+        """Name a conversation, the present one where none is given; says so. Raises StoreError."""
+        self._keeper.rename(title, card.id if card is not None else None)
+        return f"renamed: {title}"
+
+    def ask_title(self, card: Card | None, then: Callable[[str], None]) -> None:
+        """Let the user type another title. `then` gets what there is to say."""
+        card = card or self._keeper.card
+
+        def typed(title: str | None) -> None:
+            if title is not None:
+                try:
+                    then(self.rename(title, card))
+                except DFlashError as error:
+                    then(str(error))
+
+        self._screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
+
+    def ask_file(self, card: Card | None, then: Callable[[str], None]) -> None:
+        """Let the user type where to export to. `then` gets what there is to say."""
+
+        def typed(name: str | None) -> None:
+            kind = name.rpartition(".")[2] if name else ""
+            if name and kind not in KINDS:
+                then(f"{name}: the ending says the format: .md, .json or .svg")
+            elif name:
+                try:
+                    then(self.export(kind, name if name != kind else "", card))
+                except DFlashError as error:
+                    then(str(error))
+
+        self._screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
+
+    def export(self, kind: str, name: str = "", card: Card | None = None) -> str:
+        """Write a conversation, the present one where none is given, to a new file; says where. Raises DFlashError.
+
+        Without a name it is made from the title, for the folder that the program was started in.
+        """
+        one = self._keeper.whole(card)
+        if one is None:
+            raise DFlashError("nothing to export yet")
+        try:
+            path = Path(name).expanduser() if name else _free(Path(file_name(one.card, kind)))
+            with path.open("xb") as file:
+                file.write(render([one], kind))
+        except FileExistsError:
+            raise DFlashError(f"{path} exists already; give another name") from None
+        except (OSError, RuntimeError) as error:
+            raise DFlashError(f"{name or 'the file'} cannot be written: {_why(error)}; name another place") from None
+        return f"written: {path.absolute()}"
+
+    def elsewhere(self) -> str:
+        """Write the present conversation where temporary files go, because the disk of the store refuses it."""
+        try:
+            return "the conversation " + self.export("json", str(_free(Path(gettempdir()) / "conversation.json")))
+        except DFlashError as error:
+            return str(error)
+
+    def bring_in(self, name: str) -> None:
+        """Begin to take in the conversations of a JSON export, beside the app. Raises DFlashError: there is no file."""
+        try:
+            file = Path(name).expanduser()
+            file.stat()
+        except (OSError, RuntimeError) as error:
+            raise DFlashError(f"{name} cannot be read: {_why(error)}") from None
+        self._screen.run_worker(self._bring_in(file), group="import")
+
+    async def _bring_in(self, file: Path) -> None:
+        loop = asyncio.get_running_loop()
+
+        def told(share: float) -> None:
+            """From the thread that writes. It does not wait: the app may be waiting for that thread's lock."""
+            with contextlib.suppress(RuntimeError):  # the app has ended
+                loop.call_soon_threadsafe(self._screen.say, f"importing {file.name}: {share:.0%}")
+
+        def take_in() -> int:
+            found = from_file(file)
+            for one in found:
+                bring_in(self._keeper.store, one, told)
+            return len(found)
+
+        try:
+            said = f"conversations taken in: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
+        except DFlashError as error:
+            said = str(error)
+        except OSError as error:
+            said = f"{file} cannot be read: {_why(error)}"
+        self._screen.keeping.tell_problems()
+        self._screen.say(said)
+
+
+def _why(error: Exception) -> str:
+    """RuntimeError: "~name" of a user that does not exist."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _free(path: Path) -> Path:
+    """`path`, or with a number where there is such a file already."""
+    names = (path.with_stem(f"{path.stem}-{number}") for number in range(2, 10_000))
+    return path if not path.exists() else next(name for name in names if not name.exists())

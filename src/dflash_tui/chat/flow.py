@@ -1,0 +1,204 @@
+"""The one path of a turn: a message or a retry begins it, a timer drains it, decoder, user or error end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from textual.widget import Widget
+
+from dflash_core.clean import lines, one_line
+from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
+from dflash_core.events import TurnReport
+from dflash_core.knobs import Knobs
+from dflash_core.record import TurnRecord
+from dflash_tui.chat.running import Running
+from dflash_tui.figures.meter import Meter
+from dflash_tui.session import OnPrefill, TurnLike
+from dflash_tui.text import advice
+from dflash_tui.text.bars import seconds, short
+from dflash_tui.widgets.answer import Answer
+from dflash_tui.widgets.transcript import TurnBlock
+
+LOOK_S = 0.05  # how often the flow looks at the decoder's thread
+FIRST_S = 0.1  # the first text is on the screen at most this much later
+SLOWEST_S = 0.5  # and all that follows at most this much
+FIGURES_S = 0.5  # figures are drawn with a frame, and this often where no text comes
+SHARE = 0.08  # the part of the time that the app may take: the decoder stands still for most of it
+
+
+class FlowHost(Protocol):
+    """The screen, as the flow sees it."""
+
+    def draw_figures(self) -> None: ...
+    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None: ...
+
+
+class Flow:
+    """Runs one turn at a time. The decoder's thread is never waited for; this side drains what has arrived.
+
+    Whatever changes on the screen is drawn in one frame, because a frame costs ten times what is new in it. The next
+    one waits until the processor time that the app has taken since is within its `SHARE`.
+    """
+
+    def __init__(self, widget: Widget, host: FlowHost, folder: Path) -> None:
+        self._widget = widget
+        self._host = host
+        self._folder = folder
+        self.running: Running | None = None
+        self.meter: Meter | None = None
+        self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
+        self.answer: Answer | None = None
+        self.lost = False  # the device is: nothing works in this process any more
+        self._block: TurnBlock | None = None
+        self._taken = (0, 0)
+        self._frame_at = self._frame_cpu = 0.0  # when the last frame began, by both clocks
+        self._figures_at = 0.0
+        self._shown = False  # something of the answer is on the screen
+
+    @property
+    def busy(self) -> bool:
+        return self.running is not None
+
+    async def begin(self, block: TurnBlock, open_turn: Callable[[OnPrefill], TurnLike], knobs: Knobs) -> None:
+        """Start a turn under `block`."""
+        # Busy before the first await: keys are handled beside the screen's messages, and a retry may come meanwhile.
+        self.running = running = Running(open_turn)
+        self.meter, self.report, self.record, self.answer = Meter(), None, None, None
+        self._block = block
+        self._taken = (0, 0)  # characters of text and thinking that were drained
+        block.queued("")
+        self.answer = await block.add_answer(knobs)
+        self.answer.waiting("reading the prompt…")
+        self._shown = False
+        self._frame_at = self._figures_at = time.monotonic()
+        self._frame_cpu = time.thread_time()
+        running.start()
+        self._look_again()
+
+    def recall(self, record: TurnRecord | None) -> None:
+        """Stand as at the end of a turn of earlier, or as before any."""
+        self.record = record
+        self.meter = Meter.of(record) if record is not None else None
+        self.report = record.report if record is not None else None
+
+    def stop(self) -> None:
+        """Ask the turn to end; the text stays."""
+        if self.running is not None and not self.running.stopping:
+            self.running.stop()
+            if self.answer is not None:
+                self.answer.waiting("stopping after this step…")
+
+    def change(self, knobs: Knobs) -> None:
+        """Have the running turn go on with these knobs from its next step."""
+        if self.running is not None:
+            self.running.change(knobs)
+
+    def _look_again(self) -> None:
+        self._widget.set_timer(LOOK_S, self._look)
+
+    async def _look(self) -> None:
+        """Twenty times a second while a turn runs; most looks only find that the next frame is not due."""
+        running, meter, answer = self.running, self.meter, self.answer
+        if running is None or meter is None or answer is None:
+            return
+        over = running.over  # before the drain: nothing can arrive after it
+        if over:
+            await self._take(running, meter, answer)
+            await self._end()
+            return
+        now = time.monotonic()
+        figures = now - self._figures_at >= FIGURES_S
+        if (running.arrived or figures) and self._may_draw(now):
+            self._frame_at, self._frame_cpu = now, time.thread_time()
+            with self._widget.app.batch_update():
+                await self._take(running, meter, answer)
+                self._say(running, meter, answer)
+                if figures:
+                    self._figures_at = now
+                    meter.sample(now)
+                    self._host.draw_figures()
+        self._look_again()
+
+    def _may_draw(self, now: float) -> bool:
+        waited = now - self._frame_at
+        if self.running is not None and self.running.arrived and not self._shown and waited >= FIRST_S:
+            return True
+        return waited >= SLOWEST_S or time.thread_time() - self._frame_cpu <= SHARE * waited
+
+    async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
+        """Put what has arrived into the answer."""
+        arrivals = running.drain()
+        self._shown = self._shown or bool(arrivals)
+        for arrival in arrivals:
+            meter.add(arrival)
+        text = "".join(arrival.piece.text for arrival in arrivals)
+        thinking = "".join(arrival.piece.thinking for arrival in arrivals)
+        self._taken = (self._taken[0] + len(text), self._taken[1] + len(thinking))
+        await answer.add(text, thinking, meter)
+
+    def _say(self, running: Running, meter: Meter, answer: Answer) -> None:
+        """Say under the answer what the turn is doing."""
+        if running.stopping:
+            return
+        if meter.first_at is None:
+            done, total = running.prefill
+            far = f"{short(done)} of {short(total)} tok · " if total else ""
+            answer.waiting(f"reading the prompt… {far}{seconds(time.monotonic() - meter.started)}")
+        else:
+            answer.waiting(f"writing… {meter.tokens} tok")
+
+    async def _end(self) -> None:
+        running, meter, answer, block = self.running, self.meter, self.answer, self._block
+        if running is None or meter is None or answer is None or block is None:
+            return
+        # A turn that was cut short lets go of what it held back for a whole character or tag.
+        await answer.add(running.text[self._taken[0] :], running.thinking[self._taken[1] :], meter)
+        block.entered = block.entered or running.opened
+        self.report, self.record = running.report, running.record
+        refused = running.error is not None and not running.opened
+        outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
+        if self.report is not None and running.error is None and self.report.stop != "cancelled":
+            outcome = ""
+        await answer.end(meter, self.report, outcome)
+        if running.error is not None:
+            self.lost = self.lost or needs_restart(running.error)
+            await answer.fail(*explain(running.error, running.trace, self._folder))
+        answer.place(len(block.answers), len(block.answers))
+        self.running = None
+        self._host.turn_ended(block, refused=refused)
+
+
+def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
+    """An error as one line, and what to do next. Faults of the program leave their trace in a file."""
+    if isinstance(error, ContextError):
+        return str(error), "Nothing is lost. /clear begins an empty conversation; a shorter message may fit."
+    if needs_restart(error):
+        return str(error), "The conversation is kept. /reload starts the program anew and goes on with it."
+    if isinstance(error, DFlashError):
+        return advice.in_app(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
+    return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."
+
+
+def needs_restart(error: Exception) -> bool:
+    """Whether the device is lost for the whole process, so that no other load can help."""
+    return isinstance(error, KernelError) and error.reload
+
+
+def fault(error: Exception) -> str:
+    """An error that is no refusal, as one line."""
+    return one_line(f"fault in the program: {type(error).__name__}: {error}", MESSAGE)
+
+
+def keep_trace(trace: str, folder: Path) -> str:
+    """Write a trace to a file; says where it is."""
+    path = folder / "last-error.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines(trace), encoding="utf-8", errors="replace")
+    except OSError:
+        return f"the trace could not be written to {path}"
+    return f"the trace is in {path}"

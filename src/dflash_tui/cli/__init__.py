@@ -1,0 +1,5 @@
+"""The command line: one module for its grammar, one for each command."""
+
+from dflash_tui.cli.command_line import main
+
+__all__ = ["main"]

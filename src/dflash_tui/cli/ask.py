@@ -1,0 +1,142 @@
+"""`ask`: one prompt, one answer. The answer streams on stdout; thinking, progress and figures go to stderr."""
+
+from __future__ import annotations
+
+import select
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dflash_core.clean import clean
+from dflash_core.errors import ContextError
+from dflash_core.events import TurnReport
+from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.session import LoadRequest
+from dflash_tui.terminal.output import Notes, write_json, write_out
+
+if TYPE_CHECKING:
+    from dflash_core.conversation import Turn
+
+PIPE_PATIENCE_S = 0.5
+MOST_PIPED = 64 * 2**20  # characters: a pipe may never end
+
+
+def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
+    """The words of the command line, then standard input.
+
+    Input is waited for where there are no words, or where one of them is "-". Beside words, a pipe counts only if it
+    has something to say at once: many callers leave one open that never will. Raises ContextError where it goes on
+    and on.
+    """
+    text = " ".join(word for word in words if word != "-")
+    wait = not text or "-" in words
+    if stdin.isatty() and "-" not in words:
+        return text
+    if not wait and not _ready(stdin):
+        return text
+    piped = stdin.read(MOST_PIPED + 1)
+    if len(piped) > MOST_PIPED:
+        raise ContextError(
+            f"standard input goes on behind {MOST_PIPED:,} characters, which is more than any context holds; shorten it"
+        )
+    piped = piped.strip("\n")
+    return f"{text}\n\n{piped}" if text and piped else text or piped
+
+
+def _ready(stdin: TextIO) -> bool:
+    try:
+        return bool(select.select([stdin], [], [], PIPE_PATIENCE_S)[0])
+    except (OSError, ValueError):  # closed, or nothing that can be waited for
+        return False
+
+
+def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False, plain: bool = False) -> int:
+    """Load the pair, answer, and report. Returns the exit code; raises DFlashError.
+
+    `plain` writes whole lines, announces thinking and answer by name and overwrites nothing: what a screen reader
+    can follow.
+    """
+    from dflash_core.conversation import Conversation
+    from dflash_tui.engine_session import begin, load_engine
+
+    notes = Notes(plain=plain)
+    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
+    for note in worth_knowing:
+        notes.line(f"note: {note}")
+    conversation = Conversation(engine, engine.target.tokenizer, engine.target.template, system)
+    begin(conversation, request, engine)
+    turn = conversation.ask(
+        prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
+    )
+    interrupted = _answer(turn, notes, quiet=as_json, lines=plain)
+    if turn.report is not None:
+        notes.line(figures(turn.report))
+    if as_json:
+        answered = turn.report.to_json() if turn.report is not None else _nothing(request)
+        write_json(answered | {"drafter": engine.limits.drafter.kind if engine.limits.drafter else None})
+    return 130 if interrupted else 0
+
+
+def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bool:
+    """Stream the turn; `quiet` leaves its text to the JSON object, `lines` waits for whole ones. True if the user
+    interrupted it."""
+    written = told = 0
+
+    def write(text: str) -> None:
+        nonlocal written
+        if lines and not written and text.strip():
+            notes.line("answer:")
+        written += len(text)
+        notes.end_line()
+        write_out(clean(text) if lines else text)
+        sys.stdout.flush()
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if lines and not told and text.strip():
+            notes.line("thinking:")
+        told += len(text)
+        notes.thinking(text)
+
+    def ready(text: str) -> int:
+        """How much of it may be written by now."""
+        return text.rfind("\n") + 1 if lines else len(text)
+
+    with stop_on_interrupt(turn.stop) as interrupted:
+        try:
+            for _ in turn:
+                if not quiet and ready(turn.thinking) > told:
+                    tell(turn.thinking[told : ready(turn.thinking)])
+                if not quiet and ready(turn.text) > written:
+                    write(turn.text[written : ready(turn.text)])
+        except KeyboardInterrupt:
+            turn.close()
+    if not quiet:
+        if turn.thinking[told:]:
+            tell(turn.thinking[told:])
+        write(turn.text[written:])  # an interrupted turn lets go of what it held back for a whole character
+        if turn.text and not turn.text.endswith("\n"):
+            write("\n")
+    if interrupted:
+        notes.line("interrupted; the text so far is kept")
+    return bool(interrupted)
+
+
+def _nothing(request: LoadRequest) -> dict[str, Any]:
+    """The JSON object of a turn that was interrupted before its first token."""
+    answer: dict[str, Any] = {"text": "", "thinking": "", "tokens": [], "mode": None, "reason": "no token was drawn"}
+    return answer | {"stop": "cancelled", "knobs": request.knobs.to_dict(), "stats": None}
+
+
+def figures(report: TurnReport) -> str:
+    """The turn in one line: what ran, how long it took, how well drafts were accepted."""
+    stats = report.stats
+    parts = [
+        f"{stats.tokens} tokens",
+        f"{stats.tokens_per_second:.1f} tok/s",
+        f"first after {stats.ttft_ms:.0f} ms",
+    ]
+    if report.mode != "ar":
+        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+    why = f" ({report.reason})" if report.reason else ""
+    return f"[{report.mode}{why}: {', '.join(parts)}; {report.stop}]"

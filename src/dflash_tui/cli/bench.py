@@ -1,0 +1,243 @@
+"""`bench`: plain decoding, chain and tree on the same prompts; or what every kind of step costs on a card."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_core.bench.plain_loop import plain_loop_ms
+from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
+from dflash_core.errors import DeviceError, DFlashError
+from dflash_core.events import STAGES
+from dflash_core.lab.export import to_json
+from dflash_core.lab.grid import Axis, settings
+from dflash_core.lab.sweep import Case, SweepResult, default_repeats
+from dflash_core.memory import gib
+from dflash_core.nvml import Management
+from dflash_tui import __version__
+from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.session import LoadRequest
+from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
+from dflash_tui.text import lab as lab_text
+
+if TYPE_CHECKING:
+    from dflash_core.bench.steps import StepReport
+    from dflash_core.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to measure. `synthetic` names made-up files, `acceptance` forces lengths; both make it step times."""
+
+    prompts: Path | None = None
+    samples: int = SAMPLES
+    repeats: int | None = None
+    synthetic: str | None = None
+    folder: Path | None = None
+    acceptance: str | None = None
+    steps: bool = False
+    out: Path | None = None
+
+
+def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
+    """Measure and print. Returns the exit code; raises DFlashError."""
+    if job.synthetic or job.acceptance or job.steps:
+        return _steps(request, job, as_json=as_json)
+    return _modes(request, job, as_json=as_json)
+
+
+def kernels(*, out: Path | None, as_json: bool) -> int:
+    """The ladder table of the kernels on this card."""
+    from dataclasses import asdict
+
+    from dflash_core.backends.cuda.target import open_device
+    from dflash_core.bench.kernels import chain, chain_table, ladder, table
+
+    notes, device = Notes(), open_device(0)
+    found = ladder(device, progress=notes.progress)
+    together = chain(device, progress=notes.progress)
+    notes.end_line()
+    figures = {**asdict(found), "chain_seconds": together}
+    keep_json(out, figures, notes)
+    if as_json:
+        write_json(figures)
+    else:
+        write_out("\n".join([*table(found), "", *chain_table(together)]) + "\n")
+    return 0
+
+
+def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
+    from dflash_tui.engine_session import laboratory, load_engine, title_of  # brings torch
+
+    tasks = [Task(text, text) for text in PROMPTS]
+    if job.prompts is not None:
+        tasks = list(sample(read_prompts(job.prompts), job.samples))
+    notes = Notes()
+    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
+    for note in worth_knowing:
+        notes.line(f"note: {note}")
+    lab = laboratory(engine, title_of(request))
+    modes = ("ar", "chain", "tree") if engine.session.capabilities else ("ar",)
+    grid = settings((Axis("mode", modes),), request.knobs, lab.limits)
+    repeats = job.repeats or default_repeats(len(tasks))
+    sweep = lab.sweep(grid, [Case.of(task) for task in tasks], repeats, ["mode"])
+    with stop_on_interrupt(sweep.cancel) as interrupted:
+        for progress in sweep:
+            notes.progress(lab_text.progress(progress))
+    notes.end_line()
+    loop_ms = _plain_loop_ms(engine)
+    found = {**to_json(sweep.result), "plain_loop_ms": loop_ms}
+    keep_json(job.out, found, notes)
+    if as_json:
+        write_json(found)
+    elif sweep.result.trials:
+        parts = (lab_text.table(sweep.result), stage_lines(sweep.result, loop_ms), lab_text.notes(sweep.result))
+        write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+    return 130 if interrupted else 0
+
+
+def _plain_loop_ms(engine: Engine) -> float:
+    with engine.scratch():
+        engine.reset()
+        engine.session.prefill([1] * 8)
+        found = plain_loop_ms(engine.session, 1)
+        engine.reset()
+    return found
+
+
+def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
+    """Milliseconds of a step by its parts, prompt speed and time to the first token, a line per mode."""
+    lines = [f"{'ms per step':<12}" + "".join(f"{name:>9}" for name in STAGES) + f"{'prompt tok/s':>14}{'TTFT ms':>9}"]
+    for index, setting in enumerate(result.settings):
+        stats = [trial.report.stats for trial in result.trials if trial.setting == index]
+        if not stats:
+            continue
+        means = (statistics.median(getattr(one.stage_ms, name) for one in stats) for name in STAGES)
+        read = [(one.prompt_tokens - one.reused_tokens) / one.ttft_ms * 1e3 for one in stats if one.ttft_ms > 0]
+        lines.append(
+            f"{setting.knobs.mode:<12}"
+            + "".join(f"{value:>9.3f}" for value in means)
+            + f"{statistics.median(read):>14,.0f}{statistics.median(one.ttft_ms for one in stats):>9.1f}"
+        )
+    return [*lines, f"a plain one-row loop: {loop_ms:.3f} ms per token"]
+
+
+def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
+    from dataclasses import replace
+
+    from dflash_core.bench.steps import CONTEXT, StepBench, acceptance_pattern, default_cases
+    from dflash_core.loading import load_draft, load_target
+
+    notes = Notes()
+    lengths = _lengths(job.acceptance) if job.acceptance else ()
+    if job.synthetic:
+        request = replace(request, **_synthetic(job, notes))
+    from dflash_core.engine import Engine
+    from dflash_tui.engine_session import title_of
+
+    if request.target is None or request.draft is None:
+        raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
+    target = load_target(request.target, "cuda", progress=notes.progress)
+    engine = Engine(target, load_draft(request.draft, target), context_length=CONTEXT)
+    pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
+    block = engine.session.capabilities.block if engine.session.capabilities else 1
+    bench = StepBench(engine)
+    for done, total, name in bench.run(default_cases(block, pattern), job.repeats or 5):
+        notes.progress(f"step times: {name}", done / total)
+    notes.end_line()
+    facts = _facts(title_of(request), engine)
+    found = {"about": facts, **bench.report.to_json()}
+    keep_json(job.out, found, notes)
+    if as_json:
+        write_json(found)
+    else:
+        write_out("\n".join(step_lines(bench.report, facts)) + "\n")
+    return 0
+
+
+def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
+    """The report as a table."""
+    lines = [f"{name}: {value}" for name, value in facts.items()]
+    lines += ["", f"{'step':<18}{'rows':>5}{'behind':>8}{'wall ms':>9}{'least':>8}{'most':>8}" + "".join(
+        f"{name:>8}" for name in STAGES) + f"{'tok/step':>10}"]  # fmt: skip
+    for case in report.cases:
+        wall = case.wall
+        name = case.name + (" (forced)" if case.forced else "")
+        lines.append(
+            f"{name:<18}{case.nodes:>5}{case.depth:>8,}{wall.median:>9.3f}{wall.least:>8.3f}{wall.most:>8.3f}"
+            + "".join(f"{case.stages[stage]:>8.3f}" for stage in STAGES)
+            + f"{case.acceptance_length:>10.2f}"
+        )
+    ar = report.case("ar").wall.median
+    ratios = ", ".join(f"{rows} rows {report.verify_ratio(rows):.2f}" for rows in (16, 24, 40, 64))
+    deep = next(case for case in report.cases if case.name.startswith("ar at"))
+    bushy = report.case("bushy tree 23").stages["verify"] / report.case("tree 23").stages["verify"]
+    prompt = report.prefill_tokens / report.prefill_ms.median * 1e3
+    lines += [
+        "",
+        f"plain decoding: {1e3 / ar:,.1f} tok/s; a one-row loop from the host: {report.plain_loop_ms.median:.3f} ms",
+        f"verify in plain steps: {ratios}; a bushy tree against a seeded one of its size: {bushy:.3f}",
+        f"plain decoding at context length {deep.depth:,}: {ar / deep.wall.median:.3f} of that speed",
+        f"prompt of {report.prefill_tokens:,}: {prompt:,.0f} tok/s",
+        f"idle between steps: {max(case.idle for case in report.cases):.1%} at most",
+        f"a plain step moves {gib(report.step_bytes)}: {report.bandwidth_share:.1%} of the measured read bandwidth, "
+        f"{report.read_bandwidth / 1e12:.2f} TB/s",
+        "memory: " + ", ".join(
+            f"{name} {gib(size)}" + ("" if found is None else f" (found {gib(found)})")
+            for name, size, found in report.memory
+        ),
+    ]  # fmt: skip
+    return lines
+
+
+def _lengths(text: str) -> tuple[float, ...]:
+    try:
+        lengths = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        lengths = ()
+    if not lengths or not all(1 <= length <= 64 for length in lengths):
+        raise DFlashError(
+            f"--accept-trace {text}: expected a mean acceptance length, or lengths step by step: 8.3 or 5,1,9"
+        )
+    return lengths
+
+
+def _synthetic(job: Job, notes: Notes) -> dict[str, Any]:
+    from dflash_core.backends.cuda.target import open_device
+    from dflash_core.bench.synthetic import synthetic_pair
+    from dflash_core.user_folders import user_folder
+
+    if job.synthetic != "27b":
+        raise DFlashError(f"--synthetic {job.synthetic}: expected 27b")
+    open_device(0)  # raises where there is none, before gigabytes are written
+    folder = job.folder or user_folder("cache") / "synthetic"
+    pair = synthetic_pair(folder, progress=notes.progress)
+    notes.line(f"synthetic files: {folder}")
+    return {"target": pair.target, "draft": pair.draft}
+
+
+def _facts(title: str, engine: Engine) -> dict[str, str]:
+    import torch
+
+    from dflash_core import nvrtc
+
+    return {
+        "GPU": engine.machine.name,
+        "models": title,
+        "program": f"dflash-tui {__version__}, torch {torch.__version__}, NVRTC {'.'.join(map(str, nvrtc.version()))}",
+        "driver": _driver(),
+        "host": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "when": datetime.now(UTC).isoformat(timespec="minutes"),
+    }
+
+
+def _driver() -> str:
+    try:
+        with Management() as management:
+            return management.driver
+    except DeviceError:
+        return "unknown"

@@ -1,0 +1,263 @@
+"""The command line: options in, an exit code out. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NoReturn, TextIO
+
+from dflash_core.clean import encodable, one_line
+from dflash_core.drafters.registry import is_named
+from dflash_core.errors import MESSAGE, DFlashError, KnobError
+from dflash_core.knobs import CONTEXT, SPECS, parse_settings
+from dflash_core.trace import tracing
+from dflash_tui import __version__, log
+from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path
+from dflash_tui.session import LoadRequest
+from dflash_tui.settings.config import Config, load_config
+from dflash_tui.terminal import marks
+from dflash_tui.terminal.hangup import watched
+from dflash_tui.terminal.output import write_err
+from dflash_tui.text import advice
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+ESCAPE_MS = "25"
+
+DESCRIPTION = """\
+Chat in the terminal with a Qwen3.5-architecture GGUF model, decoded in this
+process with a DFlash drafter and DDTree. Without a command the app opens.
+Without --target it takes the model that the settings name, else the built-in
+demo pair."""
+
+EPILOG = f"""\
+parameters for --set:
+{textwrap.fill(", ".join(spec.name for spec in SPECS), 78, initial_indent="  ", subsequent_indent="  ")}
+
+exit codes:
+  0 done, also where a pipe's reader left early; 1 a failure, explained in one
+  line; 2 wrong usage; 130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    _mend_streams()
+    # How long Textual waits after Esc for the rest of a key: its own 100 ms turn a held Alt+K, 30 a second, into text.
+    os.environ.setdefault("ESCDELAY", ESCAPE_MS)
+    parser = build_parser()
+    args = _text(parser.parse_args(argv))
+    config = _config(parser, args)
+    settings = config.settings
+    request = LoadRequest(
+        settings.target,
+        settings.draft,
+        settings.device,
+        settings.knobs,
+        context=args.context,
+        half_activations=args.activations == "f16",
+        draft_type=args.draft_type,
+        resume=args.resume,
+    )
+    problem = log.begin(settings.log_level, verbose=args.verbose)
+    config = dataclasses.replace(config, problems=(*config.problems, *([problem] if problem else ())))
+    try:
+        if args.command is not None:
+            for line in config.problems:
+                write_err(f"dflash-tui: {line}")
+        log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
+        if args.command not in [one.name for one in COMMANDS if not one.models]:
+            _check_files(config)
+        # Whoever redirects both outputs does not want the terminal to end this; the app draws on it, and reads it.
+        with watched((1, 2)), tracing(args.trace) as trace:
+            asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
+            code = _dispatch(parser, args, asked, config)
+        if trace is not None and trace.problem:
+            write_err(f"dflash-tui: {trace.problem}")
+        sys.stdout.flush()
+        return code
+    except DFlashError as error:
+        return _fail(advice.on_command_line(error))
+    except BrokenPipeError:
+        # The reader has what it wanted (`| head`). What is still buffered has nowhere to go.
+        for stream in (sys.stdout, sys.stderr):
+            _discard(stream)
+        return DONE
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+    except MemoryError:
+        return _fail("out of memory; close other programs or use a smaller model")
+    except KeyboardInterrupt:
+        write_err("\ninterrupted")
+        return INTERRUPTED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its refusals may quote file names, for a shell's `*` stands for whatever lies in a folder."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message, MESSAGE))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The grammar. Global options are understood before and after the command."""
+    parser = _Parser(
+        prog="dflash-tui",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
+    parser.add_argument("--trace", type=file_path, metavar="FILE", help=TRACE_HELP)
+    parser.add_argument("--theme", metavar="NAME", help="the app's colours")
+    parser.add_argument("--resume", default="", metavar="ID", help="go on with a conversation: an id's beginning")
+    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    _add_global_options(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    for one in COMMANDS:
+        sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False)
+        _add_global_options(sub, after_command=True)
+        one.options(sub)
+    return parser
+
+
+def _text(args: argparse.Namespace) -> argparse.Namespace:
+    """Words that are not UTF-8 become text that can be kept and shown; paths stay as they are."""
+    for name, value in vars(args).items():
+        if isinstance(value, str):
+            setattr(args, name, encodable(value))
+        elif isinstance(value, list):
+            setattr(args, name, [encodable(one) if isinstance(one, str) else one for one in value])
+    return args
+
+
+def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool = False) -> None:
+    """Add the options that every command has.
+
+    A subparser writes its defaults over what was read before the command, so after the command absent options leave
+    no trace, and --set, which accumulates, has a list of its own.
+    """
+
+    def default(value: object) -> object:
+        return argparse.SUPPRESS if after_command else value
+
+    add = parser.add_argument
+    add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a GGUF file")
+    add(
+        "--draft",
+        type=file_path,
+        default=default(None),
+        metavar="FILE",
+        help="its drafter: a DFlash file or folder, or text",
+    )
+    add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
+    add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
+    add(
+        "--set",
+        dest="set_after" if after_command else "set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a parameter; may be repeated",
+    )
+    add("--activations", choices=("int8", "f16"), default=default("int8"), help="on a GPU: f16 is exact, and slower")
+    add("--draft-type", choices=("q8_0",), default=default(""), help="on a GPU: pack a float drafter tighter")
+    add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
+    add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
+    add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")
+
+
+def _context(text: str) -> int:
+    try:
+        return int(CONTEXT.parse(text))
+    except KnobError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config:
+    """The settings, the command line over all others. Leaves through `parser.error`, exit code 2, where options
+    contradict each other."""
+    pairs: dict[str, str] = {}
+    for pair in [*args.set, *getattr(args, "set_after", [])]:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            parser.error(f"--set {pair}: expected NAME=VALUE")
+        pairs[name.strip()] = value
+    try:
+        given: dict[str, Any] = {f"knobs.{name}": value for name, value in parse_settings(pairs).items()}
+    except KnobError as error:
+        parser.error(f"--set {error}")
+    if args.demo and (args.target or args.draft):
+        parser.error("--demo brings its own target and drafter; leave out --target and --draft, or --demo")
+    if args.draft and not args.target and args.command != "inspect":
+        parser.error("--draft needs the --target that it was made for, or that it is to draft for")
+    if args.trace and args.command not in (None, "ask"):
+        parser.error(f"--trace goes with the app and with ask, not with {args.command}")
+    if args.resume and args.command is not None:
+        parser.error(f"--resume goes with the app, not with {args.command}")
+    if args.json and args.command is None:
+        parser.error(f"--json needs a command: {', '.join(one.name for one in COMMANDS)}")
+    if args.demo or args.target or args.draft:
+        given |= {"target": args.target, "draft": args.draft}
+    given |= {name: value for name, value in (("device", args.device), ("theme", args.theme)) if value is not None}
+    if args.no_mouse:
+        given["mouse"] = False
+    return load_config(given)
+
+
+def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request: LoadRequest, config: Config) -> int:
+    for command in COMMANDS:
+        if command.name == args.command:
+            return command.run(Invocation(args, request, config, parser.error))
+    if not _on_a_terminal():
+        raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
+    from dflash_tui.app import run_app
+
+    return run_app(request, config)
+
+
+def _on_a_terminal() -> bool:
+    """Whether the app can read keys and draw; it draws on stderr, so that stdout stays free."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _check_files(config: Config) -> None:
+    """Missing files are named before anything is loaded or a screen is taken over."""
+    for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
+        if path is not None and not path.exists() and not (name == "draft" and is_named(path)):
+            origin = config.origins[name]
+            named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
+            raise DFlashError(f"{named} {path}: no such file or folder")
+
+
+def _fail(message: str) -> int:
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        write_err(f"dflash-tui: {one_line(message, MESSAGE)}")
+    return FAILED
+
+
+def _mend_streams() -> None:
+    """Closed streams become empty ones; bytes or characters that a locale lacks become a mark, not the end."""
+    marks.register()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=marks.ERRORS if mode == "w" else "replace")
+
+
+def _discard(stream: TextIO) -> None:
+    """Point a closed stream at nothing, so that the interpreter's last flush has somewhere to write."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

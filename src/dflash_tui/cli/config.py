@@ -1,0 +1,74 @@
+"""`config`: the settings in force, where each came from, and what was left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from textual.theme import BUILTIN_THEMES
+
+from dflash_core.knobs import SPECS
+from dflash_tui.log import log_file
+from dflash_tui.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
+from dflash_tui.settings.keys import FIXED, remapped
+from dflash_tui.settings.presets import Presets
+from dflash_tui.settings.themes import installed, unknown_theme
+from dflash_tui.terminal.output import write_err, write_json, write_out
+
+
+def show(config: Config, *, origin: bool, as_json: bool) -> int:
+    """Print every setting as TOML, or as one JSON object; with `origin` each says where it came from."""
+    rows = _rows(config)
+    beside = _beside(config)
+    for line in beside:
+        write_err(f"dflash-tui: {line}")
+    if as_json:
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in rows.items()}
+        origins = {name: config.origins.get(name, "default") for name in rows}
+        write_json({"settings": values, "origins": origins, "problems": [*config.problems, *beside]})
+        return 0
+    table = ""
+    for name, value in rows.items():
+        section, _, inner = name.partition(".")
+        if inner and section != table:
+            write_out(f"\n[{section}]\n")
+            table = section
+        key = quoted(inner) if "." in inner else inner or name
+        line = f"{key} = {_toml(value)}"
+        write_out(f"{line:<40} # {config.origins.get(name, 'default')}\n" if origin else f"{line}\n")
+    return 0
+
+
+def paths(*, as_json: bool) -> int:
+    """Print where settings and the log are."""
+    found = {"user": user_file(), "project": Path(PROJECT_NAME).absolute(), "log": log_file()}
+    if as_json:
+        write_json({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()})
+        return 0
+    for name, path in found.items():
+        write_out(f"{name:<8} {path}{'' if path.exists() else '  (not there)'}\n")
+    return 0
+
+
+def _rows(config: Config) -> dict[str, Any]:
+    settings = config.settings
+    rows: dict[str, Any] = {name: getattr(settings, name) for name in PLAIN}
+    rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
+    actions, _, _ = remapped(settings.keys)
+    return rows | {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
+
+
+def _beside(config: Config) -> list[str]:
+    """What is wrong with the files that the settings go with: themes and presets."""
+    themes = installed()
+    known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
+    unknown = unknown_theme(config.settings.theme, known, config.origins.get("theme", ""))
+    return [*filter(None, [unknown]), *themes.problems, *Presets(config_folder() / "presets").problems]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return '""'
+    return str(value) if isinstance(value, (int, float)) else quoted(str(value))

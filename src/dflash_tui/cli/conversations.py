@@ -1,0 +1,129 @@
+"""`conversations`: list, export, import and delete what the app has kept. Loads no model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from dflash_core.clean import escaped, one_line
+from dflash_core.errors import DFlashError
+from dflash_tui.conversations.history import data_folder
+from dflash_tui.conversations.store import Card, Entry, Store
+from dflash_tui.terminal.output import Notes, write_err, write_json, write_out
+from dflash_tui.text.bars import counted
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for. Returns the exit code; raises DFlashError."""
+    does: Mapping[str, Callable[[Store, argparse.Namespace], int]] = {
+        "list": _list,
+        "export": _export,
+        "import": _import,
+        "delete": _delete,
+    }
+    store = Store(data_folder())
+    try:
+        code = does[args.does](store, args)
+        problem = store.problem()
+    finally:
+        kept = store.close()
+    if not kept:
+        raise DFlashError(f"nothing was changed: {problem}")
+    if problem:
+        write_err(f"note: {problem}")
+    return code
+
+
+def _list(store: Store, args: argparse.Namespace) -> int:
+    entries = store.list(" ".join(args.search))
+    if args.json:
+        write_json({"conversations": [_about(entry.card) | {"messages": entry.messages} for entry in entries]})
+    elif not entries:
+        write_err("no conversations" if not args.search else "no conversation has these words")
+    else:
+        short = _short([entry.card.id for entry in store.list()])
+        for entry in entries:
+            write_out(_line(entry, short) + "\n")
+    return 0
+
+
+def _line(entry: Entry, length: int) -> str:
+    changed = datetime.fromtimestamp(entry.card.updated).strftime("%Y-%m-%d %H:%M")
+    return f"{one_line(entry.card.id[:length])}  {changed}  {entry.messages:>4}  {one_line(entry.card.title)}"
+
+
+def _named(card: Card) -> str:
+    return f"{one_line(card.id)}  {one_line(card.title)}"
+
+
+def _short(ids: Sequence[str]) -> int:
+    """The least length, from six on, at which the beginnings of all ids differ."""
+    return next((n for n in range(6, 16) if len({id[:n] for id in ids}) == len(ids)), 16)
+
+
+def _export(store: Store, args: argparse.Namespace) -> int:
+    from dflash_tui.conversations.exchange import whole
+    from dflash_tui.conversations.pages import KINDS, render
+
+    kind = args.kind or (args.output.suffix.lstrip(".") if args.output else "md")
+    if kind not in KINDS:
+        raise DFlashError(f"--output {args.output}: its ending says no format; add --as md, json or svg")
+    if args.name == "all" and kind != "json":
+        raise DFlashError("all conversations go into one file as JSON only; add --as json")
+    cards = [entry.card for entry in store.list()] if args.name == "all" else [store.find(args.name)]
+    data = render([whole(store, card) for card in cards], kind)
+    if args.output is None:
+        if args.json:
+            raise DFlashError("--json reports on a file; name it with --output FILE, or write --as json")
+        if sys.stdout.isatty():
+            text = data.decode()
+            write_out(escaped(text) if kind == "json" else text)
+        else:  # byte by byte what a file would hold
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        return 0
+    args.output.write_bytes(data)
+    if args.json:
+        write_json({"written": str(args.output), "bytes": len(data), "conversations": [_about(card) for card in cards]})
+    else:
+        write_err(f"{args.output}: {counted(len(cards), 'conversation')}, {len(data):,} bytes")
+    return 0
+
+
+def _import(store: Store, args: argparse.Namespace) -> int:
+    from dflash_tui.conversations.exchange import bring_in, from_file
+
+    found = [one for path in args.files for one in from_file(path)]  # all of them are good, or none is taken in
+    notes = Notes()
+    cards = [bring_in(store, one, partial(notes.progress, "importing")) for one in found]
+    notes.end_line()
+    if args.json:
+        write_json({"conversations": [_about(card) for card in cards]})
+    else:
+        for card in cards:
+            write_out(_named(card) + "\n")
+    return 0
+
+
+def _delete(store: Store, args: argparse.Namespace) -> int:
+    cards = [store.find(name) for name in args.names]  # all of them are known, or none is deleted
+    for card in cards:
+        store.delete(card.id)
+    if args.json:
+        write_json({"deleted": [_about(card) for card in cards]})
+    else:
+        for card in cards:
+            write_err(f"deleted {_named(card)}")
+    return 0
+
+
+def _about(card: Card) -> dict[str, Any]:
+    times = {
+        name: datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+        for name, seconds in (("created", card.created), ("updated", card.updated))
+    }
+    return {"id": card.id, "title": card.title, "model": card.model, **times}

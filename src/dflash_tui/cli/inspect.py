@@ -1,0 +1,165 @@
+"""`inspect`: what a model file holds, what is unusual about it, and whether a drafter fits. Headers only, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.clean import one_line
+from dflash_core.config import (
+    DRAFT_ARCHITECTURES,
+    DraftConfig,
+    check_pair,
+    mask_token,
+    target_config,
+    types_by_group,
+    unusual,
+)
+from dflash_core.drafters.dflash import KIND
+from dflash_core.drafters.registry import NAMED, is_named
+from dflash_core.errors import MismatchError, UnsupportedError
+from dflash_core.formats.drafter import open_drafter
+from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.weights import WeightFile
+from dflash_core.memory import gib
+from dflash_tui.terminal.output import write_json, write_out
+
+Rows = list[tuple[str, str]]
+
+
+def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
+    """Describe `model` and, where given, how `draft` fits it. `model` may be a drafter if it stands alone.
+
+    Raises DFlashError, also for a drafter that does not fit.
+    """
+    described: dict[str, Any] = {}
+    text, misfit = "", None
+    gguf = None if model.is_dir() or model.suffix == ".safetensors" else open_gguf(model)
+    if gguf is None or gguf.metadata.get("general.architecture") in DRAFT_ARCHITECTURES:
+        if draft is not None:
+            raise UnsupportedError(f"{model} is a drafter itself; name its target first: inspect TARGET --draft DRAFT")
+        config, file = open_drafter(model)
+        described["draft"] = _draft_facts(config, file)
+        text = _section(model, _draft_rows(config, file))
+    else:
+        target = target_config(gguf)
+        described["model"] = _target_facts(target, gguf)
+        text = _section(model, _target_rows(target, gguf))
+        if draft is not None and is_named(draft):
+            name, summary = str(draft), NAMED[str(draft)].summary
+            described["draft"] = {"kind": name, "summary": summary, "fits": True, "reason": "", "notes": []}
+            text += _section(draft, [("drafter", f"{name}: {summary}; no file"), ("fits", "yes, any target")])
+        elif draft is not None:
+            config, file = open_drafter(draft)
+            fit, misfit = _fit(target, config, gguf)
+            described["draft"] = _draft_facts(config, file) | fit
+            text += _section(draft, _draft_rows(config, file) + _fit_rows(fit))
+    if as_json:
+        write_json(described)
+    else:
+        write_out(text)
+    if misfit is not None:
+        sys.stdout.flush()
+        raise misfit
+    return 0
+
+
+def _fit(target: ModelSpec, draft: DraftConfig, gguf: GGUFFile) -> tuple[dict[str, Any], MismatchError | None]:
+    try:
+        notes = check_pair(target, draft, mask_token(gguf))
+    except MismatchError as error:
+        return {"fits": False, "reason": str(error), "notes": []}, error
+    return {"fits": True, "reason": "", "notes": list(notes)}, None
+
+
+def _sizes(file: WeightFile) -> dict[str, int]:
+    infos = file.tensors.values()
+    parameters, size = sum(info.n_elements for info in infos), sum(info.n_bytes for info in infos)
+    return {"tensors": len(infos), "parameters": parameters, "bytes": size}
+
+
+def _types(file: WeightFile) -> dict[str, dict[str, dict[str, int]]]:
+    return {
+        group: {kind: {"tensors": count, "bytes": size} for kind, (count, size) in kinds.items()}
+        for group, kinds in types_by_group(file).items()
+    }
+
+
+def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": str(gguf.path), "format": f"GGUF v{gguf.version}"}
+    facts["config"] = ARCHITECTURES[config.architecture].facts(config)
+    return facts | _sizes(gguf) | {"types": _types(gguf), "unusual": list(unusual(gguf, config))}
+
+
+def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
+    facts = {"kind": KIND, "path": str(file.path), "format": config.flavour, "config": dataclasses.asdict(config)}
+    return facts | _sizes(file) | {"types": _types(file)}
+
+
+def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
+    counts = Counter(layer.mixer.title for layer in config.layers)
+    feed_forward = dict.fromkeys(layer.ffn.describe() for layer in config.layers)
+    return [
+        ("name", config.name),
+        (
+            "architecture",
+            f"{config.architecture}: {' and '.join(f'{n} {title}' for title, n in counts.items())} layers",
+        ),
+        ("size", f"{_size_line(gguf)}; GGUF v{gguf.version}{', ' if config.file_type else ''}{config.file_type}"),
+        ("width", f"hidden {config.embedding_length:,}, {', '.join(feed_forward)}"),
+        *((mixer.label, mixer.describe()) for mixer in sorted(config.mixers, key=lambda mixer: mixer.label)),
+        ("vocabulary", f"{config.vocab_size:,} rows; context {config.context_length:,}"),
+        *_type_rows(gguf),
+        *_listed("unusual", unusual(gguf, config) or ("nothing",)),
+    ]
+
+
+def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
+    mask = "not named" if config.mask_token_id is None else str(config.mask_token_id)
+    sliding = (
+        f", {sum(config.sliding)} of them over a window of {config.sliding_window:,}" if any(config.sliding) else ""
+    )
+    return [
+        ("name", config.name),
+        ("drafter", f"DFlash, {config.flavour} layout: {config.block_count} layers{sliding}"),
+        ("size", _size_line(file)),
+        ("block", f"{config.block_size} positions, mask token {mask}"),
+        ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
+        ("reads", f"the target's layers {', '.join(map(str, config.target_layers))}"),
+        *_type_rows(file),
+    ]
+
+
+def _fit_rows(fit: dict[str, Any]) -> Rows:
+    return [("fits", "yes" if fit["fits"] else "no"), *_listed("note", fit["notes"])]
+
+
+def _size_line(file: WeightFile) -> str:
+    sizes = _sizes(file)
+    bits = 8 * sizes["bytes"] / max(sizes["parameters"], 1)
+    return f"{gib(sizes['bytes'])}, {_parameters(sizes['parameters'])} parameters, {bits:.2f} bits each"
+
+
+def _parameters(count: int) -> str:
+    return f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.2f} million"
+
+
+def _type_rows(file: WeightFile) -> Rows:
+    lines = []
+    for group, kinds in types_by_group(file).items():
+        parts = (f"{kind} x{count} ({gib(size)})" for kind, (count, size) in kinds.items())
+        lines.append(f"{group}: {', '.join(parts)}")
+    return _listed("types", lines)
+
+
+def _listed(label: str, lines: list[str] | tuple[str, ...]) -> Rows:
+    return [(label if index == 0 else "", line) for index, line in enumerate(lines)]
+
+
+def _section(path: Path, rows: Rows) -> str:
+    return "".join([f"{one_line(str(path))}\n", *(f"  {label:<13} {one_line(text)}\n" for label, text in rows)])

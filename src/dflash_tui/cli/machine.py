@@ -1,0 +1,158 @@
+"""What `doctor` knows of a machine, as plain data, and how it is found out. The judging is in doctor.py."""
+
+from __future__ import annotations
+
+import json
+import locale
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dflash_core.memory import HostMemory, host_memory
+from dflash_core.user_folders import KINDS, user_folder
+from dflash_tui.session import LoadRequest
+
+Facts = Mapping[str, Any]
+PROBE = "dflash_tui.cli.probe"
+PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels")
+PROBE_LIMIT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that the app writes to, and why it cannot, if it cannot."""
+
+    name: str
+    path: Path
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Where the app would be drawn. Without a terminal the size is 0 x 0."""
+
+    columns: int = 0
+    lines: int = 0
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Computer:
+    """Everything that the checks look at. `probe` has the facts of each stage of probe.py, or its `error`."""
+
+    python: tuple[int, int, int] = (3, 11, 0)
+    system: str = "linux"
+    processor: str = "x86_64"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    preloaded: str = ""  # /etc/ld.so.preload
+    nvidia_card: bool = False  # on the PCI bus, driver or not
+    wsl: bool = False
+    slow_paths: tuple[Path, ...] = ()  # files of ours on a Windows drive
+    memory: HostMemory = field(default_factory=lambda: HostMemory(0, 0, 0))
+    folders: tuple[Folder, ...] = ()
+    terminal: Terminal = field(default_factory=Terminal)
+    probe: Mapping[str, Facts] = field(default_factory=dict)
+
+    def stage(self, name: str) -> Facts:
+        return self.probe.get(name, {"error": "was not reached"})
+
+
+def look(request: LoadRequest) -> Computer:
+    """Look at this machine. Takes a few seconds: torch is imported and the demo pair loaded, in another process."""
+    wsl = "microsoft" in platform.release().lower()
+    ours = [Path(sys.prefix), request.target, request.draft, *(folder.path for folder in folders())]
+    return Computer(
+        python=sys.version_info[:3],
+        system=sys.platform,
+        processor=platform.machine(),
+        environment=dict(os.environ),
+        preloaded=_read("/etc/ld.so.preload").strip(),
+        nvidia_card=_nvidia_card_on_bus(),
+        wsl=wsl,
+        slow_paths=tuple(on_windows_drive((path for path in ours if path), _read("/proc/mounts")) if wsl else ()),
+        memory=host_memory(),
+        folders=folders(),
+        terminal=_terminal(),
+        probe=run_probe([sys.executable, "-m", PROBE], PROBE_LIMIT_S),
+    )
+
+
+def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
+    """Run the probe and collect its stages. The first stage that a crash or a hang left out says what happened."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        output, trouble = done.stdout, f"the check ended with code {done.returncode}"
+        if done.returncode < 0:
+            trouble = f"the check was ended by signal {-done.returncode}"
+        last_words = done.stderr.strip().splitlines()[-1:]
+        trouble = ": ".join([trouble, *last_words])
+    except subprocess.TimeoutExpired as expired:
+        partial = expired.stdout or b""
+        output = partial.decode(errors="replace") if isinstance(partial, bytes) else partial
+        trouble = f"the check gave no answer for {limit_s:g} s"
+    stages: dict[str, Facts] = {}
+    for line in output.splitlines():
+        if line.startswith('{"') and line.endswith("}"):
+            stages |= json.loads(line)
+    missing = [name for name in PROBE_STAGES if name not in stages]
+    if missing:
+        stages[missing[0]] = {"error": trouble}
+    return stages
+
+
+def folders() -> tuple[Folder, ...]:
+    """The app's folders, each tried out without being made."""
+    return tuple(Folder(kind, path, _cannot_write(path)) for kind in KINDS for path in [user_folder(kind)])
+
+
+def _cannot_write(folder: Path) -> str:
+    """Why nothing could be written into `folder`, or into the nearest parent that exists; empty if it could."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+
+
+def on_windows_drive(paths: Iterable[Path], mounts: str) -> list[Path]:
+    """Those of `paths` that lie on a Windows drive, which WSL reaches through a slow file protocol."""
+    drives = []
+    for line in mounts.splitlines():
+        _device, point, kind, *_ = [*line.split(), "", "", ""]
+        if kind in ("9p", "drvfs") and point.startswith("/mnt/"):
+            drives.append(Path(point.replace("\\040", " ")))
+    return [path for path in paths if any(path.absolute().is_relative_to(drive) for drive in drives)]
+
+
+def _nvidia_card_on_bus() -> bool:
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        if _read(device / "vendor").strip() == "0x10de" and re.match("0x030[02]", _read(device / "class")):
+            return True
+    return False
+
+
+def _terminal() -> Terminal:
+    encoding = locale.getpreferredencoding(False)
+    for stream in (sys.stdout, sys.stderr, sys.stdin):
+        try:
+            size = os.get_terminal_size(stream.fileno())
+        except (OSError, ValueError):
+            continue
+        return Terminal(size.columns, size.lines, encoding)
+    return Terminal(encoding=encoding)
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

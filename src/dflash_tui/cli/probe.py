@@ -1,0 +1,146 @@
+"""What `doctor` does in a process of its own, because a broken driver can hang or end the process that touches it.
+
+`python -m dflash_tui.cli.probe` prints one JSON object per stage, `{"stage": {facts}}`, each as soon as it is
+known: the stages that came before a crash are not lost, and the first one missing is the one that crashed. Libraries
+come first, the driver last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from dflash_core import nvrtc, resources
+from dflash_core.errors import DFlashError
+from dflash_core.nvml import Management
+
+Facts = dict[str, Any]
+KERNEL = "probe.cu"
+LANES = 32
+
+
+def torch_build() -> Facts:
+    import torch
+
+    return {"version": torch.__version__, "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
+
+
+def compiler() -> Facts:
+    """Compile the probe kernel for every supported architecture."""
+    source = (resources.kernels_dir() / KERNEL).read_text(encoding="utf-8")
+    for arch in nvrtc.ARCHITECTURES:
+        nvrtc.compile_cubin(source, KERNEL, arch)
+    return {"version": nvrtc.version(), "architectures": nvrtc.ARCHITECTURES}
+
+
+def demo() -> Facts:
+    """Load the demo pair as the app would."""
+    from dflash_core.demo import demo_draft_path, demo_target_path
+    from dflash_core.engine import load_pair
+
+    for path in (demo_target_path(), demo_draft_path()):
+        if not path.is_file():
+            raise DFlashError(f"{path} is missing")
+    started = time.perf_counter()
+    load_pair(demo_target_path(), demo_draft_path(), "cpu")
+    return {"seconds": time.perf_counter() - started}
+
+
+def management() -> Facts:
+    """What NVIDIA's management library says, which touches no card."""
+    with Management() as library:
+        cards = [asdict(card) for card in library.cards()]
+        return {"driver": library.driver, "cuda": library.cuda, "cards": cards}
+
+
+def driver() -> Facts:
+    """Compile the probe kernel for the first card and run it there."""
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        # The bindings must not be asked without a driver: their second call would wait for ever.
+        ctypes.CDLL(library)
+    except OSError:
+        return {"error": f"no {library}"}
+    from cuda.bindings import driver as cuda
+
+    def call(function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
+        status, *values = function(*args)
+        if int(status) != 0:
+            raise DFlashError(f"{function.__name__}: {status.name}")
+        return values[0] if len(values) == 1 else values
+
+    call(cuda.cuInit, 0)
+    count = call(cuda.cuDeviceGetCount)
+    if not count:
+        raise DFlashError("the driver shows no card")
+    card = call(cuda.cuDeviceGet, 0)
+    attribute = cuda.CUdevice_attribute
+    major = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card)
+    minor = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card)
+    name = call(cuda.cuDeviceGetName, 128, card).split(b"\0")[0].decode(errors="replace")
+    facts: Facts = {"count": count, "name": name, "capability": [major, minor]}
+    call(cuda.cuCtxSetCurrent, call(cuda.cuDevicePrimaryCtxRetain, card))
+    facts["free"], facts["total"] = call(cuda.cuMemGetInfo)
+    try:
+        source = (resources.kernels_dir() / KERNEL).read_text(encoding="utf-8")
+        code = nvrtc.compile_cubin(source, KERNEL, nvrtc.architecture(major, minor))
+        kernel = call(cuda.cuModuleGetFunction, call(cuda.cuModuleLoadData, code), b"probe")
+        out = call(cuda.cuMemAlloc, 4 * LANES)
+        argument = ((int(out),), (ctypes.c_void_p,))
+        call(cuda.cuLaunchKernel, kernel, 1, 1, 1, LANES, 1, 1, 0, 0, argument, 0)
+        host = bytearray(4 * LANES)
+        call(cuda.cuMemcpyDtoH, host, out, len(host))
+        facts["correct"] = struct.unpack(f"{LANES}f", host) == tuple((lane + 1) ** 2 for lane in range(LANES))
+    except DFlashError as error:
+        facts["launch_error"] = str(error)
+    return facts
+
+
+def kernels() -> Facts:
+    """Run every kernel family on the first card, beside the code that needs no card."""
+    from dflash_core.backends.cuda import selftest
+    from dflash_core.backends.cuda.device import CudaDevice
+    from dflash_core.demo import demo_draft_path, demo_target_path
+
+    started = time.perf_counter()
+    device = CudaDevice()
+    outcomes = list(selftest.run(device, demo_target_path(), demo_draft_path()))
+    parts = [{"name": part.name, "kernels": part.kernels, "problem": part.problem} for part in outcomes]
+    return {"parts": parts, "seconds": time.perf_counter() - started, "note": device.programs.cache.note}
+
+
+def torch_cuda() -> Facts:
+    import torch
+
+    return {"available": torch.cuda.is_available()}
+
+
+STAGES: tuple[tuple[str, Callable[[], Facts]], ...] = (
+    ("torch", torch_build),
+    ("compiler", compiler),
+    ("demo", demo),
+    ("management", management),
+    ("driver", driver),
+    ("torch_cuda", torch_cuda),
+    ("kernels", kernels),
+)
+
+
+def main() -> None:
+    for name, stage in STAGES:
+        try:
+            facts = stage()
+        except Exception as error:  # whatever a broken installation raises is a finding
+            facts = {"error": " ".join(str(error).split()) or type(error).__name__}
+        sys.stdout.write(json.dumps({name: facts}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""`replay`: a trace with all panels and no model, or summed up as JSON."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dflash_core.errors import DFlashError
+from dflash_core.trace import Trace, read_trace
+from dflash_tui.replay import replaying, reported
+from dflash_tui.terminal.output import Notes, write_json
+
+
+def run(path: Path, *, as_json: bool = False) -> int:
+    """Show the trace; returns the exit code. Raises TraceError for what is none."""
+    trace = read_trace(path)
+    if trace.problem:
+        Notes().line(f"note: {trace.problem}")
+    if as_json:
+        write_json(summary(trace))
+        return 0
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise DFlashError("a replay needs a terminal; in a pipe or a script use: dflash-tui replay FILE --json")
+    from dflash_tui.app import DFlashApp, open_app
+    from dflash_tui.screens.replay import ReplayScreen
+    from dflash_tui.session import LoadRequest
+
+    # A folder of its own: what is replayed is neither a conversation of the user's nor a prompt that was typed.
+    with tempfile.TemporaryDirectory(prefix="dflash-replay-") as folder:
+        app = DFlashApp(LoadRequest(), replaying(trace, path), data_dir=Path(folder), chat=ReplayScreen)
+        return open_app(app)
+
+
+def summary(trace: Trace) -> dict[str, Any]:
+    """What `--json` prints: each turn as `ask --json` reports it, with its prompt, models and time."""
+    turns = []
+    for record in map(reported, trace.turns):
+        start = record.start
+        head = {name: getattr(start, name) for name in ("prompt", "system", "created", "target", "draft")}
+        turns.append(head | {"ended": record.ended} | (record.report.to_json() if record.report else {}))
+    loaded = trace.loaded
+    pair = {"title": loaded.title, "context_length": loaded.context_length} if loaded else {}
+    return {**pair, "problem": trace.problem, "turns": turns}

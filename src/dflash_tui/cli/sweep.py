@@ -1,0 +1,98 @@
+"""`sweep`: settings against each other on prompts, headless. The table on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.errors import DFlashError
+from dflash_core.lab.export import check_path, to_json, write
+from dflash_core.lab.grid import parse_axes, settings
+from dflash_core.lab.sweep import Case, SweepResult, default_repeats
+from dflash_core.limits import Limits
+from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.session import LoadRequest
+from dflash_tui.terminal.output import Notes, write_json, write_out
+from dflash_tui.text import lab as lab_text
+from dflash_tui.text.bars import clip, counted
+from dflash_tui.text.plot import plot
+
+CURVE_ROWS = 14
+ANY_PAIR = Limits(Capabilities("any", block=2**30), context_length=2**30)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to sweep. Exactly one of `prompt` and `prompts`; `repeats` None leaves it to the number of prompts."""
+
+    axes: Sequence[str]
+    prompt: str | None = None
+    prompts: Path | None = None
+    samples: int = SAMPLES
+    repeats: int | None = None
+    out: Sequence[Path] = ()
+
+
+def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
+    """Measure, print, export. Returns the exit code; raises DFlashError. Ctrl+C keeps what is done."""
+    axes = parse_axes(job.axes)
+    settings(axes, request.knobs, ANY_PAIR)  # what no pair could run is refused before one is loaded
+    tasks = [Task("prompt", job.prompt)] if job.prompt is not None else []
+    if job.prompts is not None:
+        tasks = list(sample(read_prompts(job.prompts), job.samples))
+    for path in job.out:
+        check_path(path)
+
+    from dflash_tui.engine_session import laboratory, load_engine, title_of  # brings torch
+
+    notes = Notes()
+    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
+    for note in worth_knowing:
+        notes.line(f"note: {note}")
+    lab = laboratory(engine, title_of(request))
+    grid = settings(axes, request.knobs, lab.limits)
+    cases, repeats = [Case.of(task) for task in tasks], job.repeats or default_repeats(len(tasks))
+    sweep = lab.sweep(grid, cases, repeats, [axis.name for axis in axes])
+    fault = None
+    with stop_on_interrupt(sweep.cancel) as interrupted:
+        try:
+            for progress in sweep:
+                # A line that wraps could not be overwritten.
+                notes.progress(clip(lab_text.progress(progress), shutil.get_terminal_size().columns - 1))
+        except DFlashError as error:
+            fault = error
+        except KeyboardInterrupt:
+            pass
+    notes.end_line()
+    result = sweep.result
+    if interrupted:
+        notes.line(f"interrupted; kept: {counted(len(result.trials), 'run')}")
+    _report(result, job.out, notes, as_json=as_json)
+    if fault is not None:
+        raise fault
+    return 130 if interrupted else 0
+
+
+def _report(result: SweepResult, files: Sequence[Path], notes: Notes, *, as_json: bool) -> None:
+    if as_json:
+        write_json(to_json(result))
+    if not result.trials:
+        return
+    if not as_json:
+        width = min(shutil.get_terminal_size((80, 24)).columns, 100)
+        marks, title = lab_text.curve(result)
+        curve = plot(marks, width, CURVE_ROWS, title) if marks else []
+        _print(lab_text.table(result), lab_text.field(result), curve, lab_text.notes(result))
+    for path in files:
+        write(result, path)
+        notes.line(f"written: {path}")
+
+
+def _print(*parts: Sequence[str]) -> None:
+    write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,237 @@
+"""The subcommands: their options, and what runs them. One row each; a command's own module is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_tui.session import LoadRequest
+from dflash_tui.settings.config import Config
+
+TRACE_HELP = "record every step in a new file, for dflash-tui replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One checked command line. `refuse` says what is wrong with it and leaves with exit code 2."""
+
+    args: argparse.Namespace
+    request: LoadRequest
+    config: Config
+    refuse: Callable[[str], NoReturn]
+
+
+def _no_options(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand. `run` returns the exit code and may raise DFlashError; `models` says that it needs their files."""
+
+    name: str
+    help: str
+    run: Callable[[Invocation], int]
+    options: Callable[[argparse.ArgumentParser], None] = _no_options
+    models: bool = True
+
+
+def file_path(text: str) -> Path:
+    """A path as it is typed, for argparse's `type`."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # "~name" of a user that does not exist
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
+def at_least_one(text: str) -> int:
+    """A count of one or more, for argparse's `type`."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1")
+    return count
+
+
+def _ask_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", nargs="*", help="the prompt; without it, or with -, standard input is read")
+    parser.add_argument("--system", default="", metavar="TEXT", help="the system message")
+    parser.add_argument("--plain", action="store_true", help="whole lines, no control codes: for screen readers")
+    parser.add_argument("--trace", type=file_path, default=argparse.SUPPRESS, metavar="FILE", help=TRACE_HELP)
+
+
+def _ask(call: Invocation) -> int:
+    from dflash_tui.cli import ask
+
+    prompt = ask.read_prompt(call.args.text, sys.stdin)
+    if not prompt.strip():
+        call.refuse("ask: no prompt; give it as an argument or on standard input")
+    return ask.run(call.request, prompt, system=call.args.system, as_json=call.args.json, plain=call.args.plain)
+
+
+def _replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=file_path, metavar="FILE", help="what --trace has written")
+
+
+def _replay(call: Invocation) -> int:
+    from dflash_tui.cli import replay
+
+    return replay.run(call.args.file, as_json=call.args.json)
+
+
+def _sweep_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("axes", nargs="+", metavar="NAME=VALUES", help="one or two parameters: budget=4,15,22 or 4..63 or 4..63:8")
+    add("--prompt", metavar="TEXT", help="the prompt to measure on")
+    add("--prompts", type=file_path, metavar="FILE", help="prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text")
+    add("--samples", type=at_least_one, default=10, metavar="N", help="how many of them, drawn with seed 42 (10)")
+    add("--repeats", type=at_least_one, metavar="N", help="runs of each setting on each prompt")
+    add("--out", type=file_path, action="append", default=[], metavar="FILE", help="write .json, .csv, .png or .svg")
+
+
+def _sweep(call: Invocation) -> int:
+    from dflash_tui.cli import sweep
+
+    args = call.args
+    if (args.prompt is None) == (args.prompts is None):
+        call.refuse("sweep: give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
+    if args.prompt is not None and not args.prompt.strip():
+        call.refuse("sweep: the prompt is empty")
+    job = sweep.Job(args.axes, args.prompt, args.prompts, args.samples, args.repeats, args.out)
+    return sweep.run(call.request, job, as_json=args.json)
+
+
+def _conversations_options(parser: argparse.ArgumentParser) -> None:
+    does = parser.add_subparsers(dest="does", metavar="ACTION", required=True)
+
+    def action(name: str, help: str) -> Callable[..., argparse.Action]:
+        sub = does.add_parser(name, help=help, description=help, allow_abbrev=False)
+        sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="one JSON object on stdout")
+        return sub.add_argument
+
+    add = action("list", "every conversation, the last changed first")
+    add("search", nargs="*", metavar="WORD", help="only those that have all these words")
+    add = action("export", "write a conversation to a file, or to stdout")
+    add("name", metavar="ID", help="the beginning of its id, as list shows it; all of them: all")
+    add("--as", dest="kind", choices=("md", "json", "svg"), help="Markdown, JSON (complete, for import), or a picture")
+    add("--output", "-o", type=file_path, metavar="FILE", help="the file; its ending says the format too")
+    add = action("import", "take in the conversations of a JSON export")
+    add("files", nargs="+", type=file_path, metavar="FILE")
+    add = action("delete", "delete conversations for good")
+    add("names", nargs="+", metavar="ID", help="the beginning of the id of each, as list shows it")
+
+
+def _conversations(call: Invocation) -> int:
+    from dflash_tui.cli import conversations
+
+    return conversations.run(call.args)
+
+
+def _inspect_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=file_path, nargs="?", metavar="MODEL", help="the file (the demo pair)")
+
+
+def _inspect(call: Invocation) -> int:
+    from dflash_tui.cli import inspect
+
+    named, request = call.args.model, call.request
+    if named is not None and call.args.target is not None:
+        call.refuse("inspect: MODEL and --target name the same thing; give one of them")
+    # A configured drafter goes with the configured target, not with a file that is named here.
+    model, draft = (named, call.args.draft) if named else (request.target, request.draft)
+    if model is None:
+        model, draft = demo_target_path(), draft or demo_draft_path()
+    return inspect.run(model, draft, as_json=call.args.json)
+
+
+def _doctor(call: Invocation) -> int:
+    from dflash_tui.cli import doctor
+
+    return doctor.run(call.request, as_json=call.args.json)
+
+
+def _config_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=("show", "path"), default="show", help="settings, or their files")
+    parser.add_argument("--origin", action="store_true", help="say where each setting came from")
+
+
+def _config(call: Invocation) -> int:
+    from dflash_tui.cli import config
+
+    if call.args.what == "path":
+        return config.paths(as_json=call.args.json)
+    return config.show(call.config, origin=call.args.origin, as_json=call.args.json)
+
+
+def _bench_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("what", nargs="?", choices=("modes", "kernels"), default="modes", help="modes, or the kernels' ladder")
+    add("--prompts", type=file_path, metavar="FILE", help="a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines")
+    add("--samples", type=int, default=10, metavar="N", help="prompts drawn from it (10)")
+    add("--repeats", type=int, metavar="N", help="runs of each")
+    add("--synthetic", metavar="27b", help="step times of made-up files with the shapes of a 27B model")
+    add("--folder", type=file_path, metavar="DIR", help="where the synthetic files lie")
+    add(
+        "--accept-trace", metavar="AL", help="force this acceptance length, or lengths step by step, while timing steps"
+    )
+    add("--steps", action="store_true", help="step times of --target and --draft")
+    add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
+    add("--ui", action="store_true", help="what the app costs the decoder, and how late it gets")
+    add("--rounds", type=int, default=7, metavar="N", help="turns per prompt in each arm of --ui (7)")
+
+
+def _bench(call: Invocation) -> int:
+    args = call.args
+    for name in ("rounds", "samples", "repeats"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            call.refuse(f"bench: --{name} {value}: expected 1 or more")
+    if args.ui or args.what == "kernels":
+        others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps")
+        for name in [one for one in others if getattr(args, one)]:
+            call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
+    if args.ui:
+        from dflash_tui.cli import ui_run
+
+        return ui_run.run(call.request, rounds=args.rounds, out=args.out, as_json=args.json)
+    from dflash_tui.cli import bench
+
+    if args.what == "kernels":
+        return bench.kernels(out=args.out, as_json=args.json)
+    job = bench.Job(
+        args.prompts, args.samples, args.repeats, args.synthetic, args.folder, args.accept_trace, args.steps, args.out
+    )
+    return bench.run(call.request, job, as_json=args.json)
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("ask", "answer one prompt on stdout; thinking, progress and figures go to stderr", _ask, _ask_options),
+    Command("sweep", "try settings against each other: speed, acceptance, step time", _sweep, _sweep_options),
+    Command(
+        "conversations",
+        "list, export, import, delete what was said",
+        _conversations,
+        _conversations_options,
+        models=False,
+    ),
+    Command(
+        "replay",
+        "show a trace with all panels, without a model; --json sums it up",
+        _replay,
+        _replay_options,
+        models=False,
+    ),
+    Command(
+        "inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options, models=False
+    ),
+    Command("doctor", "check this machine: Python, torch, driver, compiler, memory, folders", _doctor, models=False),
+    Command("config", "the settings in force and where each came from", _config, _config_options, models=False),
+    Command("bench", "measure: modes side by side, step times, kernels, the app's cost", _bench, _bench_options),
+)

@@ -1,0 +1,126 @@
+"""`bench --ui`: the app in a pseudo-terminal of its own, which measures itself and hands the figures over."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import tempfile
+import termios
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dflash_core.errors import DFlashError
+from dflash_tui.chat.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_table
+from dflash_tui.session import LoadRequest
+from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
+
+COLUMNS, ROWS = 120, 40
+POLL_S = 0.1
+
+
+def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -> int:
+    """Measure and report. Returns the exit code; raises DFlashError where nothing could be measured."""
+    notes = Notes()
+    answer = _in_terminal(request, rounds, notes)
+    notes.end_line()
+    if "error" in answer:
+        raise DFlashError(answer["error"])
+    keep_json(out, answer["figures"], notes)
+    if as_json:
+        write_json(answer["figures"])
+    else:
+        write_out(answer["text"] + "\n")
+    return 0
+
+
+def _in_terminal(request: LoadRequest, rounds: int, notes: Notes) -> dict[str, Any]:
+    """Open the app in a child process and read what it reports. Its screen is read as a terminal reads it."""
+    back, out = os.pipe()
+    child, screen = pty.fork()
+    if child == 0:
+        os.close(back)
+        os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
+        os.environ.pop("NO_COLOR", None)
+        _child(request, rounds, out)
+    os.close(out)
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    answer: dict[str, Any] = {"error": "the app ended before it had measured anything; dflash-tui doctor may know why"}
+    said = b""
+    while True:
+        ready, _, _ = select.select([screen, back], [], [])
+        try:
+            if screen in ready and not os.read(screen, 1 << 16):
+                break
+        except OSError:  # Linux says so when the other end of a pseudo-terminal has closed
+            break
+        if back in ready:
+            part = os.read(back, 1 << 16)
+            *lines, said = (said + part).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if "progress" in message:
+                    notes.progress(message["progress"])
+                else:
+                    answer = message
+            if not part:
+                break
+    os.close(back)
+    os.close(screen)
+    os.waitpid(child, 0)
+    return answer
+
+
+def _child(request: LoadRequest, rounds: int, out: int) -> None:
+    """The process in the pseudo-terminal. Does not return."""
+    code = 1
+    try:
+        with tempfile.TemporaryDirectory() as folder, os.fdopen(out, "w", encoding="utf-8", buffering=1) as report:
+            from dflash_tui.app import DFlashApp, share_the_interpreter
+            from dflash_tui.engine_session import load_session
+
+            def tell(message: dict[str, Any]) -> None:
+                report.write(json.dumps(message) + "\n")
+
+            class Measured(DFlashApp):
+                """The app, which begins to measure as soon as it has its model."""
+
+                def on_ready(self) -> None:
+                    self.set_timer(POLL_S, self._look)
+
+                async def _look(self) -> None:
+                    if self.chat.loading_now:
+                        self.set_timer(POLL_S, self._look)
+                    else:
+                        self.chat.run_worker(self._measure(), exit_on_error=False)
+
+                async def _measure(self) -> None:
+                    def say(text: str) -> None:
+                        tell({"progress": text})
+
+                    try:
+                        tax = await measure_tax(self.chat, rounds=rounds, say=say)
+                        lags = await measure_lag(self.chat, say=say)
+                        tell(_figures(tax, lags))
+                    except DFlashError as error:
+                        tell({"error": str(error)})
+                    finally:
+                        self.exit(0)
+
+            share_the_interpreter()
+            app = Measured(request, partial(load_session, request), data_dir=Path(folder))
+            code = app.run() or 0
+            if app.fault:
+                tell({"error": app.fault})
+    finally:
+        # Not sys.exit: what the parent had open is the parent's to flush.
+        os._exit(code)
+
+
+def _figures(tax: UiTax, lags: list[Lag]) -> dict[str, Any]:
+    figures = {"ui_tax": tax.to_json(), "loop_lag": [lag.to_json() for lag in lags]}
+    return {"figures": figures, "text": f"{tax_table(tax)}\n\n{lag_table(lags)}"}

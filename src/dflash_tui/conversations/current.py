@@ -1,0 +1,294 @@
+"""The conversation on the screen, kept as it grows: in the store, and in the journal while an answer is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_core.clean import encodable
+from dflash_core.errors import DFlashError
+from dflash_core.events import Piece, TurnReport
+from dflash_core.knobs import Knobs
+from dflash_core.record import Start, TurnRecord, pack, unpack
+from dflash_core.turns import Turns
+from dflash_tui.conversations.branches import Branches, Node, new_id
+from dflash_tui.conversations.exchange import Whole, whole
+from dflash_tui.conversations.journal import Journal, Left, Place
+from dflash_tui.conversations.store import Card, Held, Store, StoreError, title_of
+from dflash_tui.log import LOG
+from dflash_tui.session import ConversationLike, OnPrefill, TurnLike
+
+if TYPE_CHECKING:
+    from dflash_core.conversation import Message
+
+CUT_OFF = "cut off when the program ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """What the journal gave back, oldest first: conversations whose last answer was cut off, and text not yet sent."""
+
+    cards: tuple[Card, ...]
+    texts: tuple[str, ...]
+
+
+class KeptTurn:
+    """A turn that is written down, on the thread that runs it, when it ends in whatever way."""
+
+    def __init__(self, turn: TurnLike, ended: Callable[[TurnLike, str], None]) -> None:
+        self._turn = turn
+        self._ended = ended
+
+    @property
+    def report(self) -> TurnReport | None:
+        return self._turn.report
+
+    @property
+    def record(self) -> TurnRecord | None:
+        return self._turn.record
+
+    @property
+    def text(self) -> str:
+        return self._turn.text
+
+    @property
+    def thinking(self) -> str:
+        return self._turn.thinking
+
+    def __iter__(self) -> Iterator[Piece]:
+        outcome = "failed"
+        try:
+            yield from self._turn
+            outcome = ""
+        finally:
+            self._ended(self._turn, outcome)
+
+    def stop(self) -> None:
+        self._turn.stop()
+
+    def change(self, knobs: Knobs) -> None:
+        self._turn.change(knobs)
+
+
+class Keeper:
+    """Holds the present conversation as a tree beside the decoder's list of messages, and writes both their changes.
+
+    `ask` and `retry` may be called on the decoder's thread. The rest is for the app's thread, and what changes the
+    conversation for when no turn runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.model = ""
+        self.card: Card | None = None
+        self.branches = Branches()
+        self._packed: dict[str, bytes] = {}  # records of this conversation's turns, of those that ran here
+        self.store = Store(folder, self._held)
+        self.journal = Journal(folder / "journal")
+        self._draft = ""
+        self._waiting: list[str] = []
+
+    def problems(self) -> list[str]:
+        """What there is to say about the disk, each once."""
+        stored, self.journal.problem, left = self.store.problem(), "", self.journal.problem
+        if stored and not self.store.on_disk:
+            stored += "; they stay in memory until the app closes, and /export writes one elsewhere"
+        return [problem for problem in (stored, left) if problem]
+
+    def close(self) -> bool:
+        """Close; False where something could not be kept."""
+        self.journal.close()
+        return self.store.close()
+
+    # Typed text
+
+    def typed(self, draft: str) -> None:
+        """The prompt's text has changed."""
+        self._draft = draft
+        self.journal.typed(draft, self._waiting)
+
+    def wait(self, prompt: str) -> None:
+        """A message has left the prompt and is not in the conversation yet."""
+        self._waiting.append(prompt)
+        self.journal.typed(self._draft, self._waiting)
+
+    def waits_no_more(self, prompt: str | None = None) -> None:
+        """A message is in the conversation, or back in the prompt. Without one: none waits any more."""
+        if prompt is None:
+            self._waiting.clear()
+        elif prompt in self._waiting:
+            self._waiting.remove(prompt)
+        self.journal.typed(self._draft, self._waiting)
+
+    # Turns
+
+    def ask(
+        self,
+        conversation: ConversationLike,
+        prompt: str,
+        knobs: Knobs,
+        *,
+        instead_of: str | None = None,
+        on_prefill: OnPrefill | None = None,
+    ) -> KeptTurn:
+        """Ask as the conversation does, and write down the message. `instead_of`: the message it is a new wording of.
+
+        Raises what the conversation's `ask` raises; everything is then as it was.
+        """
+        leaf, prompt = self.branches.leaf, encodable(prompt)
+        if instead_of is not None:
+            leaf = self.branches[instead_of].parent
+            conversation.set_messages(self._messages(leaf))
+        try:
+            turn = conversation.ask(prompt, knobs, on_prefill=on_prefill)
+        except BaseException:
+            self.resume(conversation)
+            raise
+        if self.card is None:
+            first = conversation.messages[0]
+            self.card = Card(title_of(prompt), first.content if first.role == "system" else "", self.model)
+            self.store.begin(self.card)
+        question = Node("user", prompt, leaf)
+        self._add(self.card, question)
+        return self._kept(conversation, turn, self.card, question)
+
+    def retry(
+        self, conversation: ConversationLike, knobs: Knobs, *, on_prefill: OnPrefill | None = None
+    ) -> KeptTurn | TurnLike:
+        """Answer the last message again; the new answer becomes a sibling of the old."""
+        turn = conversation.retry(knobs, on_prefill=on_prefill)
+        questions = [node for node in self.branches.path if node.role == "user"]
+        if self.card is None or not questions:
+            return turn
+        return self._kept(conversation, turn, self.card, questions[-1])
+
+    def _kept(self, conversation: ConversationLike, turn: TurnLike, card: Card, question: Node) -> KeptTurn:
+        place = Place(card.id, question.id, new_id(), question.content, question.parent, card.model)
+        self.journal.begin(place)
+        self.waits_no_more(question.content)
+        if self.journal.line not in conversation.watchers:
+            conversation.watchers.append(self.journal.line)
+
+        def ended(turn: TurnLike, outcome: str) -> None:
+            answer = Node("assistant", turn.text, question.id, turn.thinking, outcome, turn.report, place.answer)
+            self._add(card, answer)
+            if turn.record is not None:
+                self._packed[answer.id] = conversation.turns.packed(-1)
+                self.store.keep(answer.id, self._packed[answer.id])
+            self.journal.finish()
+
+        return KeptTurn(turn, ended)
+
+    def _add(self, card: Card, node: Node) -> None:
+        self.branches.add(node)
+        if not self.store.add(card.id, node):  # another app has deleted it meanwhile; what is on the screen stays
+            self.store.put(Held(card, self.branches, self._packed))
+
+    def _held(self) -> Held | None:
+        """The present conversation, for a file that has lost it."""
+        return Held(self.card, self.branches, dict(self._packed)) if self.card is not None else None
+
+    # The present conversation
+
+    def new(self) -> None:
+        """Begin an empty conversation; the present one stays in the store."""
+        self.card, self.branches, self._packed = None, Branches(), {}
+
+    def open(self, conversation: str) -> None:
+        """Go on with a stored conversation. Raises StoreError where it is gone."""
+        card = self.store.find(conversation)
+        self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
+
+    def resume(self, conversation: ConversationLike) -> None:
+        """Have the decoder go on from where the present path ends, with the messages and turns it had then."""
+        conversation.set_messages(self._messages(self.branches.leaf))
+        if self.card is not None:
+            recorded = self.store.recorded(self.card.id)
+            conversation.turns = Turns.stored(partial(self._turn, message) for message in recorded)
+
+    def _turn(self, message: str) -> TurnRecord:
+        """What is known of a turn. Where its record is gone or unreadable, that is what it answered and no step."""
+        try:
+            if message in self._packed:
+                return unpack(self._packed[message])
+            return self.store.turn(message)
+        except DFlashError as error:
+            LOG.warning("the record of an answer: %s", error)
+            model = self.card.model if self.card is not None else ""
+            return TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
+
+    def switch(self, message: str, by: int) -> str | None:
+        """Go over to a sibling of a message; says which, None where there is none. `resume` has to follow."""
+        there = self.branches.switch(message, by)
+        if there is not None and self.card is not None:
+            self.store.go(self.card.id, self.branches.leaf)
+        return there
+
+    def rename(self, title: str, conversation: str | None = None) -> None:
+        """Name a conversation, or the present one. Raises StoreError for an empty title or conversation."""
+        if conversation is None and self.card is None:
+            raise StoreError("an empty conversation has no title yet; its first message gives it one")
+        present = self.card.id if self.card is not None else None
+        self.store.rename(conversation or present or "", title)
+        if present is not None:
+            self.card = self.store.find(present)
+
+    def delete(self, conversation: str) -> bool:
+        """Delete a stored conversation; True where it was the present one, which is then an empty one."""
+        self.store.delete(conversation)
+        present = self.card is not None and self.card.id == conversation
+        if present:
+            self.new()
+        return present
+
+    def whole(self, card: Card | None = None) -> Whole | None:
+        """A conversation to export, the present one where none is given; None where that is empty."""
+        if card is not None and (self.card is None or card.id != self.card.id):
+            return whole(self.store, card)
+        return replace(whole(self.store, self.card), branches=self.branches) if self.card is not None else None
+
+    def _messages(self, leaf: str | None) -> list[Message]:
+        from dflash_core.conversation import Message  # brings the template engine; there is a model by now
+
+        messages = [Message("system", self.card.system)] if self.card is not None and self.card.system else []
+        for node in self.branches.path_to(leaf):
+            messages.append(Message(node.role, node.content, node.thinking, node.report))
+        return messages
+
+    # After an end that was not asked for
+
+    def rescue(self) -> Rescued:
+        """Take over what apps that ended have left: their answers into the store, their text to give back.
+
+        Where the store is in memory only, what they left stays where it is for a better day.
+        """
+        texts: list[str] = []
+        cards: dict[str, Card] = {}
+        if self.store.on_disk:
+            for left in self.journal.rescue():
+                if any(unsent := [text for text in (*left.typed.waiting, left.typed.draft) if text.strip()]):
+                    texts.append("\n".join(unsent))
+                    self.journal.typed("\n".join(texts))  # before the other's file goes
+                if left.place is not None:
+                    card = self._put_back(left, left.place)
+                    cards[card.id] = card
+        return Rescued(tuple(cards.values()), tuple(texts))
+
+    def _put_back(self, left: Left, place: Place) -> Card:
+        record = left.record
+        system = record.start.system if record is not None else ""
+        if not self.store.has(place.conversation):
+            self.store.begin(Card(title_of(place.prompt), system, place.model, place.conversation))
+        if not self.store.has(place.question):
+            self.store.add(place.conversation, Node("user", place.prompt, place.parent, id=place.question))
+        if not self.store.has(place.answer):
+            text, thinking = (record.text, record.thinking) if record is not None else ("", "")
+            report = record.report if record is not None else None
+            outcome = "" if report is not None else CUT_OFF
+            answer = Node("assistant", text, place.question, thinking, outcome, report, place.answer)
+            self.store.add(place.conversation, answer)
+            if record is not None:
+                self.store.keep(answer.id, pack(record))
+        return self.store.find(place.conversation)

@@ -1,0 +1,225 @@
+"""What would be lost if the program ended now, on the disk at every moment: typed text, and the running answer.
+
+Each running app has three files of its own in one folder. A lock, which the system lets go of when the program ends in
+whatever way, so that the next start knows which files nobody owns any more. The typed text, replaced at every change.
+The turn under way: where it belongs, then a line per step as it comes (`dflash_core.record`), gone once the answer is
+in the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from dflash_core.clean import encodable
+from dflash_core.errors import FormatError
+from dflash_core.record import Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
+from dflash_tui.conversations.branches import new_id
+from dflash_tui.conversations.parse import parse
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """Text in the prompt, and messages that were sent and wait for their turn."""
+
+    draft: str = ""
+    waiting: tuple[str, ...] = ()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where an answer belongs: behind `question`, the message `prompt`, which stands behind `parent`."""
+
+    conversation: str
+    question: str
+    answer: str
+    prompt: str
+    parent: str | None = None
+    model: str = ""
+
+
+_TYPED = msgspec.json.Decoder(Typed)
+_PLACE = msgspec.json.Decoder(Place)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an app has left behind. `place` and `record` are of the turn that it was killed in."""
+
+    typed: Typed
+    place: Place | None = None
+    record: TurnRecord | None = None
+
+
+class Journal:
+    """One app's files in `folder`. `problem` says once that they cannot be written; nothing else fails then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.problem = ""
+        self._folder = folder
+        self._name = ""
+        self._lock: IO[bytes] | None = None
+        self._text: IO[bytes] | None = None
+        self._turn: IO[bytes] | None = None
+        self._typed = Typed()
+        self._failed = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._hold()
+        except OSError as error:
+            self._fail(error)
+
+    def typed(self, draft: str, waiting: Iterable[str] = ()) -> None:
+        """The text that is in the prompt now, and the messages that wait."""
+        now = Typed(encodable(draft), tuple(map(encodable, waiting)))
+        if now != self._typed and self._works:
+            line = msgspec.json.encode(now) + b"\n"
+            try:
+                if self._text is None:
+                    self._text = _private(self._path("typed"))
+                # Over the old text, in one call that nothing interrupts half-way. Only the first line counts.
+                os.pwrite(self._text.fileno(), line, 0)
+                self._text.truncate(len(line))
+            except OSError as error:
+                self._fail(error)
+        self._typed = now
+
+    def begin(self, place: Place) -> None:
+        """A turn begins; its lines follow."""
+        self.finish()
+        if self._works:
+            try:
+                self._turn = _private(self._path("turn"))
+                self._turn.write(msgspec.json.encode(place) + b"\n")
+            except OSError as error:
+                self._fail(error)
+
+    def line(self, line: Line) -> None:
+        """One more line of the turn, out of this process before the next step. Called on the decoder's thread."""
+        turn = self._turn
+        if turn is not None and not self._failed:
+            try:
+                turn.write(encode(line) + b"\n")
+            except OSError as error:
+                self._fail(error)
+
+    def finish(self) -> None:
+        """The turn is in the store, or there is none to keep."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.close()
+        with contextlib.suppress(OSError):
+            self._path("turn").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """The app ends. Text that was not sent, and a turn that is not in the store, stay for the next start."""
+        if self._turn is None and self._typed == Typed():
+            for kind in ("typed", "lock"):
+                with contextlib.suppress(OSError):
+                    self._path(kind).unlink(missing_ok=True)
+        for file in (self._text, self._lock):
+            if file is not None:
+                file.close()
+        self._text = self._lock = None
+
+    def rescue(self) -> Iterator[Left]:
+        """What apps that were killed have left, oldest first. Going on to the next one removes it for good."""
+        with contextlib.suppress(OSError):
+            for path in sorted(self._folder.glob("*.lock"), key=_changed):
+                if path != self._path("lock"):
+                    yield from _take(path)
+
+    @property
+    def _works(self) -> bool:
+        return self._lock is not None and not self._failed
+
+    def _hold(self) -> None:
+        """Take a name, and its lock; again where a start at the same moment took the new file for a left one."""
+        while self._lock is None:
+            self._name = new_id()
+            lock = _private(self._path("lock"))
+            if _locked(lock) and os.fstat(lock.fileno()).st_nlink:
+                self._lock = lock
+            else:
+                lock.close()
+
+    def _path(self, kind: str) -> Path:
+        return self._folder / f"{self._name}.{kind}"
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failed:
+            self._failed = True
+            self.problem = (
+                f"{self._folder} cannot be written: {error.strerror}; "
+                "what is typed or half answered would not survive the end of the program"
+            )
+
+
+def _private(path: Path) -> IO[bytes]:
+    """A new file that only the user can read, written through at once."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0)
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Take the lock of a file; False where another has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _changed(lock: Path) -> float:
+    """When something was last written beside a lock."""
+    return max(path.stat().st_mtime for path in lock.parent.glob(f"{lock.stem}.*"))
+
+
+def _take(lock: Path) -> Iterator[Left]:
+    """What lies beside a lock that nobody holds; two apps that start at once do not both get it."""
+    try:
+        file = lock.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        if not _locked(file):  # its app is running
+            return
+        typed, turn = lock.with_suffix(".typed"), lock.with_suffix(".turn")
+        left = Left(_read_typed(typed), *_read_turn(turn))
+        if left.typed != Typed() or left.place is not None:
+            yield left
+        for path in (typed, turn, lock):
+            path.unlink(missing_ok=True)
+
+
+def _read_typed(path: Path) -> Typed:
+    try:
+        return parse(path.read_bytes().split(b"\n")[0], _TYPED)
+    except (OSError, FormatError):
+        return Typed()
+
+
+def _read_turn(path: Path) -> tuple[Place | None, TurnRecord | None]:
+    """A turn up to its last whole line."""
+    try:
+        head, *rest = path.read_bytes().split(b"\n")
+        place = parse(head, _PLACE)
+    except (OSError, FormatError):
+        return None, None
+    if not (place.conversation and place.question and place.answer):
+        return None, None
+    with contextlib.suppress(FormatError):
+        return place, next(assemble(_whole(rest)), None)
+    return place, None
+
+
+def _whole(lines: Iterable[bytes]) -> Iterator[TurnLine]:
+    """The lines before the first that was cut off."""
+    with contextlib.suppress(FormatError):
+        for text in lines:
+            if not isinstance(line := decode(text), Loaded):
+                yield line

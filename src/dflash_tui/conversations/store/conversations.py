@@ -1,0 +1,314 @@
+"""Conversations in the store: begin, add to, list, search, rename, delete, load."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dflash_core.clean import encodable
+from dflash_core.record import TurnRecord, unpack
+from dflash_tui.conversations.branches import Branches, Node
+from dflash_tui.conversations.store import rows
+from dflash_tui.conversations.store.card import LONGEST_TITLE, Card, short_title
+from dflash_tui.conversations.store.database import Database, StoreError
+
+EXCERPT = 80
+TOLD_EVERY = 2000  # messages that are written between two calls of a progress
+Progress = Callable[[float], None]
+ENDING = 200  # messages at the end of a conversation that are shown beside the list
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A conversation in a list. `excerpt`: where a search found it, else how its newest message begins."""
+
+    card: Card
+    messages: int
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A conversation as the program holds it in memory. `records`: packed, by message."""
+
+    card: Card
+    branches: Branches
+    records: Mapping[str, bytes]
+
+
+class Store:
+    """Every conversation of the user. Usable from any thread; a failing disk does not stop it (see Database).
+
+    `holds` says what the program has in memory, for the case that the file is lost while it is open.
+    """
+
+    def __init__(self, folder: Path, holds: Callable[[], Held | None] = lambda: None) -> None:
+        self._database = Database(folder / "conversations.db")
+
+        def renew(db: sqlite3.Connection) -> bool:
+            held = holds()
+            if held is not None:
+                _insert(db, held)
+            return held is not None
+
+        self._database.renew = renew
+
+    @property
+    def path(self) -> Path:
+        return self._database.path
+
+    @property
+    def unsaved(self) -> int:
+        """Changes that the disk did not take; 0 where all is well."""
+        return self._database.unsaved
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether changes outlive the program."""
+        return self._database.on_disk
+
+    def problem(self) -> str:
+        """What there is to say about the disk, once."""
+        said, self._database.problem = self._database.problem, ""
+        return said
+
+    def look(self) -> None:
+        """Notice that somebody has removed or replaced the file, and go on in the one at its place."""
+        self._database.look()
+
+    def close(self) -> bool:
+        """Close; False where something could not be kept."""
+        return self._database.close()
+
+    # Changes
+
+    def begin(self, card: Card) -> None:
+        """A new conversation, without messages."""
+        self._database.write(lambda db: _insert_card(db, card))
+
+    def add(self, conversation: str, node: Node) -> bool:
+        """A message behind its parent; the conversation goes on from there. False where it has been deleted."""
+        there = False
+
+        def change(db: sqlite3.Connection) -> None:
+            nonlocal there
+            query = "UPDATE conversation SET leaf = ?, updated = ? WHERE id = ?"
+            there = db.execute(query, (node.id, node.created, conversation)).rowcount > 0
+            if there:
+                _insert_node(db, conversation, node)
+
+        self._database.write(change)
+        return there
+
+    def put(self, held: Held, progress: Progress | None = None) -> None:
+        """A whole conversation at once; all of it or nothing. Messages that are there already stay as they are.
+
+        `progress` gets the share of the messages that are written. Raises StoreError for a text that is too large.
+        """
+        self._database.write(lambda db: _insert(db, held, progress))
+
+    def take(self, conversation: str, message: str) -> None:
+        """Take out a message that nothing follows; the conversation then ends with its parent."""
+
+        def change(db: sqlite3.Connection) -> None:
+            query = "UPDATE conversation SET leaf = (SELECT parent FROM message WHERE id = ?) WHERE id = ?"
+            db.execute(query, (message, conversation))
+            db.execute("DELETE FROM message WHERE id = ?", (message,))
+
+        self._database.write(change)
+
+    def keep(self, message: str, packed: bytes) -> None:
+        """Keep the packed record of the turn that `message` is the answer of."""
+        self._database.write(lambda db: _insert_record(db, message, packed))
+
+    def go(self, conversation: str, leaf: str | None) -> None:
+        """The branch that the conversation is resumed on."""
+        self._database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
+
+    def rename(self, conversation: str, title: str) -> None:
+        """Raises StoreError for an empty title."""
+        title = short_title(title)
+        if not title:
+            raise StoreError("a conversation needs a title; the old one stays")
+        self._database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
+
+    def delete(self, conversation: str) -> None:
+        """A conversation with its messages and their records."""
+        self._database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
+
+    # Questions
+
+    def list(self, search: str = "") -> list[Entry]:
+        """Conversations, the last changed first. With `search`: those with all its words in one message or the title.
+
+        A word finds what begins with it, accents and case apart; where that finds nothing, the text is looked for
+        anywhere, inside words too.
+        """
+        search = encodable(search)
+        words = re.findall(r"\w+", search)
+        if not search.strip():
+            return self._database.read(lambda db: _entries(db, _ALL, ()))
+        if words:
+            match = " ".join(f'"{word}"*' for word in words)
+            if found := self._database.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
+                return found
+        text = search.strip()
+        return self._database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
+
+    def find(self, name: str) -> Card:
+        """The conversation of that id, or the one whose id begins so. Raises StoreError: there is none, or several."""
+        name = encodable(name)
+
+        def query(db: sqlite3.Connection) -> list[Card]:
+            exact = db.execute(f"{_CARDS} WHERE id = ?", (name,)).fetchall()
+            begin = "WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
+            return [rows.card(row) for row in exact or db.execute(f"{_CARDS} {begin}", (len(name), name, name))]
+
+        cards = self._database.read(query)
+        if not cards:
+            raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
+        if len(cards) > 1:
+            raise StoreError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
+        return cards[0]
+
+    def branches(self, conversation: str) -> Branches:
+        """The messages of a conversation, and where it stands."""
+
+        def query(db: sqlite3.Connection) -> Branches:
+            found = db.execute(f"{_MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
+            leaf = db.execute("SELECT leaf FROM conversation WHERE id = ?", (conversation,)).fetchone()
+            return rows.branches(found, leaf[0] if leaf else None)
+
+        return self._database.read(query)
+
+    def ending(self, conversation: str) -> Sequence[Node]:
+        """The last messages of the branch that a conversation stands on; the time it takes is that of ENDING."""
+
+        def query(db: sqlite3.Connection) -> list[Node]:
+            return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
+
+        return self._database.read(query)
+
+    def has(self, *ids: str) -> bool:
+        """Whether a conversation or message of one of these ids is here."""
+        query = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM conversation WHERE id = ?1"
+        return self._database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
+
+    def recorded(self, conversation: str) -> Sequence[str]:
+        """The answers of a conversation whose turns have a record, in the order of writing."""
+        query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
+        return self._database.read_large(lambda db: [rows.text(id) for (id,) in db.execute(query, (conversation,))])
+
+    def turn(self, message: str) -> TurnRecord:
+        """The record of the turn that `message` is the answer of. Raises StoreError where it is gone, FormatError."""
+        record = self.record(message)
+        if record is None:
+            raise StoreError(f"the record of message {message} is gone")
+        return record
+
+    def record(self, message: str) -> TurnRecord | None:
+        """The record of the turn that `message` is the answer of, where there is one. Raises FormatError."""
+        query = "SELECT record FROM turn WHERE message = ?"
+        kept = self._database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
+        return unpack(kept[-1]) if kept else None
+
+
+_TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions took in titles of any length
+_CARDS = f"SELECT {_TITLE}, system, model, id, created, updated FROM conversation"
+_MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created FROM message"
+
+# From the leaf upwards. A leaf that is no message of the conversation counts as its newest one.
+_ENDING = """
+WITH RECURSIVE up (role, content, parent, thinking, outcome, report, id, created, conversation, height) AS (
+    SELECT role, content, parent, thinking, outcome, NULL, id, created, conversation, 1
+    FROM message WHERE id = coalesce(
+        (SELECT id FROM message WHERE id = (SELECT leaf FROM conversation WHERE id = ?1) AND conversation = ?1),
+        (SELECT id FROM message WHERE conversation = ?1 ORDER BY number DESC LIMIT 1))
+    UNION ALL
+    SELECT m.role, m.content, m.parent, m.thinking, m.outcome, NULL, m.id, m.created, m.conversation, up.height + 1
+    FROM up JOIN message m ON m.id = up.parent AND m.conversation = up.conversation LIMIT ?2
+) SELECT role, content, parent, thinking, outcome, report, id, created FROM up ORDER BY height
+"""
+
+_LIST = """
+SELECT {title}, c.system, c.model, c.id, c.created, c.updated,
+       (SELECT count(*) FROM message WHERE conversation = c.id), {excerpt}
+FROM conversation c {where} ORDER BY c.updated DESC, c.number DESC
+"""
+_LAST = "(SELECT substr(content, 1, 400) FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1)"
+_ALL = _LIST.format(title=_TITLE, excerpt=_LAST, where="")
+_FOUND = _LIST.format(
+    title=_TITLE,
+    excerpt=f"coalesce((SELECT content FROM message WHERE number = found.number), {_LAST})",
+    where="""JOIN (
+        SELECT conversation, max(number) AS number FROM (
+            SELECT conversation, number FROM message WHERE {message}
+            UNION ALL SELECT id, NULL FROM conversation WHERE {conversation}
+        ) GROUP BY conversation
+    ) AS found ON found.conversation = c.id""",
+)
+_WORDS = _FOUND.format(
+    message="number IN (SELECT rowid FROM message_content WHERE message_content MATCH ?)",
+    conversation="number IN (SELECT rowid FROM conversation_title WHERE conversation_title MATCH ?)",
+)
+_ANYWHERE = _FOUND.format(
+    message="instr(lower(content), lower(?)) > 0", conversation="instr(lower(title), lower(?)) > 0"
+)
+
+
+def _insert(db: sqlite3.Connection, held: Held, progress: Progress | None = None) -> None:
+    _insert_card(db, held.card)
+    nodes = held.branches.nodes
+    for place, node in enumerate(nodes):
+        _insert_node(db, held.card.id, node)
+        if progress is not None and place % TOLD_EVERY == TOLD_EVERY - 1:
+            progress(place / len(nodes))
+    for message, record in held.records.items():
+        _insert_record(db, message, record)
+    _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", held.branches.leaf, held.card.id)
+
+
+def _insert_card(db: sqlite3.Connection, card: Card) -> None:
+    row = (card.id, *map(encodable, (card.title, card.system, card.model)), card.created, card.updated)
+    columns = "id, title, system, model, created, updated"
+    db.execute(f"INSERT INTO conversation ({columns}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", row)
+
+
+def _insert_node(db: sqlite3.Connection, conversation: str, node: Node) -> None:
+    report = msgspec.json.encode(node.report).decode() if node.report is not None else None
+    texts = map(encodable, (node.content, node.thinking, node.outcome))
+    row = (node.id, conversation, node.parent, node.role, *texts, node.created, report)
+    columns = "id, conversation, parent, role, content, thinking, outcome, created, report"
+    marks = ", ".join("?" * len(row))
+    db.execute(f"INSERT INTO message ({columns}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING", row)
+
+
+def _insert_record(db: sqlite3.Connection, message: str, packed: bytes) -> None:
+    known = "SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM message WHERE id = ?1)"  # it may have been deleted meanwhile
+    db.execute(f"INSERT OR REPLACE INTO turn (message, record) {known}", (message, packed))
+
+
+def _run(db: sqlite3.Connection, statement: str, *values: str | None) -> None:
+    db.execute(statement, values)
+
+
+def _entries(db: sqlite3.Connection, query: str, values: Sequence[str], word: str = "") -> list[Entry]:
+    entries = []
+    for row in db.execute(query, values):
+        count, shown = rows.whole_number(row[6]), rows.text_or_none(row[7]) or ""
+        entries.append(Entry(rows.card(row), count, excerpt(shown, word)))
+    return entries
+
+
+def excerpt(text: str, word: str) -> str:
+    """One line of `text` around `word`."""
+    line = " ".join(text.split())
+    at = max(line.casefold().find(word.casefold()), 0) if word else 0
+    begin = 0 if at + len(word) <= EXCERPT else at - EXCERPT // 4
+    cut = line[begin : begin + EXCERPT]
+    return ("…" if begin else "") + cut + ("…" if begin + EXCERPT < len(line) else "")

@@ -1,0 +1,92 @@
+"""The running figures of one turn, counted from its events as they arrive."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from dflash_core.events import PartTotals, PrefillEvent, StepEvent, StepTotals
+from dflash_core.record import TurnRecord
+from dflash_tui.chat.running import Arrival
+
+WINDOW_S = 2.0
+
+
+@dataclass
+class Meter:
+    """Counts of a turn so far. `rates` is tok/s sampled by the app, for the sparkline."""
+
+    started: float = field(default_factory=time.monotonic)
+    prefill: PrefillEvent | None = None
+    last: StepEvent | None = None
+    totals: StepTotals = field(default_factory=StepTotals)
+    parts: PartTotals = field(default_factory=PartTotals)
+    tokens: int = 0
+    thinking_tokens: int = 0
+    first_at: float | None = None
+    last_at: float | None = None
+    thinking_until: float | None = None
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=4096))
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=512))
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    @classmethod
+    def of(cls, record: TurnRecord) -> Meter:
+        """As it stood at the end of a turn of earlier."""
+        meter = cls()
+        for piece in record.pieces:
+            meter.add(Arrival(piece.at, piece))
+        return meter
+
+    def add(self, arrival: Arrival) -> None:
+        """Count one piece."""
+        event, at = arrival.piece.event, arrival.at
+        count = len(event.tokens)
+        self.tokens += count
+        self.last_at = at
+        self.parts.add(arrival.piece)
+        if arrival.piece.thinking and not arrival.piece.text:
+            self.thinking_tokens += count
+            self.thinking_until = at
+        if isinstance(event, PrefillEvent):
+            self.prefill = event
+            self.first_at = at
+            return
+        if self.first_at is None:
+            self.first_at = at
+        self.last = event
+        self.totals.add(event)
+        self.lengths.append(count)
+        self._recent.append((at, count))
+
+    @property
+    def thinking_s(self) -> float:
+        if self.first_at is None or self.thinking_until is None:
+            return 0.0
+        return self.thinking_until - self.first_at
+
+    @property
+    def decode_s(self) -> float:
+        if self.first_at is None or self.last_at is None:
+            return 0.0
+        return self.last_at - self.first_at
+
+    @property
+    def overall_rate(self) -> float:
+        """Tokens of steps over the time since the first token."""
+        return self.totals.tokens / self.decode_s if self.decode_s > 0 else 0.0
+
+    def rate(self, now: float) -> float:
+        """Tokens per second over the last two seconds."""
+        while self._recent and now - self._recent[0][0] > WINDOW_S:
+            self._recent.popleft()
+        if self.first_at is None:
+            return 0.0
+        span = min(WINDOW_S, now - self.first_at)
+        return sum(count for _, count in self._recent) / span if span > 0.05 else 0.0
+
+    def sample(self, now: float) -> None:
+        """Keep the present rate for the sparkline."""
+        if self.totals.steps:
+            self.rates.append(self.rate(now))

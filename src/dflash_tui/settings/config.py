@@ -1,0 +1,302 @@
+"""Settings of the program: command line over environment over project file over user file over defaults.
+
+A wrong entry never stops a start: it is named with its file and line, and the next source in that order counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from dflash_core.clean import encodable
+from dflash_core.drafters.registry import is_named
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_core.user_folders import user_folder
+from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
+
+PREFIX = "DFLASH_TUI_"
+FILE_NAME = "config.toml"
+PROJECT_NAME = "dflash-tui.toml"
+DEFAULT_THEME = "dflash-night"
+Kind = Literal["text", "path", "drafter", "switch", "choice", "seconds"]
+
+
+class ConfigError(DFlashError):
+    """A settings file that cannot be read or written."""
+
+
+class _BadValueError(Exception):
+    pass
+
+
+def _setting(default: Any, help: str, kind: Kind, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help, "kind": kind, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the program runs with. `knobs` are those of the first turn; `keys` maps ids of keys.py to keys."""
+
+    theme: str = _setting(DEFAULT_THEME, "colours, by the name of a theme", "text")
+    mouse: bool = _setting(True, "off leaves the mouse to the terminal, for its own selection", "switch")
+    notify: str = _setting("bell", "what tells that a long answer has ended", "choice", ("off", "bell", "desktop"))
+    notify_after: float = _setting(10.0, "seconds from which on an answer is long", "seconds")
+    target: Path | None = _setting(None, "the model to open without --target", "path")
+    draft: Path | None = _setting(None, "its drafter: a file or folder, or text", "drafter")
+    device: str = _setting("auto", "where to decode", "choice", ("auto", "cpu", "cuda"))
+    log_level: str = _setting("info", "the least that the log file keeps", "choice", ("debug", "info", "warning"))
+    knobs: Knobs = field(default_factory=Knobs)
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+PLAIN = {one.name: one for one in dataclasses.fields(Settings) if one.metadata}
+"""The settings that are one value each, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Resolved settings. `origins` says of each entry (`theme`, `knobs.budget`, `keys.turn.stop`) where it came from;
+    `problems` names, a line each, what was left out."""
+
+    settings: Settings = field(default_factory=Settings)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A value as one source gives it. `read` turns it into the setting's type or raises _BadValueError."""
+
+    name: str
+    origin: str
+    read: Callable[[], Any]
+
+
+def config_folder() -> Path:
+    """Where the user's settings, themes and presets are."""
+    return user_folder("config")
+
+
+def user_file() -> Path:
+    return config_folder() / FILE_NAME
+
+
+def load_config(
+    command_line: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    user: Path | None = None,
+    project: Path | None = None,
+) -> Config:
+    """Resolve every setting. `command_line` holds checked values by the names of `origins`."""
+    problems: list[str] = []
+    sources = [
+        _from_file(user or user_file(), "user file", problems),
+        _from_file(project or Path(PROJECT_NAME).absolute(), "project file", problems),
+        _from_environment(environment, problems),
+    ]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for entry in (entry for source in sources for entry in source):
+        try:
+            values[entry.name] = entry.read()
+        except _BadValueError as error:
+            stands = origins.get(entry.name, "the default")
+            problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
+        else:
+            origins[entry.name] = entry.origin
+    for name, value in (command_line or {}).items():
+        values[name], origins[name] = value, "command line"
+    knobs = {name.removeprefix("knobs."): value for name, value in values.items() if name.startswith("knobs.")}
+    keys = {name.removeprefix("keys."): value for name, value in values.items() if name.startswith("keys.")}
+    plain = {name: value for name, value in values.items() if name in PLAIN}
+    if "draft" in plain and _rank(origins.get("target", "")) > _rank(origins["draft"]):
+        # A drafter belongs to the target that it was named with.
+        del plain["draft"], origins["draft"]
+    keys = _without_clashes(keys, origins, problems)
+    return Config(Settings(**plain, knobs=Knobs().replace(**knobs), keys=keys), origins, tuple(problems))
+
+
+def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:
+    """Write one plain setting into the user's file and leave the rest of it as it stands. Raises ConfigError."""
+    path = path or user_file()
+    value = value.absolute() if isinstance(value, Path) and not (name == "draft" and is_named(value)) else value
+    if encodable(str(value)) != str(value):  # no TOML holds it
+        raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
+    shown = "true" if value is True else "false" if value is False else quoted(str(value))
+    line = f"{name} = {shown}\n"
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        # Plain settings stand before the first table.
+        table = re.search(r"^[ \t]*\[", text, re.MULTILINE)
+        head, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
+        old = re.compile(rf"^[ \t]*{name}[ \t]*=.*\n?", re.MULTILINE)
+        if old.search(head):
+            head = old.sub(lambda match: line, head, count=1)
+        else:
+            head = (head if not head or head.endswith("\n") else head + "\n") + line
+        new = head + rest
+        if tomllib.loads(new).get(name) != tomllib.loads(line)[name]:
+            raise ConfigError(f"{path}: {name} could not be changed; write {line.strip()} into it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(new, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; the choice holds until the app closes"
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML ({error}); the choice holds until the app closes") from None
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+
+
+def _rank(origin: str) -> int:
+    kinds = ("user file", "project file", "environment", "command line")
+    return next((rank for rank, kind in enumerate(kinds) if origin.startswith(kind)), -1)
+
+
+def _from_file(path: Path, kind: str, problems: list[str]) -> Iterator[_Entry]:
+    try:
+        text, table = read_toml(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, TomlError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        problems.append(f"{kind} {path}: {why}; nothing of it is used")
+        return
+    for name, value in _flat(table):
+        origin = f"{kind} {path}, line {line_of(text, name)}"
+        reader = _reader(name)
+        if reader is None:
+            problems.append(f"{origin}: unknown setting {name!r}{_near(name)}")
+        else:
+            yield _Entry(name, origin, partial(reader, value, path.parent))
+
+
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """`theme`, `knobs.budget`, `keys.turn.stop`: keys of the two tables may be quoted or nested."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", value) for inner, value in _flat(value))
+        else:
+            yield name, value
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[_Entry]:
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX):
+            continue
+        word = variable.removeprefix(PREFIX).lower()
+        name = word if word in PLAIN else f"knobs.{word}"
+        reader = _reader(name)
+        if reader is None:
+            problems.append(f"environment {variable}: no such setting{_near(word)}")
+            continue
+        text = environment[variable]
+        yield _Entry(name, f"environment {variable}", partial(_parsed, name, text))
+
+
+def _parsed(name: str, text: str) -> Any:
+    """A value from the environment, where everything is text."""
+    if name.startswith("knobs."):
+        try:
+            return SPEC[name.removeprefix("knobs.")].parse(text)
+        except KnobError as error:
+            raise _BadValueError(str(error)) from None
+    kind = PLAIN[name].metadata["kind"]
+    value: Any = text
+    if kind == "switch":
+        value = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}.get(text.lower(), text)
+    elif kind == "seconds":
+        try:
+            value = float(text)
+        except ValueError:
+            value = text
+    return _plain(name, value, Path.cwd())
+
+
+def _reader(name: str) -> Callable[[Any, Path], Any] | None:
+    """How a value from a file is checked; None where there is no such setting."""
+    if name in PLAIN:
+        return lambda value, folder: _plain(name, value, folder)
+    table, _, inner = name.partition(".")
+    if table == "knobs" and inner in SPEC:
+        return lambda value, folder: _knob(inner, value)
+    if table == "keys" and inner:
+        return lambda value, folder: _keys(inner, value)
+    return None
+
+
+def _plain(name: str, value: Any, folder: Path) -> Any:
+    kind, choices = PLAIN[name].metadata["kind"], PLAIN[name].metadata["choices"]
+    if kind == "switch" and isinstance(value, bool):
+        return value
+    if kind == "choice" and value in choices:
+        return value
+    if kind == "text" and isinstance(value, str) and value:
+        return value
+    if kind == "drafter" and isinstance(value, str) and is_named(value):
+        return Path(value)
+    if kind in ("path", "drafter") and isinstance(value, str):
+        try:
+            return folder / Path(value).expanduser() if value else None
+        except RuntimeError as error:
+            raise _BadValueError(f"{value!r}: {error}") from None
+    if kind == "seconds" and isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
+        return float(value)
+    expected = {
+        "switch": "true or false", "choice": ", ".join(choices), "text": "text", "path": "a path",
+        "drafter": "a path, or text", "seconds": "seconds, 0 or more",
+    }[kind]  # fmt: skip
+    raise _BadValueError(f"found {value!r}, expected {expected}")
+
+
+def _knob(name: str, value: Any) -> Value:
+    try:
+        return SPEC[name].check(value)
+    except KnobError as error:
+        raise _BadValueError(str(error)) from None
+
+
+def _keys(id: str, value: Any) -> str:
+    from dflash_tui.settings.keys import KeysError, checked  # brings Textual, which few commands need
+
+    if not isinstance(value, str):
+        raise _BadValueError(f'found {value!r}, expected keys by commas, such as "ctrl+r,f10"')
+    try:
+        return checked(id, value)
+    except KeysError as error:
+        raise _BadValueError(str(error)) from None
+
+
+def _without_clashes(keys: Mapping[str, str], origins: dict[str, str], problems: list[str]) -> dict[str, str]:
+    """The keys that can be together; the others lose their origin and are named."""
+    if not keys:
+        return {}
+    from dflash_tui.settings.keys import clashing
+
+    clashes = clashing(keys)
+    for id, why in clashes.items():
+        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default stands")
+    return {id: value for id, value in keys.items() if id not in clashes}
+
+
+def _near(name: str) -> str:
+    known = [*PLAIN, *(f"knobs.{knob}" for knob in SPEC)]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, [knobs], [keys]"

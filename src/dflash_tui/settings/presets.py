@@ -1,0 +1,151 @@
+"""Presets: whole settings by name. A few come with the program; the user's are TOML files, to keep and to share.
+
+A preset names what differs from the defaults; whatever it does not name is at its default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.knobs import SPEC, Knobs, Value, unknown_knob
+from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+class PresetError(DFlashError):
+    """A preset that does not exist, or cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """`changes` are checked values. Without `path` it came with the program."""
+
+    name: str
+    about: str = ""
+    changes: Mapping[str, Value] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def knobs(self) -> Knobs:
+        return Knobs().replace(**self.changes)
+
+
+BUILT_IN = (
+    Preset("default", "every parameter at its default"),
+    Preset("plain", "no drafts: what speculation is compared with", {"mode": "ar"}),
+    Preset("chain", "one chain of drafts per step", {"mode": "chain"}),
+    Preset("wide", "a larger tree of drafts", {"mode": "tree", "budget": 48}),
+    Preset("sure", "a tree of the likelier drafts only", {"mode": "tree", "p_min": 0.1}),
+    Preset("sampled", "draws instead of the likeliest token", {"temperature": 0.6, "top_k": 20, "top_p": 0.95}),
+)
+
+
+class Presets:
+    """Those of the program and those of a folder, which win over a name of the program's. `problems`: a line each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+        self._all = {preset.name: preset for preset in BUILT_IN}
+        try:
+            paths = sorted(folder.glob("*.toml"))
+        except OSError as error:
+            self.problems.append(f"{folder} cannot be read: {error.strerror}; the program's own presets stand")
+            paths = []
+        for path in paths:
+            preset = read_preset(path, self.problems)
+            if preset is not None:
+                self._all[preset.name] = preset
+
+    def __iter__(self) -> Iterator[Preset]:
+        return iter(self._all.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._all)
+
+    def __getitem__(self, name: str) -> Preset:
+        """Raises PresetError."""
+        if name not in self._all:
+            raise PresetError(f"no preset {name!r}; there are {', '.join(self._all)}")
+        return self._all[name]
+
+    def like(self, knobs: Knobs) -> str:
+        """The name of the preset that says just this, or nothing."""
+        return next((preset.name for preset in self if preset.knobs == knobs), "")
+
+    def after(self, name: str) -> Preset:
+        """The next one in turn, the first after a name that is none."""
+        names = self.names
+        return self._all[names[(names.index(name) + 1) % len(names)] if name in names else names[0]]
+
+    def save(self, name: str, knobs: Knobs, about: str = "") -> Path:
+        """Keep `knobs` under `name`. Raises PresetError."""
+        if not _NAME.fullmatch(name):
+            raise PresetError(f"preset {name!r}: expected a name of a to z, 0 to 9, - and _, 32 at most")
+        preset = Preset(name, about, changed(knobs), self.folder / f"{name}.toml")
+        write_preset(preset)
+        self._all[name] = preset
+        return self.folder / f"{name}.toml"
+
+
+def changed(knobs: Knobs) -> dict[str, Value]:
+    """What differs from the defaults."""
+    return {name: value for name, value in knobs.to_dict().items() if value != SPEC[name].default}
+
+
+def read_preset(path: Path, problems: list[str]) -> Preset | None:
+    """The preset of a file; what is wrong with it goes to `problems` by line and field, and its default is used."""
+    try:
+        text, table = read_toml(path)
+    except (OSError, TomlError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        problems.append(f"preset {path}: {why}; left out")
+        return None
+
+    def problem(field: str, why: str) -> None:
+        problems.append(f"preset {path}, line {line_of(text, field)}: {field}: {why}")
+
+    about, knobs = table.pop("about", ""), table.pop("knobs", {})
+    for name in table:
+        problem(name, "expected only about and the table [knobs]")
+    if not isinstance(about, str):
+        problem("about", f"found {about!r}, expected text")
+        about = ""
+    if not isinstance(knobs, dict):
+        problem("knobs", f"found {knobs!r}, expected a table")
+        knobs = {}
+    changes: dict[str, Value] = {}
+    for name, value in knobs.items():
+        try:
+            if name not in SPEC:
+                raise KnobError(unknown_knob(name))
+            changes[name] = SPEC[name].check(value)
+        except KnobError as error:
+            default = f"; its default, {SPEC[name].show(SPEC[name].default)}, is used" if name in SPEC else ""
+            problem(f"knobs.{name}", f"{error}{default}")
+    return Preset(one_line(path.stem), one_line(about), changes, path)
+
+
+def write_preset(preset: Preset) -> None:
+    """Write a preset to its path, whole or not at all. Raises PresetError."""
+    assert preset.path is not None, "a preset without a file"
+    lines = ["# A preset of dflash-tui. Parameters that are not named are at their default."]
+    lines += [f"about = {json.dumps(preset.about, ensure_ascii=False)}"] * bool(preset.about)
+    # JSON writes numbers, strings and booleans as TOML reads them.
+    lines += ["", "[knobs]", *(f"{name} = {json.dumps(value)}" for name, value in preset.changes.items())]
+    new = preset.path.with_name(f"{preset.path.name}.{os.getpid()}")
+    try:
+        preset.path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        new.replace(preset.path)
+    except OSError as error:
+        raise PresetError(f"{preset.path} cannot be written: {error.strerror}; the preset is not kept") from None

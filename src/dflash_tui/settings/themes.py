@@ -1,0 +1,121 @@
+"""Themes from TOML files. A bad file is named with its fault and left out; the others load."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from dflash_core.errors import DFlashError
+from dflash_core.resources import themes_dir
+from dflash_tui.settings.config import DEFAULT_THEME, config_folder
+from dflash_tui.settings.theme_variables import GROUND, OPAQUE, BadVariableError, resolved, shown
+from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
+
+_COLORS = (
+    "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel",
+    "boost",
+)  # fmt: skip
+_KNOWN = {"name", "dark", "variables", *_COLORS}
+
+
+@dataclass(frozen=True, slots=True)
+class Themes:
+    """The themes found, and one line for each file that was left out."""
+
+    themes: tuple[Theme, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class _BadThemeError(Exception):
+    """`field` is the entry that is wrong, dotted, where there is one."""
+
+    def __init__(self, what: str, field: str = "") -> None:
+        super().__init__(what)
+        self.field = field
+
+
+def installed() -> Themes:
+    """Our themes, and those of the user's configuration folder."""
+    try:
+        ours, problems = [themes_dir()], []
+    except DFlashError as error:
+        ours, problems = [], [str(error)]
+    found = load_themes([*ours, config_folder() / "themes"])
+    return Themes(found.themes, (*problems, *found.problems))
+
+
+def unknown_theme(name: str, known: Iterable[str], origin: str = "") -> str:
+    """A line for a theme that there is none of; empty where there is one. `origin`: where it was asked for."""
+    names = sorted(known)
+    if name in names:
+        return ""
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "/theme lists them"
+    where = f"{origin}: " if origin else ""
+    return f"{where}theme {name!r} is unknown; {hint}; {DEFAULT_THEME} stands"
+
+
+def load_themes(folders: Iterable[Path]) -> Themes:
+    """Read every `*.toml` of the folders; later folders win over earlier ones of the same name."""
+    found: dict[str, Theme] = {}
+    problems: list[str] = []
+    for folder in folders:
+        for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
+            try:
+                text, table = read_toml(path)
+            except (OSError, TomlError) as error:
+                problems.append(f"{path.name}: {' '.join(str(error).split())}")
+                continue
+            try:
+                theme = _read(table, path.stem)
+            except _BadThemeError as error:
+                line = f", line {line_of(text, error.field)}" if error.field else ""
+                problems.append(f"{path.name}{line}: {error}")
+            else:
+                found[theme.name] = theme
+    return Themes(tuple(found.values()), tuple(problems))
+
+
+def _read(table: Mapping[str, Any], stem: str) -> Theme:
+    unknown = sorted(set(table) - _KNOWN)
+    if unknown:
+        raise _BadThemeError(f"unknown key {shown(unknown[0])}; known: {', '.join(sorted(_KNOWN))}", unknown[0])
+    name = table.get("name", stem)
+    if not isinstance(name, str) or not name:
+        raise _BadThemeError(f"name is {shown(name)}; expected text", "name")
+    dark = table.get("dark", True)
+    if not isinstance(dark, bool):
+        raise _BadThemeError(f"dark is {shown(dark)}; expected true or false", "dark")
+    if "primary" not in table:
+        raise _BadThemeError("no primary color; expected at least primary")
+    colors: dict[str, Any] = {key: _color(key, table[key]) for key in _COLORS if key in table}
+    variables = table.get("variables", {})
+    if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
+        raise _BadThemeError('variables is not a table of texts; expected [variables] with name = "value"', "variables")
+    theme = Theme(name=name, dark=dark, **colors)
+    try:
+        theme.variables = resolved(variables, theme.to_color_system().generate())
+    except BadVariableError as error:
+        raise _BadThemeError(str(error), f"variables.{error.name}") from None
+    return theme
+
+
+def _color(key: str, value: object) -> str:
+    try:
+        color = Color.parse(value) if isinstance(value, str) else None
+    except ColorParseError:
+        color = None
+    if color is None or not isinstance(value, str):
+        raise _BadThemeError(f'{key} is {shown(value)}; expected a color such as "#5ec8b0"', key)
+    if key == GROUND and color.a < 1:
+        raise _BadThemeError(f"{key} is {shown(value)}; {OPAQUE}", key)
+    return value
+
+
+assert {field.name for field in fields(Theme)} >= _KNOWN

@@ -1,0 +1,155 @@
+"""Slash commands: `/set budget 32`, `/retry`, … A message may begin with a slash when it is doubled."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.knobs import SPEC, SPECS, parse_settings
+from dflash_tui.settings.keys import ACTIONS
+from dflash_tui.slash.chats import CHATS
+from dflash_tui.slash.command import Slash, SlashError, does, knob_words
+from dflash_tui.slash.lab import LAB_SLASH
+from dflash_tui.widgets.completions import Completion
+
+if TYPE_CHECKING:
+    from dflash_tui.screens.chat import ChatScreen
+
+_COMMAND = re.compile(r"/([A-Za-z_][\w-]*)(?:\s+(.*))?", re.DOTALL)
+
+
+def is_command(text: str) -> bool:
+    """`/name …` is a command; `/a/path` and `//text` are messages."""
+    word = text.strip().split(maxsplit=1)[0] if text.strip() else ""
+    return word == "/" or (word.startswith("/") and _COMMAND.fullmatch(word) is not None)
+
+
+def as_message(text: str) -> str:
+    """What is sent for text that is no command: a doubled slash loses one."""
+    return text[1:] if text.startswith("//") else text
+
+
+async def run(text: str, host: ChatScreen) -> None:
+    """Do a command. Raises SlashError for one that is unknown or wrongly used; nothing has happened then."""
+    match = _COMMAND.fullmatch(text.strip())
+    if match is None:
+        raise SlashError(f"not a command: {text.strip()}; /help lists them")
+    name, rest = match[1].lower(), (match[2] or "").strip()
+    if name not in SLASH:
+        near = difflib.get_close_matches(name, list(SLASH), n=1, cutoff=0.5)
+        hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
+        raise SlashError(f"unknown command /{name}; {hint}")
+    await SLASH[name].run(host, rest)
+
+
+def complete(text: str, host: ChatScreen) -> list[Completion]:
+    """What a command that is being typed may go on with; nothing for a message."""
+    if not text.startswith("/") or text.startswith("//") or "\n" in text:
+        return []
+    name, space, rest = text[1:].partition(" ")
+    if not space:
+        starts = [one for one in SLASH.values() if one.name.startswith(name.lower())]
+        holds = [one for one in SLASH.values() if len(name) > 1 and name.lower() in one.name and one not in starts]
+        return [Completion(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
+    command = SLASH.get(name.lower())
+    if command is None or " " in rest:
+        return []
+    words = command.words(host).items()
+    found = [(word, about) for word, about in words if word.startswith(rest) and word != rest]
+    return [Completion(f"/{name} {word} ", word, about or command.help) for word, about in found]
+
+
+async def _set(host: ChatScreen, rest: str) -> None:
+    words = rest.replace("=", " ", 1).split()
+    if len(words) == 1 and words[0] in SPEC:
+        spec = SPEC[words[0]]
+        raise SlashError(f"{spec.name}: {spec.help}; {spec.allowed}. Write /set {spec.name} VALUE")
+    if len(words) != 2:
+        raise SlashError(
+            "write /set NAME VALUE, for example /set budget 32; names: " + ", ".join(s.name for s in SPECS)
+        )
+    try:
+        host.set_knobs(**parse_settings({words[0]: words[1]}))
+    except KnobError as error:
+        raise SlashError(str(error)) from None
+    name = words[0]
+    host.say(f"{name} {SPEC[name].show(getattr(host.knobs, name))} {host.tuning.when(name)}")
+
+
+async def _think(host: ChatScreen, rest: str) -> None:
+    if rest.lower() not in ("on", "off"):
+        raise SlashError("write /think on or /think off")
+    host.set_knobs(thinking=rest.lower() == "on")
+    host.say(f"thinking {rest.lower()} from the next turn")
+
+
+async def _preset(host: ChatScreen, rest: str) -> None:
+    words = rest.split()
+    try:
+        if len(words) == 1:
+            host.tuning.use(words[0])
+        elif len(words) == 2 and words[0] == "save":
+            host.tuning.save(words[1])
+        else:
+            names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.tuning.presets)
+            raise SlashError(f"write /preset NAME or /preset save NAME; there are {names}")
+    except DFlashError as error:
+        raise SlashError(str(error)) from None
+
+
+def _preset_words(host: ChatScreen) -> Mapping[str, str]:
+    return {one.name: one.about for one in host.tuning.presets} | {"save": "keep the present parameters by a name"}
+
+
+async def _theme(host: ChatScreen, rest: str) -> None:
+    if not rest:
+        host.action_open("themes")
+        return
+    try:
+        host.shell.use_theme(rest)
+    except DFlashError as error:
+        raise SlashError(str(error)) from None
+
+
+def _theme_names(host: ChatScreen) -> Mapping[str, str]:
+    return dict.fromkeys(sorted(host.app.available_themes), "")
+
+
+async def _load(host: ChatScreen, rest: str) -> None:
+    try:
+        words = [Path(word).expanduser() for word in shlex.split(rest)]
+    except (ValueError, RuntimeError) as error:
+        raise SlashError(f"{rest}: {error}") from None
+    if not words:
+        host.action_open("models")
+    elif len(words) > 2:
+        raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; alone it shows the list")
+    elif missing := next((path for path in words if not path.exists()), None):
+        raise SlashError(f"{missing}: no such file or folder")
+    else:
+        host.shell.change_model(words[0], words[1] if len(words) == 2 else None)
+
+
+def _on_off(host: ChatScreen) -> Mapping[str, str]:
+    return {"on": "", "off": ""}
+
+
+# Commands with an argument; an action of keys.py that names a slash command is one without.
+SLASH: dict[str, Slash] = {
+    one.name: one
+    for one in (
+        Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, knob_words),
+        Slash("preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset, _preset_words),
+        *LAB_SLASH,
+        *CHATS,
+        Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
+        Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
+        Slash("think", "/think on|off", "thinking for the next turn", _think, _on_off),
+        *(Slash(row.slash, f"/{row.slash}", row.help, does(row.action)) for row in ACTIONS if row.slash),
+    )
+}

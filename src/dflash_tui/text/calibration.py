@@ -1,0 +1,47 @@
+"""Calibration as text: what the drafter said beside what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.content import Content
+
+from dflash_core.calibration import by_position, by_probability
+from dflash_core.events import StepEvent
+from dflash_tui.text.bars import bar, chance, short
+from dflash_tui.text.blocks import Block, content, line, wrapped
+
+_DIM = "$foreground 70%"
+_FIGURES = 26  # cells before a bar
+
+
+def drawn(steps: Iterable[StepEvent], width: int, of: str) -> Content:
+    """Two tables: by draft position, and by the probability that the drafter gave. `of` says of which steps."""
+    kept = list(steps)
+    positions, bins = by_position(kept), by_probability(kept)
+    head: Block = [line(("Calibration", "bold"), (f"  {of}", _DIM))]
+    if not positions:
+        return content([*head, line(("nothing drafted: plain decoding" if kept else "no step", _DIM))])
+    room = max(width - _FIGURES, 4)
+    explained = (
+        "said: the drafter's mean probability (│); hit: how often the target agreed (bar); any: with any candidate"
+    )
+    rows: Block = [*head, *wrapped(explained, width, _DIM), line()]
+    rows.append(line((" pos     n said  hit  any", _DIM)))
+    for one in positions:
+        figures = (
+            f" {one.depth:>3} {short(one.count):>5}{chance(one.said):>5}{chance(one.hit):>5}{chance(one.hit_any):>5} "
+        )
+        rows.append(line(figures, (_beside(one.hit, one.said, room), "$success")))
+    rows += [line(), line((" p         n said  hit", _DIM))]
+    for each in bins:
+        figures = f" {each.low:.1f}-{each.high:.1f} {short(each.count):>5}{chance(each.said):>5}{chance(each.hit):>5} "
+        rows.append(line(figures.ljust(_FIGURES), (_beside(each.hit, each.said, room), "$success")))
+    return content(rows)
+
+
+def _beside(hit: float, said: float, width: int) -> str:
+    """A bar for one share with a mark where the other is."""
+    at = min(int(said * width), width - 1)
+    drawn = bar(hit, width)
+    return drawn[:at] + "│" + drawn[at + 1 :]

@@ -1,0 +1,218 @@
+"""What the lab has measured, in words and columns: for the screens and for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
+from dflash_core.knobs import SPEC
+from dflash_core.lab.grid import show
+from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.sweep import SweepResult
+from dflash_core.lab.table import Row, best, rows
+from dflash_core.lab.versus import Versus
+from dflash_core.lab.whatif import Curve, Point
+from dflash_tui.text.bars import counted, meter, seconds, speed
+from dflash_tui.text.plot import Mark
+
+SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
+HEADINGS = ("tok/s", "quartiles", "tok/step", "ms/step", "against the best")
+
+
+def headings(result: SweepResult) -> tuple[str, ...]:
+    """The columns of the table, the first of them by what was swept."""
+    return (f"  {', '.join(SPEC[name].label for name in result.axes) or 'setting'}", *HEADINGS)
+
+
+def cells(row: Row, top: Row | None, axes: Sequence[str]) -> tuple[str, ...]:
+    """One line of the table, a text per column of `headings`."""
+    values = ", ".join(show(SPEC[name], getattr(row.setting.knobs, name)) for name in axes)
+    return (
+        f"{'★' if row is top else ' '} {values or row.setting.label}",
+        speed(row.tok_s.median),
+        spread(row.tok_s),
+        f"{row.acceptance:.2f}",
+        f"{row.step_ms:.1f}",
+        "best" if row is top else against(row.versus_best),
+    )
+
+
+def spread(it: Summary) -> str:
+    """The quartiles; one run has none."""
+    return f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run"
+
+
+def against(it: Comparison | None) -> str:
+    """A comparison with the best, noise named as noise."""
+    if it is None:
+        return "not compared"
+    share = percent(it.difference)
+    if it.verdict == "noise":
+        return f"noise ({share})"
+    if it.verdict == "too few pairs":
+        return f"{share}? {it.n} of {FEWEST_PAIRS} pairs"
+    return share
+
+
+def percent(share: float) -> str:
+    """A relative difference: +3.1 %, −12 %."""
+    value = abs(share) * 100
+    sign = "+" if share > 0 else "−" if share < 0 else "±"
+    return f"{sign}{value:.1f} %" if value < 9.95 else f"{sign}{value:.0f} %"
+
+
+def table(result: SweepResult) -> list[str]:
+    """The table as aligned lines; a field of speeds below it where two parameters were swept."""
+    its = rows(result)
+    top = best(its)
+    body = [headings(result), *(cells(row, top, result.axes) for row in its)]
+    widths = [max(map(len, column)) for column in zip(*body)]
+    lines = []
+    for line in body:
+        first, *middle, last = line
+        padded = [f"{text:>{width}}" for text, width in zip(middle, widths[1:-1])]
+        lines.append("  ".join([first.ljust(widths[0]), *padded, last]).rstrip())
+    return lines
+
+
+def field(result: SweepResult) -> list[str]:
+    """Median tok/s over two parameters, the first one downwards; nothing where one was swept."""
+    if len(result.axes) != 2:
+        return []
+    down, across = result.axes
+    its = rows(result)
+    top = best(its)
+    speeds = {(getattr(r.setting.knobs, down), getattr(r.setting.knobs, across)): r for r in its}
+    ys = dict.fromkeys(getattr(one.knobs, down) for one in result.settings)
+    xs = dict.fromkeys(getattr(one.knobs, across) for one in result.settings)
+    head = f"tok/s: {SPEC[down].label} down, {SPEC[across].label} across"
+    names = [show(SPEC[down], y) for y in ys]
+    gutter = max(map(len, names))
+    lines = [head, " " * gutter + "".join(f"{show(SPEC[across], x):>8}" for x in xs)]
+    for name, y in zip(names, ys):
+        line = name.rjust(gutter)
+        for x in xs:
+            row = speeds.get((y, x))
+            text = "" if row is None else ("★" if row is top else "") + speed(row.tok_s.median)
+            line += f"{text:>8}"
+        lines.append(line)
+    return lines
+
+
+def curve(result: SweepResult) -> tuple[list[Mark], str]:
+    """Median tok/s over the one parameter that was swept, and a title; no marks where it has no order."""
+    if len(result.axes) != 1 or SPEC[result.axes[0]].kind not in ("int", "float"):
+        return [], ""
+    its = rows(result)
+    top = best(its)
+    marks = [
+        Mark(float(getattr(row.setting.knobs, result.axes[0])), row.tok_s.median, "★" if row is top else "●")
+        for row in sorted(its, key=lambda row: row is top)  # the best last, so that it shows
+    ]
+    return marks, f"tok/s by {SPEC[result.axes[0]].label}   ★ best"
+
+
+def notes(result: SweepResult, *, running: bool = False) -> list[str]:
+    """What the table alone would not say: how much was measured, what was left out, whether texts agree."""
+    left_out, its = result.excluded, rows(result)
+    prompts = len(result.prompts) - len(left_out)
+    lines = [
+        f"{counted(len(result.trials), 'run')}: {counted(prompts, 'prompt')}, "
+        f"{counted(result.repeats, 'repeat')}, settings taking turns; warm-up not counted"
+    ]
+    if not result.complete:
+        so_far = "so far" if running else "cut short"
+        lines.append(f"{so_far}: only runs that every setting has are compared")
+    if left_out:
+        first = "; ".join(f"{one.name}: {one.reason}" for one in left_out[:2])
+        more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
+        lines.append(f"{counted(len(left_out), 'prompt')} left out ({first}{more})")
+    scored = sum(row.right[1] for row in its)
+    if scored:
+        lines.append(f"answers right: {sum(row.right[0] for row in its)} of {scored} that could be scored")
+    other = sum(row.other_text for row in its)
+    if other:
+        lines.append(f"{counted(other, 'run')} gave another text than the first so sampled (a near-tie)")
+    if any(row.versus_best and row.versus_best.verdict == "too few pairs" for row in its):
+        lines.append(f"a difference needs {FEWEST_PAIRS} pairs to be more than noise: more prompts, or more repeats")
+    return lines
+
+
+def progress(it: ExperimentProgress, width: int = 12) -> str:
+    """How far a sweep is, in one line."""
+    share = it.done / it.total if it.total else 0.0
+    left = f" · {seconds(it.left_s)} left" if it.left_s is not None else ""
+    return f"{meter(share, width)} {it.done} of {it.total}{left} · {it.doing}"
+
+
+def best_line(it: Curve) -> str:
+    """The finding of a what-if curve in one line."""
+    top, now = it.best, it.at(it.current)
+    if top is None:
+        timed = "only steps of one budget" if it.measured else "too few steps"
+        return f"best: not known, {timed} have been timed; m times others"
+    text = f"best: budget {top.budget}, {_speed(top)}"
+    if now is not None and now.tok_s and top.tok_s and now is not top:
+        text += f"; now {it.current}, {_speed(now)}: {percent(top.tok_s / now.tok_s - 1)} with the best"
+    return text
+
+
+def sources(it: Curve) -> str:
+    """Where the step times of a curve come from."""
+    if not it.measured:
+        return "ms per step: not timed yet"
+    shown = it.measured if len(it.measured) <= 8 else (*it.measured[:7], "…")
+    nodes = ",".join(map(str, shown))
+    unknown = "; ? not known, m times them" if any(point.ms is None for point in it.points) else ""
+    return f"ms timed at {nodes} draft tokens; ~ interpolated, ≈ beyond them{unknown}"
+
+
+def point_ms(point: Point) -> str:
+    """Milliseconds with their source: 12.3 measured, ~12.3 interpolated, ≈12.3 extrapolated."""
+    if point.ms is None:
+        return "?"
+    return f"{SURE[point.source or 'measured']}{point.ms:.1f}"
+
+
+def finding(it: Versus, labels: Sequence[str]) -> str:
+    """Which of two settings is faster, and how sure that is, in one line."""
+    one = it.figures[0].comparison
+    counts = f"{max(one.wins, one.losses)} of {counted(one.n, 'pair')}, sign test p = {one.p:.2g}"
+    if not one.matters:
+        why = f"{one.n} of the {FEWEST_PAIRS} pairs that it takes" if one.verdict == "too few pairs" else counts
+        return f"no difference beyond noise so far: B {percent(one.difference)} ({why})"
+    faster = labels[1] if one.difference > 0 else labels[0]
+    return f"{faster} is faster: B {percent(one.difference)} against A ({counts})"
+
+
+def versus_table(it: Versus) -> list[str]:
+    """Median and quartiles of both sides, and the paired difference, a line per figure."""
+    lines = [f"{'':<20}{'A':>21}{'B':>21}   B against A"]
+    for one in it.figures:
+        digits = 2 if one.unit == "tok/step" else 1
+        a, b = (f"{side.median:.{digits}f} ({side.low:.{digits}f}–{side.high:.{digits}f})" for side in (one.a, one.b))
+        c = one.comparison
+        noise = "" if c.matters else "  noise" if c.verdict == "noise" else "  ?"
+        lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>21}{b:>21}   {percent(c.difference)}{noise}")
+    return lines
+
+
+def same_text(it: Versus) -> str:
+    """Whether the newest answers are the same."""
+    if it.same_tokens:
+        return f"both answers are the same, {len(it.a.tokens)} tokens"
+    return f"the answers differ ({len(it.a.tokens)} and {len(it.b.tokens)} tokens): underlined below"
+
+
+def _speed(point: Point) -> str:
+    return f"{SURE[point.source or 'measured']}{speed(point.tok_s or 0)} tok/s"
+
+
+def whatif_table(points: Sequence[Point], current: int, top: Point | None) -> list[tuple[str, ...]]:
+    """Lines of (mark and budget, tok/step, ms/step, tok/s)."""
+    out: list[tuple[str, ...]] = []
+    for point in points:
+        mark = "★" if point is top else "◆" if point.budget == current else " "
+        rate = speed(point.tok_s) if point.tok_s else "?"
+        out.append((f"{mark} {point.budget}", f"{point.acceptance.length:.2f}", point_ms(point), rate))
+    return out

@@ -1,0 +1,129 @@
+"""A step's candidate tree as text: what was verified, what was taken, and on demand what found no place and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from dflash_core.clean import token_label
+from dflash_core.events import StepEvent
+from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
+from dflash_tui.text.bars import chance, clip
+
+COLUMNS = 13  # mark, own and path probability at the right of the token
+MARKS = {"p_min": "p", "budget": "b", "chain": "c"}
+LEGEND = "✓ taken ✗ in vain ◆ target's · left out: b(udget) p(_min) c(hain)"
+
+Part = Content | str | tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line below the root. `node` is None for a candidate that is not in the tree."""
+
+    token: int
+    mark: str
+    style: str
+    numbers: str
+    path_prob: float
+    node: int | None = None
+
+
+def drawn(
+    step: StepEvent,
+    token_text: Callable[[int], str],
+    width: int,
+    *,
+    left_out: bool = False,
+    taken_only: bool = False,
+) -> Content:
+    """The whole tree as text, likelier children first.
+
+    `left_out` adds what the builder looked at and did not take, and the token that the target wanted instead;
+    `taken_only` leaves everything out that is not on the accepted path.
+    """
+    below = _rows(step, left_out=left_out, taken_only=taken_only)
+    head = f"{'token':<{max(width - COLUMNS, 8)}}   {'own':>5}{'path':>5}"
+    parts: list[Part] = [(head + "\n", "$foreground 70%")]
+    root = _Row(step.tree.tokens[0], "", "bold", " root\n", 1.0, 0)
+    stack: list[tuple[_Row, str, str]] = [(root, "", "")]
+    while stack:
+        row, lead, under = stack.pop()
+        parts += _line(row, lead, token_text, width)
+        rows = below.get(row.node, []) if row.node is not None else []
+        nodes = [one for one in rows if one.node is not None]
+        if row.node and len(nodes) == 1:
+            # A chain stays in one column, behind what was left out beside it; only a branch of the tree itself moves
+            # to the right, so that depth 15 fits in 40 cells.
+            stack.append((nodes[0], under, under))
+            stack += [(one, under + "├ ", under) for one in reversed(rows) if one.node is None]
+            continue
+        for one in reversed(rows):
+            last = one is rows[-1]
+            stack.append((one, under + ("└ " if last else "├ "), under + ("  " if last else "│ ")))
+    return Content.assemble(*parts)
+
+
+def wanted_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
+    """In a sentence: what the target drew where the walk left the tree, and what the drafter had thought of it."""
+    left = first_rejection(step)
+    if left is None:
+        return ""
+    label = f"the target drew {token_label(token_text(left.token))}"
+    if left.rank is None or left.prob is None:
+        if left.why == "no depth left":
+            return f"{label} behind the last draft" if step.drafts.tokens else label
+        return f"{label}: not among the drafter's {len(step.drafts.tokens[step.accepted_depth])} candidates there"
+    reason = {"p_min": "under p_min", "budget": "over budget", "chain": "a chain has no branches"}
+    return f"{label}: the drafter's rank {left.rank + 1}, p {chance(left.prob)}, {reason[left.why]}"
+
+
+def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, list[_Row]]:
+    """The rows under each node, likelier ones first."""
+    tree, accepted = step.tree, set(step.tree.accepted)
+    below: dict[int, list[_Row]] = {}
+    for node, parent in enumerate(tree.parents[1:], 1):
+        taken = node in accepted
+        if taken or not taken_only:
+            numbers = f"{chance(tree.probs[node]):>5}{chance(tree.path_probs[node]):>5}\n"
+            mark, style = ("✓", "bold $success") if taken else ("✗", "$foreground 70%")
+            row = _Row(tree.tokens[node], mark, style, numbers, tree.path_probs[node], node)
+            below.setdefault(parent, []).append(row)
+    if left_out:
+        left = first_rejection(step)
+        others = [] if taken_only else [one for one in rejected(step) if not _same(one, left)]
+        for one in others:
+            numbers = f"{chance(one.prob):>5}{chance(one.path_prob):>5}\n"
+            row = _Row(one.token, MARKS[one.why], "$foreground 50%", numbers, one.path_prob)
+            below.setdefault(one.parent, []).append(row)
+        if left is not None:
+            below.setdefault(left.node, []).append(_wanted(step, left))
+    for rows in below.values():
+        rows.sort(key=lambda row: row.path_prob, reverse=True)
+    return below
+
+
+def _same(one: Rejected, left: FirstRejection | None) -> bool:
+    return left is not None and (one.parent, one.token) == (left.node, left.token)
+
+
+def _wanted(step: StepEvent, left: FirstRejection) -> _Row:
+    if left.prob is None:
+        return _Row(left.token, "◆", "bold $warning", f"{'–':>5}{'–':>5}\n", 0.0)
+    path = step.tree.path_probs[left.node] * left.prob
+    mark = "◆" + MARKS.get(left.why, "")
+    return _Row(left.token, mark, "bold $warning", f"{chance(left.prob):>5}{chance(path):>5}\n", path)
+
+
+def _line(row: _Row, lead: str, token_text: Callable[[int], str], width: int) -> list[Part]:
+    room = max(width - COLUMNS, 8)
+    lead = lead if cell_len(lead) <= room - 6 else "…" + lead[-(room - 7) :]
+    label = clip(token_label(token_text(row.token)), room - cell_len(lead))
+    padding = " " * max(room - cell_len(lead) - cell_len(label), 0)
+    parts: list[Part] = [(lead, "$foreground 40%"), (label, row.style), padding]
+    if row.node == 0:
+        return [*parts, (row.numbers, "$foreground 70%")]
+    return [*parts, (f" {row.mark:<2}", row.style), (row.numbers, "" if row.mark == "✓" else "$foreground 70%")]
