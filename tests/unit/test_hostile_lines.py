@@ -17,7 +17,7 @@ from dflash_core.trace import TraceWriter
 from dflash_tui.cli import ask, main
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.exchange import Whole, to_json
-from dflash_tui.conversations.store import Card, Store
+from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.log import log_file
 from dflash_tui.terminal.output import Notes
 from support.formats import TARGET_KEYS, TARGET_SHAPES, ZLAB, header, write_target, write_zlab
@@ -172,8 +172,7 @@ def kept(home: Path) -> Card:
     question = Node("user", TEXT)
     answer = Node("assistant", TEXT, question.id, TEXT, TEXT, a_report(TEXT))
     card = Card(TEXT, TEXT, model=TEXT)
-    store.put(card, Branches([question, answer], answer.id), {answer.id: a_turn()})
-    assert pack(a_turn())
+    store.put(Held(card, Branches([question, answer], answer.id), {answer.id: pack(a_turn())}))
     store.close()
     return card
 
