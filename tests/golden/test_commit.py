@@ -119,9 +119,9 @@ def test_the_drafter_sees_the_context_of_the_checkpoint() -> None:
     session = target.session(drafter)
     session.prefill(range(30))
     point = session.checkpoint()
-    for absorbed_before in (False, True):
+    for updated_before in (False, True):
         session.prefill([7, 8, 9, 10])
-        if absorbed_before:
+        if updated_before:
             session.draft(3, 0)
         session.restore(point)
         session.prefill([400, 401])

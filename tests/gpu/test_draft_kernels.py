@@ -60,28 +60,28 @@ def test_gather(engine: Engine, rng: np.random.Generator, width: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("draft_length", [0, 700, 262_100])
-def test_absorb(engine: Engine, rng: np.random.Generator, layers: int, absorbed: int) -> None:
+@pytest.mark.parametrize("cached", [0, 700, 262_100])
+def test_update(engine: Engine, rng: np.random.Generator, layers: int, cached: int) -> None:
     rows, row0, d = 8, 8 * int(rng.integers(0, 2)), HEADS.head_dim
-    kv_heads = 1 if absorbed > 10_000 else 2  # far out the cache begins near the rows in question
+    kv_heads = 1 if cached > 10_000 else 2  # far out the cache begins near the rows in question
     waiting = int(rng.integers(1, 20))
     live = min(max(waiting - row0, 0), rows)
     projected = planes(rng, PLANES, rows, layers * 2 * kv_heads * d)
     k_norm = rng.standard_normal((layers, d)).astype(np.float32)
-    first = absorbed if kv_heads == 1 else 0
-    slots = absorbed - first + 40
+    first = cached if kv_heads == 1 else 0
+    slots = cached - first + 40
     k, v = (engine.poisoned((layers, kv_heads, slots, d), np.float16) for _ in range(2))
-    args = [engine.array(state(absorbed + waiting, draft_length=absorbed)), np.int32(row0), engine.array(projected)]
+    args = [engine.array(state(cached + waiting, draft_length=cached)), np.int32(row0), engine.array(projected)]
     args += [np.int32(rows), np.int32(layers), np.int32(kv_heads), engine.array(k_norm)]
     args += [engine.array(frequencies(d)), np.float32(EPS), At(k, -first * d), At(v, -first * d)]
     args += [np.uint64(kv_heads * slots * d), np.int32(slots)]
     kernel(engine, "draft_update")((-(-layers * 2 * kv_heads // PREPARE_WARPS), rows), 32 * PREPARE_WARPS, args)
 
     total = projected.astype(np.float64).sum(axis=0)[:live].reshape(live, layers, 2, kv_heads, d)
-    at = absorbed - first + row0
+    at = cached - first + row0
     for layer in range(layers):
         key, value = total[:, layer].transpose(1, 2, 0, 3)
-        key = rotated(normed(key, k_norm[layer]), absorbed + row0 + np.arange(live), d)
+        key = rotated(normed(key, k_norm[layer]), cached + row0 + np.arange(live), d)
         for cache, expected in ((k.numpy()[layer], key), (v.numpy()[layer], value)):
             found = cache[:, at : at + live].astype(np.float64)
             np.testing.assert_allclose(found, expected, rtol=2**-10, atol=4e-6)

@@ -17,7 +17,7 @@ from torch import Tensor
 from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
 from dflash_core.backends.cuda.acts import ROWS as ACT_ROWS
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import At, Device, Launch
+from dflash_core.backends.cuda.launch import At, Launch
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
@@ -170,9 +170,3 @@ class FeedForwardLayer(Branch, Protocol):
     """A feed-forward branch needs no memory of a sequence: weights and launches in one."""
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]: ...
-
-
-class MakeLayers(Protocol):
-    """How the layers of a kind are made: `half`: f16 activations for every type; `cache_type`: of keys and values."""
-
-    def __call__(self, device: Device, spec: object, half: bool, cache_type: str) -> MixerLayers: ...
