@@ -22,6 +22,7 @@ from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import EngineSession
+from dflash_tui.screens import measuring
 from dflash_tui.screens.ab import ABScreen
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.lab import LabScreen
@@ -212,11 +213,15 @@ class TestSweep:
             await pilot.press("a")
             assert (app.chat.knobs.budget, app.chat.knobs.p_min) in [(2, 0), (2, 0.9), (12, 0), (12, 0.9)]
 
-    async def test_cancel_keeps_what_is_done_and_a_new_line_runs_anew(self, app: DFlashApp) -> None:
+    async def test_cancel_keeps_what_is_done_and_a_new_line_runs_anew(
+        self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(measuring, "REDRAW_S", 0)  # the last whole run is shown before the end
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             await send(pilot, "/sweep budget=4,12 repeats=50")
             screen = await started(pilot)
+            await wait_until(pilot, lambda: "so far: only runs" in screen_text(app), 60)
             await pilot.press("escape")
             await finished(pilot)
             assert isinstance(app.screen, SweepScreen)

@@ -94,7 +94,8 @@ class MeasuringScreen(LabScreen):
 
     def _take(self) -> None:
         result = self.sweep.result if self.sweep is not None else None
-        if result is not None and result.trials and (self.result is None or result != self.result):
+        # The end is drawn even where the last look has seen all runs: the notes say that it is the end.
+        if result is not None and result.trials and (result != self.result or not self.running):
             self.result = result
             self.draw()
 
