@@ -17,6 +17,7 @@ import torch
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import step as cuda_step
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_STOP_IDS
@@ -254,8 +255,7 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
     upload = DeviceUpload(loaded.device_target.device, loaded.draft.file)
     ours = CudaSession(
         loaded.device_target,
-        DeviceDraft(loaded.device_target.device, upload, config, half=True),
-        loaded.draft.mask_token,
+        DFlashOnDevice(DeviceDraft(loaded.device_target.device, upload, config, half=True), loaded.draft.mask_token),
         context=60,
     )
     upload.close()
@@ -307,8 +307,7 @@ def test_numbers_that_are_not_finite_end_one_turn(way: str, monkeypatch: pytest.
 def test_a_drafter_without_any_number_ends_one_turn() -> None:
     """No candidate has an id then; what stands in its place must be a token all the same."""
     session = fresh()
-    assert session.drafter is not None
-    run, weights = runner(session), session.drafter.output_norm
+    run, weights = runner(session), session.draft_weights.weights.output_norm
     right = weights.clone()
     weights[:] = float("nan")
     try:
@@ -328,8 +327,8 @@ def test_a_turn_that_breaks_off_leaves_nothing_to_the_drafter(monkeypatch: pytes
     update = CudaSession.update_drafter
 
     def watched(self: CudaSession) -> None:
-        assert self.dflash is not None
-        waited.append(self.dflash.pending)
+        assert self.drafter is not None
+        waited.append(self.drafter.pending)
         update(self)
 
     monkeypatch.setattr(CudaSession, "update_drafter", watched)
@@ -363,7 +362,7 @@ def test_what_a_session_holds_goes_with_it() -> None:
     """At once: the app freezes the collector, and a card has no room for two models."""
     session = fresh()
     answer(runner(session), max_tokens=3)
-    held = [weakref.ref(one) for one in (session, session.memory, session.dflash, session.steps, session.chunk_pass)]
+    held = [weakref.ref(one) for one in (session, session.memory, session.drafter, session.steps, session.chunk_pass)]
     gc.collect()
     gc.disable()
     try:

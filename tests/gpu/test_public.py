@@ -86,7 +86,7 @@ def device_bytes(root: object) -> dict[int, int]:
 
 def held(session: CudaSession) -> int:
     """Bytes of a session, weights left out."""
-    weights = device_bytes([session.target, session.drafter])
+    weights = device_bytes([session.target, session.draft_weights])
     return sum(size for address, size in device_bytes(session).items() if address not in weights)
 
 
@@ -113,7 +113,7 @@ def test_the_weights_are_those_of_the_breakdown(engine: Engine) -> None:
     session = engine.session
     assert isinstance(session, CudaSession)
     components = {one.name: one.bytes for one in engine.memory().components}
-    for name, model in (("target", session.target), ("drafter", session.drafter)):
+    for name, model in (("target", session.target), ("drafter", session.draft_weights)):
         assert abs(sum(device_bytes(model).values()) - components[name]) < SMALL
 
 

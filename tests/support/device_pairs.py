@@ -12,6 +12,7 @@ import numpy as np
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Draft, Session, Target
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
@@ -43,7 +44,9 @@ class Pair:
     device_draft: DeviceDraft
 
     def sessions(self, context: int = CONTEXT) -> tuple[CudaSession, Session]:
-        session = CudaSession(self.device_target, self.device_draft, self.draft.mask_token, context=context)
+        session = CudaSession(
+            self.device_target, DFlashOnDevice(self.device_draft, self.draft.mask_token), context=context
+        )
         return session, self.target.session(self.draft)
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
@@ -125,7 +126,7 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
     device = PlanningDevice(CARDS[arch])
     target = DeviceTarget(device, MetaUpload(pair.target), pair.target_config)
     draft = DeviceDraft(device, MetaUpload(pair.draft), pair.draft_config)
-    session = CudaSession(target, draft, context=2048)
+    session = CudaSession(target, DFlashOnDevice(draft), context=2048)
     for width in widths:
         try:
             for sampled in (False, True):
@@ -137,5 +138,5 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
         yield from session.chunk_pass.launches()
     if len(widths) > 1:
         for width in CHUNK_WIDTHS:
-            yield from session.dflash.update_launches(width)
+            yield from session.drafter.update_launches(width)
     yield from session._flush_launches()

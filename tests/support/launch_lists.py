@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
@@ -58,7 +59,9 @@ class Recorded:
         draft = None
         if case.drafted:
             draft = DeviceDraft(self.device, NamedUpload(pair.draft, self.device), pair.draft_config, case.half)
-        self.session = CudaSession(target, draft, 5, () if draft else (0, 2), context=CONTEXT)
+        self.session = CudaSession(
+            target, DFlashOnDevice(draft, 5) if draft else None, () if draft else (0, 2), context=CONTEXT
+        )
 
     def lists(self) -> Iterator[tuple[str, list[str]]]:
         yield from self._steps()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.chunk import PREFILL_ROWS
-from dflash_core.backends.cuda.drafters.dflash import DFlashMemory
+from dflash_core.backends.cuda.drafters.base import OnDevice
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
@@ -40,22 +41,22 @@ class Footprint:
         self._target = DeviceTarget(self._device, upload, spec, half)
         for mixer in self._target.mixers:
             mixer.check()
-        self._draft: DeviceDraft | None = None
+        self._draft: OnDevice | None = None
         self.target_bytes, self.draft_bytes = upload.nbytes, 0
 
     def add_draft(self, file: WeightFile, config: DraftConfig, requantise: str = "") -> None:
         upload = MetaUpload(file, requantise)
-        self._draft = DeviceDraft(self._device, upload, config, self._half)
+        self._draft = DFlashOnDevice(DeviceDraft(self._device, upload, config, self._half))
         self.draft_bytes = upload.nbytes
 
     def sequence(self, context: int, *, drafted: bool, capacity: int = PASS_ROWS) -> SequenceBytes:
         """For `context` positions and trees of `capacity` nodes, with the drafter or without."""
         draft = self._draft if drafted else None
-        memory = SequenceMemory(self._target, context, capacity, draft.config.target_layers if draft else ())
+        memory = SequenceMemory(self._target, context, capacity, draft.capabilities.captured_layers if draft else ())
         held, scratch, room = dict(memory.nbytes), memory.scratch_bytes, None
         if draft is not None:
-            drafting = DFlashMemory(draft, context)
-            held["drafter KV"] = drafting.nbytes
+            drafting = draft.memory(context)
+            held |= drafting.nbytes
             scratch += drafting.scratch_bytes
         if self._target.chunked:
             chunk = ChunkMemory(self._target, min(PREFILL_ROWS, context), draft)

@@ -15,8 +15,7 @@ from torch import Tensor
 from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters import dflash
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter, OnDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import ChunkRun
 from dflash_core.backends.cuda.layers.norm import chunk_norm
@@ -35,21 +34,21 @@ Cancelled = Callable[[], bool]
 class ChunkMemory:
     """What prompts are read in, `rows` rows at a time at most: a target's, and its drafter's."""
 
-    def __init__(self, target: DeviceTarget, rows: int, draft: DeviceDraft | None) -> None:
+    def __init__(self, target: DeviceTarget, rows: int, draft: OnDevice | None) -> None:
         inputs, outputs = target.projections()
         projections = [*inputs, *outputs]
         rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows)]
         rooms += [room for block in target.blk for room in block.ffn.chunk_rooms(rows)]
-        self.encoder: Tensor | None = None
+        self.draft_scratch: Tensor | None = None
         if draft is not None:
-            projections += [draft.fc, *(context.projection for context in draft.contexts)]
-            rooms += dflash.chunk_rooms(draft, rows)
-            self.encoder = dflash.chunk_encoder(draft, rows)
+            projections += draft.chunk_projections()
+            rooms += draft.chunk_rooms(rows)
+            self.draft_scratch = draft.chunk_scratch(rows)
         self.chunk = Chunk(target.device, rows, target.spec.embedding_length, projections, rooms)
 
     @property
     def nbytes(self) -> int:
-        return self.chunk.nbytes + (0 if self.encoder is None else self.encoder.nbytes)
+        return self.chunk.nbytes + (0 if self.draft_scratch is None else self.draft_scratch.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class ChunkPass:
         memory: SequenceMemory,
         room: ChunkMemory,
         state: DeviceState,
-        drafter: dflash.DFlash | None = None,
+        drafter: DeviceDrafter | None = None,
     ) -> None:
         self.memory, self.chunk, self.state = memory, room.chunk, state
         self.device, chunk, eps = target.device, room.chunk, target.spec.rms_eps
@@ -86,10 +85,10 @@ class ChunkPass:
             )
             for block in target.blk
         ]
-        self.drafter: dflash.DFlashChunk | None = None
+        self.drafter: ChunkDrafter | None = None
         if drafter is not None:
-            assert room.encoder is not None, "a drafter without room for its encoder"
-            self.drafter = drafter.chunk(chunk, room.encoder)
+            assert room.draft_scratch is not None, "a drafter without room in the chunk"
+            self.drafter = drafter.chunk(chunk, room.draft_scratch)
 
     def launches(self) -> list[Launch]:
         """Every launch of a chunk, for compiling."""

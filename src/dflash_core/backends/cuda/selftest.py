@@ -21,6 +21,7 @@ from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch
 from dflash_core.backends.cuda.layers.head import SAMPLE_THREADS
@@ -218,9 +219,9 @@ class _Pair:
         with _upload(device, self.reference.file) as upload:
             model = DeviceTarget(device, upload, self.reference.config)
         with _upload(device, self.drafter.file) as upload:
-            drafter = DeviceDraft(device, upload, config)
+            drafter = DFlashOnDevice(DeviceDraft(device, upload, config), self.drafter.mask_token)
         context = min(512, self.reference.config.context_length)
-        self.card = CudaSession(model, drafter, self.drafter.mask_token, context=context)
+        self.card = CudaSession(model, drafter, context=context)
         self.processor = self.reference.session(self.drafter, context=context)
         rng = np.random.default_rng(SEED)
         vocabulary = self.reference.config.vocab_size

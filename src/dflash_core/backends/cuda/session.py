@@ -13,8 +13,7 @@ from torch import Tensor
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.dflash import PENDING_ROWS, DFlash, DFlashMemory
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.head import Head
@@ -27,7 +26,6 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.target_pass import target_pass
 from dflash_core.drafters.base import Drafter, ranked
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.dflash import capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.fixed import FixedPolicy
@@ -53,8 +51,8 @@ class CudaCheckpoint:
 
 
 class CudaSession:
-    """Implements `backends.base.Session` for a target and, if given, a drafter: one with a model on the device and its
-    mask token, which proposes inside the steps, or one on the host, in lock-step with them.
+    """Implements `backends.base.Session` for a target and, if given, a drafter: `draft` on the device, which proposes
+    inside the steps, or `host_drafter`, which proposes in lock-step with them.
 
     `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it
     can hold. `capacity`: nodes of the largest tree, a multiple of 64.
@@ -63,15 +61,14 @@ class CudaSession:
     def __init__(
         self,
         target: DeviceTarget,
-        draft: DeviceDraft | None = None,
-        mask_token: int = 0,
+        draft: OnDevice | None = None,
         captured: Sequence[int] = (),
         *,
         host_drafter: Drafter | None = None,
         context: int,
         capacity: int = PASS_ROWS,
     ) -> None:
-        self.target, self.drafter, self.device = target, draft, target.device
+        self.target, self.draft_weights, self.device = target, draft, target.device
         self.host_drafter = host_drafter
         if host_drafter is not None and host_drafter.capabilities.captured_layers:
             raise UnsupportedError(
@@ -79,7 +76,7 @@ class CudaSession:
                 "not hand out; expected one that reads tokens alone",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        self.captured_layers = tuple(draft.config.target_layers if draft else captured)
+        self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
         self._tokens: list[int] = []  # of the last pass
         with self.device.stream():
             self.memory = SequenceMemory(target, context, capacity, self.captured_layers)
@@ -87,11 +84,10 @@ class CudaSession:
             chunk = ChunkMemory(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
             self.head = Head(target, self.state, chunk.chunk.weights if chunk else None)
             self.stamps = torch.zeros(8, dtype=torch.int64, device=self.device.torch_device)
-            self.dflash: DFlash | None = None
+            self.drafter: DeviceDrafter | None = None
             if draft is not None:
-                drafting = DFlashMemory(draft, context)
-                self.dflash = DFlash(draft, drafting, target.embedding, self.memory.captured, self.state, mask_token)
-        self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.dflash) if chunk else None
+                self.drafter = draft.drafter(context, target.embedding, self.memory.captured, self.state)
+        self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
         self.steps = Steps(self)
@@ -104,12 +100,12 @@ class CudaSession:
     def capabilities(self) -> Capabilities | None:
         if self.host_drafter is not None:
             return self.host_drafter.capabilities
-        return capabilities(self.drafter.config, on_device=True) if self.drafter else None
+        return self.draft_weights.capabilities if self.draft_weights else None
 
     @property
     def device_block(self) -> int:
         """The block of a drafter that proposes inside the step; 0 where none does."""
-        return self.drafter.config.block_size if self.drafter else 0
+        return self.drafter.block if self.drafter else 0
 
     # ---- Backend -------------------------------------------------------------------------------------------------
 
@@ -145,10 +141,10 @@ class CudaSession:
         return ranked(self.draft(root, knobs.draft_window, at), knobs, self.length if at is None else at)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
-        if self.dflash is None:
+        if self.drafter is None:
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
         with self.device.stream():
-            return self.dflash.logits(root, window, at, self.head, self._launch)
+            return self.drafter.logits(root, window, at, self.head, self._launch)
 
     def checkpoint(self) -> CudaCheckpoint:
         with self.device.stream():
@@ -191,16 +187,15 @@ class CudaSession:
 
     def observe(self, features: Logits) -> None:
         """Give the drafter features (n, layers * hidden) of the first n positions, for drafting behind them alone."""
-        assert self.dflash is not None, "features without a drafter"
+        assert self.drafter is not None, "features without a drafter"
         assert self.length == 0, "features of a sequence that has its own"
         with self.device.stream():
-            self.dflash.observe(torch.from_numpy(np.ascontiguousarray(features, np.float32)), self._launch)
+            self.drafter.observe(torch.from_numpy(np.ascontiguousarray(features, np.float32)), self._launch)
 
     @property
     def nbytes(self) -> dict[str, int]:
         """Bytes held, by component of the memory breakdown."""
-        drafting = {"drafter KV": self.dflash.memory.nbytes} if self.dflash else {}
-        return {**self.memory.nbytes, **drafting}
+        return {**self.memory.nbytes, **(self.drafter.nbytes if self.drafter else {})}
 
     def _prefill_chunk(
         self, chunk_pass: ChunkPass, tokens: Sequence[int], cancelled: Callable[[], bool] | None
@@ -247,8 +242,8 @@ class CudaSession:
         for width in CHUNK_WIDTHS:
             launches += self.pass_launches(width, 0) + self.commit_launches(width)
         launches += self._last_launches() + self._flush_launches()
-        if self.dflash is not None:
-            launches += self.dflash.update_launches(PASS_ROWS)
+        if self.drafter is not None:
+            launches += self.drafter.update_launches(PASS_ROWS)
         if self.chunk_pass is not None:
             launches += self.chunk_pass.launches()
         with self.device.stream():
@@ -265,12 +260,12 @@ class CudaSession:
     def commit_launches(self, width: int) -> list[Launch]:
         """Keep an accepted path of up to `width` nodes: in every layer's memory, and for the drafter."""
         launches = [launch for memory in self.memory.mixers for launch in memory.commit(self.state, self.stamps)]
-        return launches + (self.dflash.commit_launches(width) if self.dflash else [])
+        return launches + (self.drafter.commit_launches(width) if self.drafter else [])
 
     def update_drafter(self) -> None:
         """Leave nothing pending: the drafter's cache holds all that is committed."""
-        if self.dflash is not None:
-            self.dflash.update_cache(self._launch)
+        if self.drafter is not None:
+            self.drafter.update_cache(self._launch)
 
     def ensure_capacity(self, nodes: int) -> None:
         """Make room for trees of `nodes` nodes. Between turns: what was bound before is bound again."""
@@ -298,7 +293,7 @@ class CudaSession:
             self.state.host["pending"] = 0  # the pass has brought the states up to date
 
     def _commit(self, path: Sequence[int]) -> None:
-        if self.dflash is not None and self.dflash.pending + len(path) > PENDING_ROWS:
+        if self.drafter is not None and self.drafter.pending + len(path) > self.drafter.most_pending:
             self.update_drafter()
         if self.host_drafter is not None:
             self.host_drafter.observe([self._tokens[node] for node in path], None)

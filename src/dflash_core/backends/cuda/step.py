@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.drafters.dflash import PENDING_ROWS
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Run
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
@@ -123,7 +122,7 @@ class Steps:
     def drain(self) -> None:
         """Bring the drafter's cache up to date, behind what is queued."""
         if self._drain is None:
-            drafter = self.session.dflash
+            drafter = self.session.drafter
             assert drafter is not None, "features without a drafter"
             self._drain = self.device.bind(drafter.drain_launches())
         self._drain()
@@ -138,7 +137,7 @@ class Steps:
         session = self.session
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
-            *(session.dflash.propose_launches(session.head) if kind.drafts and session.dflash else ()),
+            *(session.drafter.propose_launches(session.head) if kind.drafts and session.drafter else ()),
             Launch("tree.cu", "tree_build", {}, 1, WARP, [session.state.pointer, session.stamps]),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
             self._accept(kind),
@@ -339,8 +338,8 @@ class CudaDecoder:
             if kind.nodes > self.session.memory.capacity:
                 self._grow(kind.nodes)
             graph = self.steps.graph(kind)
-            if self.session.device_block:
-                full = self._undrained + 1 >= PENDING_ROWS - PASS_ROWS
+            if (drafter := self.session.drafter) is not None:
+                full = self._undrained + 1 >= drafter.most_pending - PASS_ROWS
                 if self._undrained and (kind.drafts or full):
                     self.steps.drain()
                     self._undrained = 0

@@ -11,6 +11,7 @@ import torch
 
 from dflash_core import memory
 from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.drafters.draft import CudaDFlash
 from dflash_core.backends.cuda.footprint import Footprint
@@ -99,13 +100,13 @@ class CudaTarget(OpenedTarget):
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
-            model = DeviceDraft(self.device, upload, opened.config, self.half)
+            model = DFlashOnDevice(DeviceDraft(self.device, upload, opened.config, self.half), opened.mask_token)
         held = self.footprint.draft_bytes
-        return CudaDFlash(opened.file, opened.config, model, self, opened.mask_token, held, opened.notes)
+        return CudaDFlash(opened.file, opened.config, model, self, held, opened.notes)
 
     def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> CudaSession:
         if isinstance(draft, CudaDFlash):
-            return CudaSession(self.model, draft.model, draft.mask_token, context=context)
+            return CudaSession(self.model, draft.model, context=context)
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
         drafter = draft.drafter() if draft else None
         return CudaSession(self.model, host_drafter=drafter, captured=captured, context=context)

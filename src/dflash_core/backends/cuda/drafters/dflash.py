@@ -6,7 +6,7 @@ Committed positions' captured layers are *pending* until they are keys and value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.base import Launcher
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
 from dflash_core.backends.cuda.kv import CACHE_TYPES, DEFAULT_CACHE
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
@@ -30,13 +31,12 @@ from dflash_core.backends.cuda.products import Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS, StopCode, width_for
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.dflash import capabilities
 
 PENDING_ROWS = 256 + PASS_ROWS  # features that may wait for the drafter
 UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
 COPY_THREADS = 256
-
-# Binds launches under a key and runs them.
-Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
 
 
 class DFlashMemory:
@@ -55,8 +55,8 @@ class DFlashMemory:
         self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
-    def nbytes(self) -> int:
-        return self.kv.nbytes
+    def nbytes(self) -> Mapping[str, int]:
+        return {"drafter KV": self.kv.nbytes}
 
     @property
     def scratch_bytes(self) -> int:
@@ -64,7 +64,7 @@ class DFlashMemory:
 
 
 class DFlash:
-    """A drafter over one sequence. `captured` are the target's layers that it reads."""
+    """Implements `drafters.base.DeviceDrafter`. `captured` are the target's layers that it reads."""
 
     def __init__(
         self,
@@ -200,6 +200,14 @@ class DFlash:
     # ---- Driven from the host ------------------------------------------------------------------------------------
 
     @property
+    def nbytes(self) -> Mapping[str, int]:
+        return self.memory.nbytes
+
+    @property
+    def most_pending(self) -> int:
+        return len(self.memory.pending)
+
+    @property
     def pending(self) -> int:
         """Committed positions that are not in the cache."""
         return int(self.state.host["length"] - self.state.host["draft_length"])
@@ -244,8 +252,35 @@ class DFlash:
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 
-    def chunk(self, chunk: Chunk, encoder: Tensor) -> DFlashChunk:
-        return DFlashChunk(self, chunk, encoder)
+    def chunk(self, chunk: Chunk, scratch: Tensor) -> DFlashChunk:
+        return DFlashChunk(self, chunk, scratch)
+
+
+class DFlashOnDevice:
+    """Implements `drafters.base.OnDevice`: weights, and the token that stands for what is to be drafted."""
+
+    def __init__(self, weights: DeviceDraft, mask_token: int = 0) -> None:
+        self.weights, self.mask_token = weights, mask_token
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.weights.config, on_device=True)
+
+    def memory(self, context: int) -> DFlashMemory:
+        return DFlashMemory(self.weights, context)
+
+    def drafter(self, context: int, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> DFlash:
+        return DFlash(self.weights, self.memory(context), embedding, captured, state, self.mask_token)
+
+    def chunk_projections(self) -> Sequence[Projection]:
+        return [self.weights.fc, *(context.projection for context in self.weights.contexts)]
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+        return chunk_rooms(self.weights, rows)
+
+    def chunk_scratch(self, rows: int) -> Tensor:
+        """Sums over captured layers, f32 (rows, hidden): they grow from layer to layer."""
+        return torch.zeros(rows, self.weights.config.embedding_length, device=self.weights.device.torch_device)
 
 
 def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
@@ -253,11 +288,6 @@ def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
     hidden, half = draft.config.embedding_length, torch.float16
     context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
     return ((((rows, hidden), half), ((rows, hidden), half), ((rows, context), torch.float32)),)
-
-
-def chunk_encoder(draft: DeviceDraft, rows: int) -> Tensor:
-    """Sums over captured layers, f32 (rows, hidden): they grow from layer to layer, so they lie outside the arena."""
-    return torch.zeros(rows, draft.config.embedding_length, device=draft.device.torch_device)
 
 
 class DFlashChunk:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.dflash import capabilities, checked_features
+from dflash_core.drafters.dflash import checked_features
 from dflash_core.formats.weights import WeightFile
 from dflash_core.ids import check_ids
 
@@ -23,19 +23,18 @@ class CudaDFlash:
         self,
         file: WeightFile,
         config: DraftConfig,
-        model: DeviceDraft,
+        model: DFlashOnDevice,
         target: CudaTarget,
-        mask_token: int,
         weight_bytes: int,
         notes: tuple[str, ...] = (),
     ) -> None:
         """`weight_bytes`: what the weights take on the card."""
         self.file, self.config, self.model, self.target = file, config, model, target
-        self.mask_token, self.weight_bytes, self.notes = mask_token, weight_bytes, notes
+        self.weight_bytes, self.notes = weight_bytes, notes
 
     @property
     def capabilities(self) -> Capabilities:
-        return capabilities(self.config, on_device=True)
+        return self.model.capabilities
 
     def logits(self, features: Logits, anchor: int) -> Logits:
         array = checked_features(features, self.config)

@@ -1,0 +1,117 @@
+"""The seam between a sequence on a card and a drafter that proposes inside its steps.
+
+An `OnDevice` is what was loaded, a `DeviceDrafter` its part of one sequence: the launches that it adds to the step's
+graph, the memory that it owns, the target layers that it wants captured. A drafter on the host has none of these; see
+drafters/base.py of the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.captured import CapturedLayers
+from dflash_core.backends.cuda.chunk import Chunk
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.head import Head
+from dflash_core.backends.cuda.products import Wanted
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.drafters.capabilities import Capabilities
+
+# Binds launches under a key and runs them.
+Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
+
+
+class DraftMemory(Protocol):
+    """What a drafter takes for a sequence, beside its weights."""
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        """Bytes of what it keeps of the sequence, by component of the memory breakdown."""
+
+    @property
+    def scratch_bytes(self) -> int: ...
+
+
+class ChunkDrafter(Protocol):
+    """A drafter's part of a prompt's chunk."""
+
+    def capture(self, layer: int, n: int) -> None:
+        """Called after each layer of the target, with `n` rows of the residual in the chunk."""
+
+    def update_cache(self, n: int) -> None:
+        """The rows are committed: bring the drafter's cache up to date."""
+
+
+class DeviceDrafter(Protocol):
+    """A drafter over one sequence. What it observes is pending until it is in its cache."""
+
+    @property
+    def block(self) -> int:
+        """Positions of its block, the anchor included."""
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        """Bytes held of the sequence, by component."""
+
+    @property
+    def pending(self) -> int:
+        """Committed positions that are not in the cache."""
+
+    @property
+    def most_pending(self) -> int:
+        """How many may be pending."""
+
+    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+        """Pending rows row0..row0 + rows enter the cache."""
+
+    def propose_launches(self, head: Head) -> list[Launch]:
+        """In a step: what the last one committed enters the cache, and ranked candidates come out, where tree_build
+        reads them."""
+
+    def commit_launches(self, width: int) -> list[Launch]:
+        """An accepted path of up to `width` nodes becomes pending."""
+
+    def drain_launches(self) -> list[Launch]:
+        """Everything that may be pending enters the cache, behind what is queued."""
+
+    def update_cache(self, launch: Launcher) -> None:
+        """Bring the cache up to date with what is committed."""
+
+    def observe(self, features: Tensor, launch: Launcher) -> None:
+        """Make rows (n, captured layers * hidden) the features of the next n positions, and these committed."""
+
+    def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
+        """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
+
+    def chunk(self, chunk: Chunk, scratch: Tensor) -> ChunkDrafter:
+        """Its part of prompts read in `chunk`; `scratch` is what `OnDevice.chunk_scratch` made."""
+
+
+class OnDevice(Protocol):
+    """A loaded drafter on a card."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def memory(self, context: int) -> DraftMemory:
+        """What a sequence of `context` positions takes: allocated, or on a device without memory only counted."""
+
+    def drafter(
+        self, context: int, embedding: Embedding, captured: CapturedLayers, state: DeviceState
+    ) -> DeviceDrafter:
+        """Its part of a new sequence on the target that has this embedding."""
+
+    def chunk_projections(self) -> Sequence[Projection]:
+        """The matrices that a prompt's chunk multiplies by."""
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+        """What a chunk of `rows` rows needs of the arena."""
+
+    def chunk_scratch(self, rows: int) -> Tensor:
+        """What it needs beside the arena, from layer to layer."""
