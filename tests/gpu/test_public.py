@@ -181,5 +181,5 @@ def test_a_drafter_with_longer_blocks_than_one_pass(engine: Engine) -> None:
 def test_a_card_with_too_little_shared_memory_is_told_by_the_header(card: EmulatedCard) -> None:
     """As Turing's 64 KB: a prompt's passes of 64 rows do not fit, so nothing is loaded."""
     card.card = Card(68, 64 << 10)
-    with pytest.raises(UnsupportedError, match=r"^passes of 64 rows need .* found 65,536; use --device cpu$"):
+    with pytest.raises(UnsupportedError, match=r"^passes of 64 rows need .* found 65,536; run it on the CPU$"):
         load_target(TARGET, device="cuda")

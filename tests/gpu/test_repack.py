@@ -86,7 +86,7 @@ def test_a_bf16_row_of_any_size_keeps_its_bits(rng: np.random.Generator) -> None
 
 
 def test_a_type_without_tiles_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"IQ2_XS has no CUDA kernel.*Q4_K.*--device cpu"):
+    with pytest.raises(UnsupportedError, match=r"IQ2_XS has no CUDA kernel.*Q4_K.*run it on the CPU"):
         repack(torch.zeros(16, 74, dtype=torch.uint8), "IQ2_XS", 256)
 
 

@@ -13,7 +13,7 @@ from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, OutOfMe
 from dflash_tui.text import advice
 
 # The demo pair: its recipe is run by hand, and what it learned tells of the app.
-EXEMPT = {"demo", "cuda"}
+EXEMPT = {"demo"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import Code, UnsupportedError
 from dflash_core.formats.quants import BY_NAME
 
 ROWS = 16
@@ -61,7 +61,8 @@ def tile_type(name: str) -> TileType:
         natives = " ".join(["BF16", *TILE_TYPES])
         raise UnsupportedError(
             f"tensor type {name} has no CUDA kernel, expected one of {natives}; quantise the model to one of these or"
-            " use --device cpu"
+            " run it on the CPU",
+            code=Code.NOT_ON_THIS_DEVICE,
         )
     return TILE_TYPES[held]
 

@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.state import MAX_DEPTH
 from dflash_core.config import DraftConfig
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import Code, UnsupportedError
 
 Pairs = list[tuple[Matrix, Matrix]]
 
@@ -60,7 +60,8 @@ class DeviceDraft:
         if config.block_size > MAX_DEPTH:
             raise UnsupportedError(
                 f"a drafter whose block has {config.block_size} positions, expected {MAX_DEPTH} at most on a card; "
-                "use --device cpu"
+                "run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
         self.device, self.config = device, config
         self.heads = HeadShape(config.key_length, config.head_count, config.head_count_kv, config.key_length)

@@ -23,7 +23,7 @@ from dflash_core.backends.cuda.products import Wanted
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import Code, UnsupportedError
 from dflash_core.models.norm import Rotary
 
 PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
@@ -78,7 +78,8 @@ class AttentionLayers:
         if spec.window:
             raise UnsupportedError(
                 f"a target whose layers see only the last {spec.window:,} positions, expected layers that see all; "
-                "use --device cpu"
+                "run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
         self.device, self.spec, self.half, self.cache_type = device, spec, half, CACHE_TYPES[cache_type]
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)

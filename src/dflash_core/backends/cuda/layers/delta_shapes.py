@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dflash_core.backends.cuda.launch import WARP
 from dflash_core.backends.cuda.state import PASS_ROWS
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import Code, UnsupportedError
 
 DIM = 128  # of a key and of a value head
 PAST = 3  # inputs that the convolution looks back on
@@ -27,7 +27,8 @@ class DeltaShape:
         if (key_dim, value_dim, conv_kernel) != (DIM, DIM, PAST + 1):
             raise UnsupportedError(
                 f"delta net heads of {key_dim} and {value_dim} with a convolution over {conv_kernel}, expected "
-                f"{DIM}, {DIM} and {PAST + 1}; use --device cpu"
+                f"{DIM}, {DIM} and {PAST + 1}; run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
         return DeltaShape(key_heads, value_heads)
 
@@ -80,7 +81,8 @@ class DeltaLaunch:
                 return launch
         raise UnsupportedError(
             f"passes of {nodes} rows need {launches[-1].tree_shared:,} bytes of shared memory, found "
-            f"{shared_limit:,}; use --device cpu"
+            f"{shared_limit:,}; run it on the CPU",
+            code=Code.NOT_ON_THIS_DEVICE,
         )
 
     @property

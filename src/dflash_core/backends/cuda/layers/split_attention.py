@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dflash_core.backends.cuda.launch import WARP
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import Code, UnsupportedError
 
 MAX_STAGES = 3
 # Of shared memory a block takes no more than this, although a card may have it: what is left of the SM is L1, through
@@ -27,10 +27,13 @@ class HeadShape:
 
     def __post_init__(self) -> None:
         if self.head_dim not in (64, 128, 256):
-            raise UnsupportedError(f"heads of {self.head_dim}, expected 64, 128 or 256; use --device cpu")
+            raise UnsupportedError(
+                f"heads of {self.head_dim}, expected 64, 128 or 256; run it on the CPU", code=Code.NOT_ON_THIS_DEVICE
+            )
         if self.rotary % 64 or self.rotary > self.head_dim:
             raise UnsupportedError(
-                f"{self.rotary} rotated dimensions of {self.head_dim}, expected a multiple of 64; use --device cpu"
+                f"{self.rotary} rotated dimensions of {self.head_dim}, expected a multiple of 64; run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
 
     @property
@@ -73,7 +76,8 @@ class SplitOrder:
                 break
         else:
             raise UnsupportedError(
-                f"heads of {heads.head_dim} do not fit {shared_limit:,} bytes of shared memory; use --device cpu"
+                f"heads of {heads.head_dim} do not fit {shared_limit:,} bytes of shared memory; run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
         wanted = min(MAX_SPLITS, -(-processors // heads.kv_heads))
         splits = max(1, min(wanted, -(-slots // (order.tile * order.chunk))))
