@@ -162,9 +162,7 @@ def test_the_app_says_what_the_card_keeps(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_step_times_need_room(engine: Engine) -> None:
     """The deepest case would otherwise write far behind the keys and values that there is room for."""
-    with pytest.raises(
-        UnsupportedError, match=r"up to 32,768, .* a context of 300, expected 33,280; take another"
-    ):
+    with pytest.raises(UnsupportedError, match=r"up to 32,768, .* a context of 300, expected 33,280; take another"):
         StepBench(engine)
 
 
