@@ -302,7 +302,7 @@ class DFlashApp(App[int]):
 
 def _name(request: LoadRequest) -> str:
     if request.target is None:
-        return "demo pair"
+        return f"demo target + {encodable(request.draft.name)}" if request.draft else "demo pair"
     return encodable(request.target.name + (f" + {request.draft.name}" if request.draft else ""))
 
 

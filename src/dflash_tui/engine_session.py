@@ -99,7 +99,7 @@ def laboratory(engine: Engine, title: str) -> Laboratory:
 def title_of(request: LoadRequest) -> str:
     """What the loaded pair is called."""
     if request.target is None:
-        return "demo pair"
+        return f"demo target + {encodable(request.draft.name)}" if request.draft else "demo pair"
     return encodable(request.target.stem + (f" + {request.draft.stem}" if request.draft else ""))
 
 
@@ -123,7 +123,7 @@ def load_engine(
     """
     target, draft = request.target, request.draft
     if target is None:
-        target, draft = demo_target_path(), demo_draft_path()
+        target, draft = demo_target_path(), draft or demo_draft_path()
     card = CardOptions(request.half_activations, request.draft_type)
     engine = load_pair(
         target,

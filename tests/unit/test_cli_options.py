@@ -119,6 +119,13 @@ def test_options_before_the_command_survive_it(asked: list[Any], tmp_path: Path)
     assert options["as_json"] is False
 
 
+def test_a_drafter_without_a_file_goes_with_the_demo_target(asked: list[Any]) -> None:
+    cli.main(["--demo", "--draft", "text", "ask", "hi"])
+    [(request, _, _)] = asked
+    assert request.target is None
+    assert str(request.draft) == "text"
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -128,6 +135,7 @@ def test_options_before_the_command_survive_it(asked: list[Any], tmp_path: Path)
         (["--set", "budget"], "expected NAME=VALUE"),
         (["--device", "tpu"], "invalid choice"),
         (["--demo", "--target", "x.gguf"], "--demo brings its own target and drafter"),
+        (["--demo", "--draft", "x.gguf"], "--demo brings its own target and drafter"),
         (["--draft", "x"], "--draft needs the --target"),
         (["--json"], "--json needs a command"),
         (["--frobnicate"], "unrecognized arguments"),

@@ -193,9 +193,10 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         given: dict[str, Any] = {f"knobs.{name}": value for name, value in parse_settings(pairs).items()}
     except KnobError as error:
         parser.error(f"--set {error}")
-    if args.demo and (args.target or args.draft):
-        parser.error("--demo brings its own target and drafter; leave out --target and --draft, or --demo")
-    if args.draft and not args.target and args.command != "inspect":
+    named = args.draft is not None and is_named(args.draft)  # goes with any target, the demo pair's too
+    if args.demo and (args.target or (args.draft and not named)):
+        parser.error("--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo")
+    if args.draft and not args.target and not (args.demo and named) and args.command != "inspect":
         parser.error("--draft needs the --target that it was made for, or that it is to draft for")
     if args.trace and args.command not in (None, "ask"):
         parser.error(f"--trace goes with the app and with ask, not with {args.command}")

@@ -210,8 +210,8 @@ class CudaDecoder:
             )
         check_tree_width(knobs, MAX_WIDTH)
         self.policy = policy or FixedPolicy(session.capabilities)
-        self._asked = knobs
-        self.knobs, self.decision = _followed(knobs, self.policy.next(knobs))
+        self._asked = knobs, self.policy.next(knobs)
+        self.knobs, self.decision = _followed(*self._asked)
         self._ahead = 1 if session.host_drafter else AHEAD
         self.answer: list[int] = []
         self._queue: deque[Queued] = deque()
@@ -238,8 +238,7 @@ class CudaDecoder:
     def take(self, knobs: Knobs) -> None:
         """Go on with other knobs from the next step that is not queued yet."""
         width = min(knobs.tree_width, MAX_WIDTH)
-        self._asked = self._asked.in_mid_turn(knobs.replace(tree_width=width))
-        self._decide()
+        self._decide(self._asked[0].in_mid_turn(knobs.replace(tree_width=width)))
 
     def step(self) -> StepEvent:
         """The next finished step."""
@@ -288,10 +287,13 @@ class CudaDecoder:
             session.state.push()
         self._begun = True
 
-    def _decide(self) -> None:
+    def _decide(self, knobs: Knobs) -> None:
         """Ask what the next step runs; where that has changed, tell the card, behind what is queued."""
-        before = self.knobs, self.decision
-        self.knobs, self.decision = _followed(self._asked, self.policy.next(self._asked))
+        asked, before = (knobs, self.policy.next(knobs)), (self.knobs, self.decision)
+        if asked == self._asked:  # as nearly always: a step of a small model has few microseconds for this
+            return
+        self._asked = asked
+        self.knobs, self.decision = _followed(*asked)
         if self._begun and (self.knobs, self.decision) != before:
             with self.session.device.stream():
                 self._write_knobs()
@@ -329,7 +331,7 @@ class CudaDecoder:
         return kept
 
     def _enqueue(self) -> None:
-        self._decide()
+        self._decide(self._asked[0])
         began = time.perf_counter()
         proposal = self._propose()
         proposing_ms = (time.perf_counter() - began) * 1e3
