@@ -47,7 +47,8 @@ TABLES = ("conversation", "message", "turn", "migration")
 class Door:
     """`lay` puts a wrong file into an empty folder; `enter` is what the program then does there.
 
-    `enter` may raise DFlashError and nothing else. `share`: how many mutants of a hundred or so.
+    `enter` may raise DFlashError and nothing else. `share`: how many mutants of some 350; a model costs a
+    thousand headers.
     """
 
     name: str
@@ -380,16 +381,16 @@ def _open_safetensors(folder: Path) -> None:
 
 
 DOORS = (
-    Door("GGUF header", 22, _bytes("a.gguf", lambda: formats.SMALL_GGUF), _open_gguf),
-    Door("target header", 12, _bytes("a.gguf", _small_target, 8, lambda: _data(_small_target)), _open_target),
-    Door("drafter header", 8, _lay_drafter, _open_drafter),
-    Door("drafter folder", 8, _lay_folder, _open_folder),
-    Door("safetensors header", 22, _lay_safetensors, _open_safetensors),
+    Door("GGUF header", 90, _bytes("a.gguf", lambda: formats.SMALL_GGUF), _open_gguf),
+    Door("target header", 50, _bytes("a.gguf", _small_target, 8, lambda: _data(_small_target)), _open_target),
+    Door("drafter header", 32, _lay_drafter, _open_drafter),
+    Door("drafter folder", 32, _lay_folder, _open_folder),
+    Door("safetensors header", 90, _lay_safetensors, _open_safetensors),
     Door("model", 1, _bytes("a.gguf", _golden_target, 8), _answer),
-    Door("model header", 1, _bytes("a.gguf", _golden_target, 8, lambda: _data(_golden_target)), _answer),
-    Door("trace", 6, _lay_trace, _replay),
-    Door("import", 5, _lay_export, _bring_in),
-    Door("database", 5, _lay_database, _open_store),
-    Door("journal", 5, _lay_journal, _open_store),
-    Door("settings", 5, _lay_settings, _open_settings),
+    Door("model header", 2, _bytes("a.gguf", _golden_target, 8, lambda: _data(_golden_target)), _answer),
+    Door("trace", 12, _lay_trace, _replay),
+    Door("import", 16, _lay_export, _bring_in),
+    Door("database", 8, _lay_database, _open_store),
+    Door("journal", 8, _lay_journal, _open_store),
+    Door("settings", 16, _lay_settings, _open_settings),
 )

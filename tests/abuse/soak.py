@@ -19,8 +19,8 @@ from dflash_core.engine import load_pair
 from support.compare import NEAR_TIE, first_difference, gap
 from support.soaking import Done, Soak
 
-CONTEXT = 400  # short, so that a thousand turns are compared in minutes
-LONGEST = 40
+CONTEXT = 256  # short, so that a thousand turns are compared in minutes
+LONGEST = 28
 QUESTIONS = 40
 WARM = 60  # turns before memory is looked at
 
