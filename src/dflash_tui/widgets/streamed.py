@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Markdown
 
 from dflash_tui.text.segments import Segmenter
+from dflash_tui.widgets.items import ITEMS, SLICE, Items, fold_lists
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.roomy import Fence, Paragraph, Roomy
 
@@ -20,19 +23,26 @@ WHOLE_LIMIT = 48_000  # longer messages are rendered part by part: rendering the
 # HTML is shown as the text that it is. Textual drops an HTML block, and with the next append the block before it too.
 _BULLETS, _NUMBERS = Markdown.BLOCKS["bullet_list_open"], Markdown.BLOCKS["ordered_list_open"]
 _BULLET = re.compile(r"^[-*+] ", re.MULTILINE)
-_PARSER = MarkdownIt("gfm-like", {"html": False})
 
 
-def parser() -> MarkdownIt:
-    """The parser that all messages share: making one costs as much as a small append."""
-    return _PARSER
+def make_parser(rows: int | None) -> MarkdownIt:
+    """A parser whose simple lists are one token each, or one for each `rows` rows."""
+    made = MarkdownIt("gfm-like", {"html": False})
+    made.core.ruler.push("fold_lists", partial(fold_lists, rows=rows))
+    return made
+
+
+# What all messages share: making a parser costs as much as a small append. A list that still grows is one token, for
+# Textual puts the last block in the place of the one before; a complete one is in slices, which are drawn when seen.
+_PARSER, _WHOLE_PARSER = make_parser(None), make_parser(SLICE)
 
 
 class Segment(Markdown):
     """A part of a message. After a `-cut` the same list goes on behind it, so there is no gap."""
 
     DEFAULT_CSS = """
-    Segment.-cut > MarkdownBulletList:last-child, Segment.-cut > MarkdownOrderedList:last-child { margin: 0; }
+    Segment.-cut > MarkdownBulletList:last-child, Segment.-cut > MarkdownOrderedList:last-child,
+    Segment.-cut > Items:last-child { margin: 0; }
     """
 
     BLOCKS = Markdown.BLOCKS | {
@@ -41,19 +51,23 @@ class Segment(Markdown):
         "code_block": Fence,
     }
 
-    def __init__(self) -> None:
-        super().__init__("", parser_factory=parser, open_links=False, classes="segment")
-        self._open: Paragraph | Fence | None = None
+    def __init__(self, parser: MarkdownIt = _PARSER) -> None:
+        super().__init__("", parser_factory=lambda: parser, open_links=False, classes="segment")
+        self._open: Paragraph | Fence | Items | None = None
 
     @property
     def is_list(self) -> bool:
         """It holds one list and nothing else."""
-        return len(self.children) == 1 and isinstance(self.children[0], (_BULLETS, _NUMBERS))
+        return len(self.children) == 1 and isinstance(self.children[0], (_BULLETS, _NUMBERS, Items))
+
+    def unhandled_token(self, token: Token) -> Any:
+        """A list whose items are text."""
+        return Items(self, token) if token.type == ITEMS else None
 
     def grow(self, growing: bool) -> None:
         """Let the last block, and no other, keep room for what comes."""
         last = self.children[-1] if growing and self.children else None
-        block = last if isinstance(last, (Paragraph, Fence)) else None
+        block = last if isinstance(last, (Paragraph, Fence, Items)) else None
         if block is not self._open:
             if self._open is not None:
                 self._open.grow(False)
@@ -129,7 +143,7 @@ class Streamed(Vertical):
                 await widget.remove()
             self._settled, self._segments = [], []
             for part in parts:
-                self._segments.append(Segment())
+                self._segments.append(Segment(_WHOLE_PARSER))
                 await self.mount(self._segments[-1])
                 await self._segments[-1].append(part)
 
@@ -157,7 +171,7 @@ class Streamed(Vertical):
             segment.add_class("-cut")
             self._settling = False
             return
-        if not self._settling:
+        if not self._settling or len(self._settled[-1].text) > PART:
             self._settled.append(PlainLines("settled"))
             await self.mount(self._settled[-1], before=segment)
             self._settling = True
