@@ -1,4 +1,4 @@
-// The gated delta net on a tree of rows: what its kernels share. Formulas: tests/support/oracles.py, or design 4.
+// The gated delta net on a tree of rows: what its kernels share. Formulas: docs/architecture.md, section 4.
 //
 // Per value head the committed state S (DIM x DIM, k by v) stands still during a pass. With G the log decays summed
 // from the root to a node and D_ij = exp(G_i - G_j) where j is i or an ancestor of i:

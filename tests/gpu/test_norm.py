@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dflash_core.formats.quants import BY_NAME, to_float32
+from dflash_core.backends.cuda.repack import TILE_TYPES
+from dflash_core.formats.quants import to_float32
 from support import oracles
 from support.acts import BLOCK_F16, BLOCK_Q8, acts_f16, acts_q8
+from support.blocks import random_blocks
 from support.engines import Array, Engine
 
 EPS = 1e-6
@@ -159,31 +161,10 @@ def test_either_form_of_activations_can_be_left_out(engine: Engine, rng: np.rand
         np.testing.assert_allclose(found, x, atol=np.abs(x).max() / 250)
 
 
-EMBEDDINGS = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q3_K"]
-WITH_MINIMUM = {"Q4_1", "Q5_1", "Q4_K", "Q5_K"}
-EMBEDDINGS += ["IQ4_XS", "IQ4_NL", "IQ3_S", "IQ3_XXS"]
-
-
-def blocks(rng: np.random.Generator, name: str, rows: int, width: int) -> np.ndarray:
-    """Any bytes, but for the scales: halves that are finite."""
-    kind = BY_NAME[name]
-    if kind.block == 1:
-        values = normal(rng, rows, width)
-        if name == "BF16":
-            return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-        return np.ascontiguousarray(values.astype({"F32": np.float32, "F16": np.float16}[name])).view(np.uint8)
-    raw = rng.integers(0, 256, (rows, width // kind.block, kind.size), np.uint8)
-    scales = {"Q6_K": [208], "Q3_K": [108]}.get(name, [0, 2] if name in WITH_MINIMUM else [0])
-    for at in scales:
-        halves = rng.standard_normal(raw.shape[:2]).astype(np.float16)
-        raw[..., at : at + 2] = np.ascontiguousarray(halves[..., None]).view(np.uint8)
-    return raw.reshape(rows, -1)
-
-
-@pytest.mark.parametrize("name", EMBEDDINGS)
+@pytest.mark.parametrize("name", [*TILE_TYPES, "BF16"])
 def test_embed_reads_the_rows_of_a_file(engine: Engine, rng: np.random.Generator, name: str) -> None:
     width, vocabulary, rows, live = 512, 7, 5, 4
-    raw = blocks(rng, name, vocabulary, width)
+    raw = random_blocks(rng, name, vocabulary, width)
     tokens = rng.integers(0, vocabulary, rows + 64, np.int32)
     expected = to_float32(raw, name)
     kernel = engine.kernel("embed.cu", "embed", {"FORMAT": name, "WIDTH": width})

@@ -1,4 +1,4 @@
-"""Is this answer the plain one? The comparison that design section 3 allows: near-ties are excused, counted, listed."""
+"""Is this answer the plain one? Near-ties are excused, counted and listed: docs/architecture.md, section 3."""
 
 from __future__ import annotations
 

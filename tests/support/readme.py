@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.bench.results import bars_table, memory_table, steps_table
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
@@ -41,7 +42,9 @@ def keys_table(actions: Sequence[Action]) -> str:
 
 def parts() -> dict[str, str]:
     """What README.md must hold between `<!-- name -->` and `<!-- /name -->`."""
-    return {"knobs": knobs_table(SPECS), "keys": keys_table(ACTIONS), "types": SUPPORTED_NAMES + "\n"}
+    on_card = " ".join(name for name in SUPPORTED_NAMES.split() if name in (*TILE_TYPES, "BF16"))
+    types = {"types": SUPPORTED_NAMES + "\n", "card-types": on_card + "\n"}
+    return {"knobs": knobs_table(SPECS), "keys": keys_table(ACTIONS), **types}
 
 
 def result_parts() -> dict[str, str]:

@@ -79,6 +79,8 @@ def test_the_sdist_can_make_that_wheel(built: Path, wheel: Path, tmp_path: Path)
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     [source] = tmp_path.iterdir()
+    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"):
+        assert (source / document).is_file(), document
     assert recipe_files(source) == recipe_files(ROOT)
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""The tree's invariants, on random drafts (features.md E.3 is the list)."""
+"""The tree's invariants, on random drafts: the rules of docs/architecture.md, section 4."""
 
 from __future__ import annotations
 

@@ -1,0 +1,192 @@
+"""docs/architecture.md and CONTRIBUTING.md name what exists: files, folders, symbols, tests and make targets.
+
+Checked is what stands in backticks, and paths and `make` lines in fenced blocks. NAME stands for any name, as in
+`arch/NAME.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+# Where a path may begin: the top, or a package, whose name readers can add.
+PLACES = (ROOT, ROOT / "src", ROOT / "src" / "dflash_core", ROOT / "src" / "dflash_tui", ROOT / "tests")
+SOURCES = ("src", "tests")
+SUFFIXES = {".py", ".cu", ".cuh", ".md", ".toml", ".json", ".tcss"}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"[\w.*-]*(?:/[\w.*-]+)+/?(?:::\w+)?|[\w.-]+/|[\w-]+\.\w+(?:::\w+)?")
+SYMBOL = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+PLACEHOLDER = "NAME"
+
+
+def words(document: str) -> Iterator[str]:
+    """What is to be checked: whole spans, and of fenced blocks their paths and commands."""
+    for kind, body in FENCE.findall(document):
+        for line in body.splitlines():
+            if kind in ("", "sh") and line.startswith("make "):
+                yield line.split("#")[0]
+            yield from (found for found in re.findall(r"[\w.*/-]+", line) if is_path(found) and "/" in found)
+    yield from SPAN.findall(FENCE.sub("", document))
+
+
+def is_path(word: str) -> bool:
+    plain = word.partition("::")[0]
+    known = "/" in plain or Path(plain).suffix in SUFFIXES or plain == "Makefile"
+    return known and (PATH.fullmatch(word) is not None or plain == "Makefile")
+
+
+def wrong(span: str) -> Iterator[str]:
+    """What of a span names nothing."""
+    if span.startswith("/"):  # a command of the app
+        return
+    first, *rest = span.split()
+    if first == "make" and rest:
+        if rest[0] not in targets():
+            yield f"make {rest[0]}: no such target"
+        return
+    for word in span.split() if rest else [span.removesuffix("()")]:
+        if PLACEHOLDER in word:
+            continue
+        if is_path(word):
+            if not path_exists(word):
+                yield f"{word}: no such file, folder or test"
+        elif not rest and SYMBOL.fullmatch(word) and looks_like_code(word) and not symbol_exists(word):
+            yield f"{word}: nothing is called so"
+
+
+def looks_like_code(word: str) -> bool:
+    """Names of the sources, and not a word of a shell or a value."""
+    return "." in word or "_" in word.strip("_") or word != word.lower()
+
+
+def path_exists(word: str) -> bool:
+    path, _, test = word.partition("::")
+    found = [hit for place in PLACES for hit in place.glob(path.rstrip("/"))]
+    return bool(found) and (not test or any(test in defined(one) for one in found))
+
+
+@functools.cache
+def targets() -> frozenset[str]:
+    return frozenset(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@functools.cache
+def defined(path: Path) -> frozenset[str]:
+    """Every name that a file defines, `Class.member` among them, and the names of its fields and defines alone."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        names = set(re.findall(r"\w+", re.sub(r"//.*", "", text)))
+        for struct, body in re.findall(r"^struct (\w+) \{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
+            names |= {f"{struct}.{name}" for name in re.findall(r"\w+", re.sub(r"//.*", "", body))}
+        return frozenset(names)
+    names = set()
+    for node in ast.parse(text).body:
+        names |= _names(node)
+    return frozenset(names)
+
+
+def _names(node: ast.AST, inside: str = "") -> set[str]:
+    names = set()
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        names.add(inside + node.name)
+    if isinstance(node, ast.ClassDef):
+        own = f"{inside}{node.name}."
+        names |= {name for child in node.body for name in _names(child, own)}
+        names |= {
+            own + one.attr
+            for one in ast.walk(node)
+            if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"
+        }
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            names |= {inside + one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+    if isinstance(node, (ast.If, ast.Try)):
+        names |= {name for child in node.body for name in _names(child, inside)}
+    return names
+
+
+@functools.cache
+def everything() -> dict[str, set[str]]:
+    """By module, dotted from its package's inside on, what it defines; "" holds the names of all, kernels' too."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for place in SOURCES:
+        for path in (ROOT / place).rglob("*.py"):
+            names = defined(path)
+            found[".".join(path.relative_to(ROOT / place).with_suffix("").parts).removesuffix(".__init__")] |= names
+            found[""] |= names | {name.rpartition(".")[2] for name in names}
+    for path in (ROOT / "kernels").rglob("*.cu*"):
+        found[""] |= defined(path)
+    return found
+
+
+def symbol_exists(word: str) -> bool:
+    """A name, `Class.member`, a module, or `module.name`, the package's own name left out where readers can add it."""
+    known = everything()
+    if word in known[""] or word in libraries():
+        return True
+    for package in ("", "dflash_core.", "dflash_tui."):
+        parts = (package + word).split(".")
+        for at in range(len(parts), 0, -1):
+            module, name = ".".join(parts[:at]), ".".join(parts[at:])
+            if module in known and (not name or name in known[module]):
+                return True
+    return False
+
+
+@functools.cache
+def libraries() -> frozenset[str]:
+    """What is imported from elsewhere: modules, and names from them."""
+    found: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("dflash_"):
+                found |= {node.module} | {one.name for one in node.names}
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_names_what_exists(document: Path) -> None:
+    spans = list(words(document.read_text(encoding="utf-8")))
+    assert len(spans) > 100
+    assert not [fault for span in spans for fault in wrong(span)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (document.parent / link).exists()]
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        "make nothing", "backends/nothing.py", "src/dflash_core/nothing/", "tests/unit/test_docs.py::test_nothing",
+        "Drafter.nothing", "drafters.base.Nothing", "nothing_of_the_kind", "NothingOfTheKind", "StepState.nothing",
+        "python -m pytest tests/unit/test_nothing.py", "tests/nothing*.py",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_gone_is_seen(span: str) -> None:
+    assert list(wrong(span))
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        "make test", "backends/base.py", "src/dflash_core/arch/", "Makefile", "arch/NAME.py", "/whatif",
+        "Drafter.propose", "drafters.base.Drafter", "dflash_core.engine", "write_knobs", "StepState.pending",
+        "WIDTHS", "gdn_tree", "tests/unit/test_docs.py::test_a_name_that_is_gone_is_seen", "tests/gpu/test_*.py",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_there_is_found(span: str) -> None:
+    assert not list(wrong(span))
