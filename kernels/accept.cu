@@ -58,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(32) accept(
         at = node;
         if (lane == 0) path[walked] = node, tokens[walked - 1] = st->token[node];
     }
-    const int wanted = st->draw[at];
-    if (lane == 0) tokens[walked - 1] = wanted;
+    const int bonus = st->draw[at];
+    if (lane == 0) tokens[walked - 1] = bonus;
     __syncwarp();
 
     // Up to the first stop. Its own token is kept.
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(32) accept(
         slot->answered = answered + added;
         slot->tokens = added;
         slot->accepted = walked;
-        slot->wanted = wanted;
+        slot->bonus = bonus;
         slot->n = n;
         slot->draft_depth = st->draft_depth;
         slot->width = st->width;

@@ -19,7 +19,7 @@ struct RingSlot {
     int answered;                // tokens of the answer after this step
     int tokens;                  // how many this step added to the answer
     int accepted;                // nodes on the walk, the root included; may be more than `tokens`, where a stop cuts
-    int wanted;                  // what the target drew where the walk left the tree
+    int bonus;                   // what the target drew where the walk left the tree
     int n;                       // nodes of the tree
     int draft_depth, width;      // live part of the candidates
     int token[MAX_NODES];        // what this step added

@@ -49,7 +49,7 @@ def test_constants_and_enums_are_those_of_the_header() -> None:
     for constant, value in re.findall(r"constexpr int (\w+) = (\d+);", text):
         assert getattr(state, constant) == int(value), constant
     stops = dict(re.findall(r"(\w+) = (\d+)", re.search(r"enum Stop \{(.*?)\}", text)[1]))
-    assert {stop.name: str(int(stop)) for stop in state.Stop} == stops
+    assert {stop.name: str(int(stop)) for stop in state.StopCode} == stops
     stamps = re.findall(r"(\w+)(?: = \d+)?(?:,|$)", re.search(r"enum Stamp \{(.*?)\}", text)[1].strip())
     assert [stamp.name for stamp in state.Stamp] == stamps[:-1]
     assert stamps[-1] == "STAMPS"

@@ -125,7 +125,7 @@ RING_SLOT = np.dtype(
         ("answered", _I),
         ("tokens", _I),
         ("accepted", _I),
-        ("wanted", _I),
+        ("bonus", _I),
         ("n", _I),
         ("draft_depth", _I),
         ("width", _I),
@@ -257,6 +257,6 @@ def step_event(
         reason=reason,
         stop=StopCode(int(slot["stop"])).reason,
         drafts=step_drafts(drafts),
-        bonus=int(slot["wanted"]),
+        bonus=int(slot["bonus"]),
         knobs=knobs,
     )
