@@ -96,9 +96,11 @@ def just_ended(app: DFlashApp) -> Iterator[str]:
     """After a turn and before anything else: the decoder holds that turn's ids and nothing more."""
     engine, record = getattr(app.chat.session, "_engine", None), app.chat.flow.record
     if isinstance(engine, Engine) and record is not None and at_rest(app):
-        ids = (*record.start.prompt_ids, *(token for event in record.events for token in event.tokens))
-        if tuple(engine.runner._committed) not in (ids, ids[:-1]):
-            yield f"the decoder holds {len(engine.runner._committed)} ids, the turn has {len(ids)}, or other ones"
+        tokens = [token for event in record.events for token in event.tokens]
+        ids, held = (*record.start.prompt_ids, *tokens), tuple(engine.runner._committed)
+        # Of a turn that was stopped in its prompt there is a part.
+        if held not in (ids, ids[:-1]) and (tokens or ids[: len(held)] != held):
+            yield f"the decoder holds {len(held)} ids, the turn has {len(ids)}, or other ones"
 
 
 class Words:
