@@ -29,8 +29,10 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("-m"):
         return
-    config.hook.pytest_deselected(items=[item for item in items if "full" in item.keywords])
-    items[:] = [item for item in items if "full" not in item.keywords]
+    # Not `item.keywords`: those hold the names of folders too, and a checkout may lie in one called "full".
+    long = [item for item in items if item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(autouse=True)
