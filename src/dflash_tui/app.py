@@ -241,7 +241,7 @@ class DFlashApp(App[int]):
             self.screen.dismiss(True)
         elif self.chat.flow.busy:
             self.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"), self._confirmed)
-        elif warning := self.chat.keeping.warning():
+        elif warning := self.chat.conversation.warning():
             self.push_screen(ConfirmScreen(warning, "quit", "go on"), self._confirmed)
         else:
             self._leave()
@@ -278,7 +278,7 @@ class DFlashApp(App[int]):
     def _rescue(self) -> list[str]:
         """Say where what was typed and generated is, because nobody asked for this end."""
         typed = any(prompt.text.strip() for prompt in self.chat.query(Prompt))
-        return ["your text comes back at the next start"] * typed + self.chat.keeping.last_words()
+        return ["your text comes back at the next start"] * typed + self.chat.conversation.last_words()
 
     def _handle_exception(self, error: Exception) -> None:
         """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost."""

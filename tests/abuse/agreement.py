@@ -25,7 +25,7 @@ def rendered(app: DFlashApp) -> int:
 
 def journal_of(app: DFlashApp) -> Typed:
     """What the app has written down as typed."""
-    journal = app.chat.keeping.keeper.journal
+    journal = app.chat.conversation.current.journal
     if not journal._name:
         return Typed()
     try:
@@ -43,17 +43,17 @@ def at_rest(app: DFlashApp) -> bool:
 
 def disagreements(app: DFlashApp) -> Iterator[str]:
     """A line for each pair that does not agree; asked again later, it may have been under way."""
-    chat, keeper = app.chat, app.chat.keeping.keeper
+    chat, current = app.chat, app.chat.conversation.current
     if journal_of(app).draft != encodable(chat.prompt.text):
         yield "the journal has another draft than the prompt"
     if not at_rest(app):
         return
-    path = [(node.role, node.content) for node in keeper.branches.path]
-    if keeper.card is not None and keeper.store.on_disk:
-        stored = keeper.store.branches(keeper.card.id)
-        if stored.nodes != keeper.branches.nodes:
+    path = [(node.role, node.content) for node in current.branches.path]
+    if current.card is not None and current.store.on_disk:
+        stored = current.store.branches(current.card.id)
+        if stored.nodes != current.branches.nodes:
             yield "the store has other messages than the tree"
-        if stored.leaf != keeper.branches.leaf:
+        if stored.leaf != current.branches.leaf:
             yield "the store stands at another leaf than the tree"
     yield from _shown(app)
     if chat.session is not None:
@@ -64,7 +64,7 @@ def disagreements(app: DFlashApp) -> Iterator[str]:
 
 
 def _shown(app: DFlashApp) -> Iterator[str]:
-    transcript, branches = app.chat.transcript, app.chat.keeping.keeper.branches
+    transcript, branches = app.chat.transcript, app.chat.conversation.current.branches
     asked = [node.id for node in branches.path if node.role == "user"]
     shown = [block for block in transcript.turns if block.node]
     if [block.node for block in shown] != asked[len(asked) - len(shown) :]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dflash_core import Engine, Knobs, load_target
 from dflash_core.conversation import Conversation
-from dflash_core.formats.drafter import open_drafter
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.safetensors import open_safetensors
 from dflash_core.formats.weights import WeightFile
@@ -23,7 +23,7 @@ from dflash_core.loading import open_draft, open_target
 from dflash_core.record import lines, pack
 from dflash_core.trace import read_trace
 from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.exchange import Whole, bring_in, from_json, to_json, whole
 from dflash_tui.conversations.history import History
 from dflash_tui.conversations.journal import Journal, Place
@@ -261,24 +261,24 @@ def _lay_database(rng: random.Random, folder: Path) -> None:
 
 def _open_store(folder: Path) -> None:
     """What the app does with it from its start to its end."""
-    keeper = Keeper(folder)
+    current = CurrentConversation(folder)
     try:
-        keeper.rescue()
-        keeper.problems()
-        for entry in keeper.store.list()[:6]:
-            keeper.open(entry.card.id)
-            for node in keeper.branches.nodes:
-                keeper.store.record(node.id)
-            [keeper.store.turn(message) for message in keeper.store.recorded(entry.card.id)]
-        keeper.store.list("answer")
-        keeper.store.list("%?")
-        card, nodes = talk(keeper.store, "goes on", "yes")
-        keeper.store.rename(card.id, "another")
-        assert [node.content for node in keeper.store.branches(card.id).path] == ["goes on", "yes"], "not kept"
-        keeper.store.delete(card.id)
+        current.rescue()
+        current.problems()
+        for entry in current.store.list()[:6]:
+            current.open(entry.card.id)
+            for node in current.branches.nodes:
+                current.store.record(node.id)
+            [current.store.turn(message) for message in current.store.recorded(entry.card.id)]
+        current.store.list("answer")
+        current.store.list("%?")
+        card, nodes = talk(current.store, "goes on", "yes")
+        current.store.rename(card.id, "another")
+        assert [node.content for node in current.store.branches(card.id).path] == ["goes on", "yes"], "not kept"
+        current.store.delete(card.id)
         del nodes
     finally:
-        keeper.close()
+        current.close()
 
 
 @cache

@@ -20,7 +20,7 @@ from pathlib import Path
 from abuse.agreement import damaged
 from abuse.home import environment
 from abuse.report import Finding, Report
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.history import History
 
 PATIENCE_S = 120.0  # for the first frame on a busy machine
@@ -116,11 +116,11 @@ def _use(terminal: Terminal, rng: random.Random, mark: str) -> str:
 
 def kept(folder: Path) -> tuple[set[str], str]:
     """Every word that a start after this one has, and what is wrong with the database."""
-    keeper = Keeper(folder)
-    texts = list(keeper.rescue().texts)
-    for entry in keeper.store.list():
-        texts += [node.content for node in keeper.store.branches(entry.card.id).nodes]
-    keeper.close()
+    current = CurrentConversation(folder)
+    texts = list(current.rescue().texts)
+    for entry in current.store.list():
+        texts += [node.content for node in current.store.branches(entry.card.id).nodes]
+    current.close()
     texts += History(folder).entries
     return set(WORD.findall("\n".join(texts))), damaged(folder)
 

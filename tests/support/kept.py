@@ -9,7 +9,7 @@ from pathlib import Path
 from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from support.golden import golden, target
 
 LONG = Knobs(max_tokens=2000, ignore_eos=True)
@@ -28,22 +28,22 @@ def conversation(system: str = "") -> Conversation:
     return Conversation(one, one.target.tokenizer, one.target.template, system)
 
 
-def answer(keeper: Keeper, talk: Conversation, prompt: str, knobs: Knobs | None = None) -> str:
+def answer(current: CurrentConversation, talk: Conversation, prompt: str, knobs: Knobs | None = None) -> str:
     """Ask, and wait for the end of the answer."""
-    turn = keeper.ask(talk, prompt, knobs or Knobs(max_tokens=12, ignore_eos=True))
-    list(turn)
+    turn = current.ask(talk, prompt, knobs or Knobs(max_tokens=12, ignore_eos=True))
+    list(current.pieces(turn))
     return turn.text
 
 
 def main(folder: Path) -> None:
     """Answer once; then answer at length, and print each piece of text when it is handed over."""
-    keeper, talk = Keeper(folder), conversation()
-    answer(keeper, talk, "first\nquestion")
-    keeper.wait("the second question")
-    keeper.typed("")
-    keeper.wait("one that waits")
-    keeper.typed("half a thought")
-    for piece in keeper.ask(talk, "the second question", LONG):
+    current, talk = CurrentConversation(folder), conversation()
+    answer(current, talk, "first\nquestion")
+    current.wait("the second question")
+    current.typed("")
+    current.wait("one that waits")
+    current.typed("half a thought")
+    for piece in current.pieces(current.ask(talk, "the second question", LONG)):
         sys.stdout.write(ascii(piece.text) + "\n")
         sys.stdout.flush()
 

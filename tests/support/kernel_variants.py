@@ -26,8 +26,8 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, draft_types, target_types
 from dflash_core.config import DraftConfig, target_config
 from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import UnsupportedError
-from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.formats.weights import TensorInfo

@@ -97,7 +97,7 @@ async def test_a_conversation_opened_before_the_model_is_there(make_app: MakeApp
     session, app = FakeSession(), None
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
-        while app is None or not app.chat.keeping.keeper.card:
+        while app is None or not app.chat.conversation.current.card:
             time.sleep(0.01)
         return session
 
@@ -116,7 +116,7 @@ async def test_a_conversation_that_the_app_begins_with_has_its_figures(make_app:
         await loaded(pilot)
         await says(pilot, session, "one", ANSWER)
         begun = app.chat.flow.record
-        resumed = app.chat.keeping.resumable
+        resumed = app.chat.conversation.resumable
     opened = threading.Event()
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
@@ -242,7 +242,7 @@ async def test_an_edit_whose_answer_never_begins_has_taken_the_place_of_the_old_
         await idle(pilot)
         [block] = app.chat.transcript.turns
         assert block.prompt == "firstx"
-        assert [node.content for node in app.chat.keeping.keeper.branches.path] == ["firstx", ""]
+        assert [node.content for node in app.chat.conversation.current.branches.path] == ["firstx", ""]
         assert app.chat.prompt.text == ""
         session.fail_after = None
         await pilot.press("ctrl+r")
@@ -551,7 +551,7 @@ async def test_a_full_disk_is_said_once_and_the_conversation_goes_on(make_app: M
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
         await says(pilot, session, "one", "answer one")
-        disk = app.chat.keeping.keeper.store._database._disk
+        disk = app.chat.conversation.current.store._database._disk
         assert disk is not None
         [(pages,)] = disk.execute("PRAGMA page_count").fetchall()
         disk.execute(f"PRAGMA max_page_count = {pages}")

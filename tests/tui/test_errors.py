@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core.errors import ContextError, DFlashError, FormatError
 from dflash_tui.app import DFlashApp, run_app
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
@@ -177,9 +177,9 @@ async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make
     with pytest.raises(ZeroDivisionError):
         await use()
     data = tmp_path / "data"
-    keeper = Keeper(data)
-    assert keeper.rescue().texts == ("half a thought",)
-    assert [node.content for node in keeper.store.branches(keeper.store.list()[0].card.id).path] == ["hi", ANSWER]
+    current = CurrentConversation(data)
+    assert current.rescue().texts == ("half a thought",)
+    assert [node.content for node in current.store.branches(current.store.list()[0].card.id).path] == ["hi", ANSWER]
     assert "ZeroDivisionError" in (data / "last-error.txt").read_text()
     assert "\n" not in app.fault
     assert app.fault.startswith("fault in the program: ZeroDivisionError")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 
 PATIENCE_S = 60.0  # loading torch on a busy machine
 LIMIT_S = 20.0  # for an end that takes 3 s at most; more only where others have the processor
@@ -166,10 +166,10 @@ def test_in_mid_answer(open_terminal: Open, way: Callable[[Path, str], list[str]
     until(lambda: journaled(tmp_path, "half a thought"), "the text is not in the journal")
     terminal.go_away()
     ended(terminal.program())
-    keeper = Keeper(tmp_path / "dflash-tui")
-    assert keeper.rescue().texts == ("half a thought",)
-    [entry] = keeper.store.list()
-    question, answer = keeper.store.branches(entry.card.id).path
+    current = CurrentConversation(tmp_path / "dflash-tui")
+    assert current.rescue().texts == ("half a thought",)
+    [entry] = current.store.list()
+    question, answer = current.store.branches(entry.card.id).path
     assert question.content == "hi"
     assert answer.content
 
@@ -204,7 +204,7 @@ def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Pat
     until((tmp_path / "held").exists, "the key was not heard")
     terminal.go_away()
     ended(terminal.program())
-    assert Keeper(tmp_path / "dflash-tui").rescue().texts == ("kept",)
+    assert CurrentConversation(tmp_path / "dflash-tui").rescue().texts == ("kept",)
 
 
 def test_what_takes_the_place_of_a_dead_terminal_never_blocks() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.engine_session import load_session
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import ConfigError, remember
@@ -49,7 +49,7 @@ async def test_the_app(pair: tuple[Path, Path], tmp_path: Path) -> None:
         await ask(pilot, "and again")
         await idle(pilot)
         assert len(app.chat.session.turns) == 2  # type: ignore[union-attr]
-    [entry] = Keeper(data).store.list()
+    [entry] = CurrentConversation(data).store.list()
     assert entry.messages == 4
     assert "mod?l ?" in entry.card.model
 

@@ -33,11 +33,11 @@ async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: 
         assert answer is not None
         said = answer.text
         assert said
-        card = app.chat.keeping.keeper.card
+        card = app.chat.conversation.current.card
         assert card is not None
         app.chat.prompt.text = "half a thought"
         await pilot.pause()
-        app.chat.shell.reload()
+        app.chat.program.reload()
         await pilot.pause()
     assert app.again[-3:] == ["--demo", "--resume", card.id]
 

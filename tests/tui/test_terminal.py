@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from support.golden import golden
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -174,10 +174,10 @@ def test_a_terminal_that_closes_in_mid_answer_ends_the_app_and_loses_nothing(
 
 def kept(home: Path) -> tuple[str, list[str]]:
     """The text that the next start gives back, and the messages before the answer that was being written."""
-    keeper = Keeper(home / "dflash-tui")
-    [text] = keeper.rescue().texts
-    [entry] = keeper.store.list()
-    *before, answer = keeper.store.branches(entry.card.id).path
+    current = CurrentConversation(home / "dflash-tui")
+    [text] = current.rescue().texts
+    [entry] = current.store.list()
+    *before, answer = current.store.branches(entry.card.id).path
     assert answer.content
     return text, [node.content for node in before]
 
@@ -196,8 +196,8 @@ def test_kill_9_in_mid_answer(open_app: Callable[..., Terminal], tmp_path: Path)
     again.wait(lambda screen: "half a thought" in screen and "cut off" in screen, "the rescued conversation")
     again.keys("C-q")
     assert again.exit_code() == 0
-    keeper = Keeper(tmp_path / "dflash-tui")
-    question, answer = keeper.store.branches(keeper.store.list()[0].card.id).path
+    current = CurrentConversation(tmp_path / "dflash-tui")
+    question, answer = current.store.branches(current.store.list()[0].card.id).path
     assert question.content == "hi"
     rescued = " ".join(answer.content.split())
     for row in answer_rows(seen):

@@ -281,7 +281,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         before = compared(app)
         assert [len(lines) for lines in before] == [0, 1, 1]
         assert "since step 6, with budget 40" in before[2][0]
-        resumed = app.chat.keeping.resumable
+        resumed = app.chat.conversation.resumable
 
     app = make_app(FakeSession(), resume=resumed)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -13,8 +13,8 @@ import pytest
 from dflash_core.bench import synthetic
 from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import DeviceError
-from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_tui.cli import main

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dflash_core.config import DraftConfig, types_by_group
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError
-from dflash_core.formats.drafter import open_drafter
 from support.formats import (
     ARCHITECTURES,
     DRAFT_SHAPES,

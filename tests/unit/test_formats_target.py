@@ -21,8 +21,8 @@ from dflash_core.config import (
     types_by_group,
     unusual,
 )
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import DFlashError, FormatError, MismatchError, UnsupportedError
-from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from support.formats import ATTENTION, EVERY, NEXTN, TARGET_KEYS, TARGET_SHAPES, blocks, without, write_target
 from support.golden import golden, goldens

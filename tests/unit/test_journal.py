@@ -17,7 +17,7 @@ import pytest
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.current import CUT_OFF, Keeper
+from dflash_tui.conversations.current import CUT_OFF, CurrentConversation
 from dflash_tui.conversations.history import History
 from dflash_tui.conversations.journal import Journal, Left, Place, Typed
 from dflash_tui.conversations.store import Card
@@ -106,15 +106,15 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_nothing_else_fails(tmp
 
 def test_a_full_disk_in_mid_turn_is_no_fault_of_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/dev/full refuses every write as a full disk does."""
-    keeper, talk = Keeper(tmp_path), conversation()
-    turn = keeper.ask(talk, "hi", Knobs(max_tokens=12, ignore_eos=True))
-    assert keeper.journal._turn is not None
-    os.dup2(os.open("/dev/full", os.O_WRONLY), keeper.journal._turn.fileno())
-    assert len(list(turn)) > 1
-    [problem] = keeper.problems()
+    current, talk = CurrentConversation(tmp_path), conversation()
+    turn = current.ask(talk, "hi", Knobs(max_tokens=12, ignore_eos=True))
+    assert current.journal._turn is not None
+    os.dup2(os.open("/dev/full", os.O_WRONLY), current.journal._turn.fileno())
+    assert len(list(current.pieces(turn))) > 1
+    [problem] = current.problems()
     assert "cannot be written: No space left on device" in problem
-    assert keeper.problems() == []
-    assert keeper.branches.path[-1].content == turn.text
+    assert current.problems() == []
+    assert current.branches.path[-1].content == turn.text
 
 
 @pytest.mark.parametrize("after", [0.3, 1.5])
@@ -132,38 +132,38 @@ def test_kill_9_in_mid_turn(tmp_path: Path, after: float) -> None:
     assert process.returncode == -signal.SIGKILL
     assert printed
 
-    keeper = Keeper(tmp_path)
-    rescued = keeper.rescue()
+    current = CurrentConversation(tmp_path)
+    rescued = current.rescue()
     assert rescued.texts == ("one that waits\nhalf a thought",)
     [card] = rescued.cards
     assert card.title == "first"
-    keeper.open(card.id)
-    first, _, second, cut = keeper.branches.path
+    current.open(card.id)
+    first, _, second, cut = current.branches.path
     assert (first.content, second.content) == ("first\nquestion", "the second question")
     assert (cut.outcome, cut.report) == (CUT_OFF, None)
     assert cut.content.startswith(printed), "what had been shown, and perhaps the step after it"
-    record = keeper.store.record(cut.id)
+    record = current.store.record(cut.id)
     assert record is not None
     assert (record.text, record.ended) == (cut.content, False)
-    assert keeper.rescue().cards == (), "once"
+    assert current.rescue().cards == (), "once"
 
     talk = conversation()
-    keeper.resume(talk)
-    list(keeper.ask(talk, "and now?", Knobs(max_tokens=4)))
-    assert [node.content for node in keeper.branches.path] == [message.content for message in talk.messages]
+    current.resume(talk)
+    list(current.pieces(current.ask(talk, "and now?", Knobs(max_tokens=4))))
+    assert [node.content for node in current.branches.path] == [message.content for message in talk.messages]
 
 
 def test_an_answer_that_is_in_the_store_already_is_not_put_there_twice(tmp_path: Path) -> None:
     """Killed between the store's commit and the end of the journal's file."""
-    keeper = Keeper(tmp_path)
-    keeper.store.begin(Card("title", id="c"))
-    keeper.store.add("c", Node("user", "the question", id="q"))
-    keeper.store.add("c", Node("assistant", "whole", "q", id="a"))
-    keeper.journal.begin(PLACE)
-    killed(keeper.journal)
-    keeper = Keeper(tmp_path)
-    assert [card.id for card in keeper.rescue().cards] == ["c"]
-    assert [node.content for node in keeper.store.branches("c").path] == ["the question", "whole"]
+    current = CurrentConversation(tmp_path)
+    current.store.begin(Card("title", id="c"))
+    current.store.add("c", Node("user", "the question", id="q"))
+    current.store.add("c", Node("assistant", "whole", "q", id="a"))
+    current.journal.begin(PLACE)
+    killed(current.journal)
+    current = CurrentConversation(tmp_path)
+    assert [card.id for card in current.rescue().cards] == ["c"]
+    assert [node.content for node in current.store.branches("c").path] == ["the question", "whole"]
 
 
 def test_a_message_that_did_not_reach_the_store_is_put_there(tmp_path: Path) -> None:
@@ -171,10 +171,10 @@ def test_a_message_that_did_not_reach_the_store_is_put_there(tmp_path: Path) -> 
     journal = Journal(tmp_path / "journal")
     journal.begin(PLACE)
     killed(journal)
-    keeper = Keeper(tmp_path)
-    [card] = keeper.rescue().cards
+    current = CurrentConversation(tmp_path)
+    [card] = current.rescue().cards
     assert (card.title, card.model) == ("the question", "pair")
-    path = keeper.store.branches("c").path
+    path = current.store.branches("c").path
     assert [(node.content, node.outcome) for node in path] == [("the question", ""), ("", CUT_OFF)]
 
 
@@ -183,11 +183,11 @@ def test_what_was_left_stays_while_the_store_is_in_memory_only(tmp_path: Path) -
     journal.begin(PLACE)
     killed(journal)
     (tmp_path / "conversations.db").mkdir()
-    keeper = Keeper(tmp_path)
-    assert keeper.rescue().cards == ()
-    keeper.close()
+    current = CurrentConversation(tmp_path)
+    assert current.rescue().cards == ()
+    current.close()
     (tmp_path / "conversations.db").rmdir()
-    assert len(Keeper(tmp_path).rescue().cards) == 1
+    assert len(CurrentConversation(tmp_path).rescue().cards) == 1
 
 
 def test_typed_text_can_be_read_at_every_moment(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 from dflash_core.config import DraftConfig, check_pair, paired
 from dflash_core.drafters.base import Draft, DraftLogits, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import MismatchError
-from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.weights import WeightFile
 from dflash_core.progress import Progress, silent
 

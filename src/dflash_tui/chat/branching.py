@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from textual.widget import Widget
 
+from dflash_tui.chat.desk import Desk
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.transcript import TurnBlock
-
-if TYPE_CHECKING:
-    from dflash_tui.chat.conversation import Keeping
-    from dflash_tui.screens.chat import ChatScreen
 
 
 class Branching:
     """What the keys do that act on one message: on the chosen one, or on the newest that the key makes sense for."""
 
-    def __init__(self, screen: ChatScreen, keeping: Keeping) -> None:
-        self._screen = screen
-        self._keeping = keeping
+    def __init__(
+        self,
+        desk: Desk,
+        current: CurrentConversation,
+        refuses: Callable[[], bool],
+        show_from: Callable[[str | None], Awaitable[None]],
+    ) -> None:
+        """`refuses`: the conversation cannot be changed now, and says so. `show_from`: show what follows a message."""
+        self._desk = desk
+        self._current = current
+        self._refuses = refuses
+        self._show_from = show_from
         self._editing: TurnBlock | None = None
         self._chosen: Widget | None = None
 
@@ -30,7 +37,7 @@ class Branching:
     def take_edited(self) -> TurnBlock | None:
         """The block whose message the prompt holds another version of, once."""
         edited, self._editing = self._editing, None
-        return edited if edited in self._screen.transcript.turns else None
+        return edited if edited in self._desk.transcript.turns else None
 
     def edit_again(self, block: TurnBlock) -> None:
         """The other version was refused and is in the prompt again."""
@@ -40,7 +47,7 @@ class Branching:
         """Go `by` messages down and mark that one, for the keys that act on a message."""
         messages = self._messages()
         if not messages:
-            self._screen.say("no message yet")
+            self._desk.say("no message yet")
             return
         place = messages.index(self._chosen) + by if self._chosen in messages else len(messages) - (by < 0)
         self._mark(messages[place] if 0 <= place < len(messages) else None)
@@ -48,7 +55,7 @@ class Branching:
     def _messages(self) -> list[Widget]:
         """What is on the screen of the present path, from top to bottom."""
         messages: list[Widget] = []
-        for block in self._screen.transcript.turns:
+        for block in self._desk.transcript.turns:
             if block.node:
                 messages.append(block.query_one(".user"))
                 messages += [answer for answer in block.answers if answer.inside.display]
@@ -60,38 +67,38 @@ class Branching:
                 one.set_class(one is message, "-chosen")
         self._chosen = message
         if message is None:
-            self._screen.transcript.anchor()
+            self._desk.transcript.anchor()
             return
-        self._screen.transcript.release_anchor()
+        self._desk.transcript.release_anchor()
         message.scroll_visible(animate=False)
         keys = "Alt+E edits · " if not isinstance(message, Answer) else ""
-        self._screen.say(f"{keys}Alt+← Alt+→ other versions of this message")
+        self._desk.say(f"{keys}Alt+← Alt+→ other versions of this message")
 
     def edit(self) -> None:
         """Put the chosen message, or the last, into the prompt; sent again it begins a branch."""
-        if self._keeping.refuses():
+        if self._refuses():
             return
         chosen = self._chosen.parent if self._chosen is not None else None
-        turns = [block for block in self._screen.transcript.turns if block.node]
+        turns = [block for block in self._desk.transcript.turns if block.node]
         block = chosen if isinstance(chosen, TurnBlock) else turns[-1] if turns else None
         if block is None:
-            self._screen.say("no message to edit yet")
+            self._desk.say("no message to edit yet")
             return
         self._editing = block
         self._mark(None)
-        self._screen.past.add(self._screen.prompt.text)  # what was typed so far comes back with the arrow keys
-        self._screen.prompt.text = block.prompt
-        self._screen.prompt.move_cursor(self._screen.prompt.document.end)
-        self._screen.prompt.focus()
-        self._screen.say("Enter sends it as another version; Esc leaves the old one as it is")
+        self._desk.past.add(self._desk.prompt.text)  # what was typed so far comes back with the arrow keys
+        self._desk.prompt.text = block.prompt
+        self._desk.prompt.move_cursor(self._desk.prompt.document.end)
+        self._desk.prompt.focus()
+        self._desk.say("Enter sends it as another version; Esc leaves the old one as it is")
 
     def leave_edit(self) -> bool:
         """Esc: no other version after all. False where nothing was being edited."""
         edited, self._editing = self._editing, None
         if edited is not None:
-            if self._screen.prompt.text == edited.prompt:
-                self._screen.prompt.text = ""
-            self._screen.say("the message stays as it is")
+            if self._desk.prompt.text == edited.prompt:
+                self._desk.prompt.text = ""
+            self._desk.say("the message stays as it is")
         elif self._chosen is not None:
             self._mark(None)
             return True
@@ -99,29 +106,28 @@ class Branching:
 
     async def switch(self, by: int) -> None:
         """Show the version before or after of the chosen message, or else of the last one that has others."""
-        if self._keeping.refuses():
+        if self._refuses():
             return
-        keeper = self._keeping.keeper
         block, node = self._with_versions()
-        if block is None or keeper.switch(node, by) is None:
-            self._screen.say("no other version that way" if block is not None else "no message has another version")
+        if block is None or self._current.switch(node, by) is None:
+            self._desk.say("no other version that way" if block is not None else "no message has another version")
             return
-        branches = keeper.branches
+        branches = self._current.branches
         if node == block.node:
             since = branches[node].parent
         else:
             since = next(one.id for one in branches.path if one.parent == block.node)
             block.choose(next(answer for answer in block.answers if answer.node == since))
         self._mark(None)
-        await self._keeping.go_on_from(since)
+        await self._show_from(since)
         there = next(one for one in branches.siblings(node) if one in branches.path_ids)
         versions = branches.siblings(node)
-        self._screen.say(f"version {versions.index(there) + 1} of {len(versions)}")
+        self._desk.say(f"version {versions.index(there) + 1} of {len(versions)}")
 
     def _with_versions(self) -> tuple[TurnBlock | None, str]:
         """The message to switch at: its block, and its id."""
-        blocks = [block for block in self._screen.transcript.turns if block.node]
-        branches = self._keeping.keeper.branches
+        blocks = [block for block in self._desk.transcript.turns if block.node]
+        branches = self._current.branches
         found: list[tuple[TurnBlock, str, Widget]] = []
         for block in blocks:
             found.append((block, block.node, block.query_one(".user")))

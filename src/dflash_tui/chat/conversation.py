@@ -4,48 +4,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_tui.chat.branching import Branching
-from dflash_tui.chat.files import Filing
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.files import ConversationFiles
+from dflash_tui.chat.gauges import Gauges
 from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.comparing import Comparing
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.session import OnPrefill, TurnLike
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
-
 LOOK_S = 5.0  # between two looks at whether the file of conversations is still there
 
 
-class Keeping:
-    """Between the screen's blocks and the keeper's tree: a block and its answers carry the ids of their messages."""
+class ConversationController:
+    """Between the screen's blocks and the tree of messages: a block and its answers carry the ids of their messages."""
 
-    def __init__(self, screen: ChatScreen, keeper: Keeper, resume: str = "") -> None:
-        self._screen = screen
+    def __init__(self, desk: Desk, current: CurrentConversation, gauges: Gauges, resume: str = "") -> None:
+        self._desk = desk
         self._resume = resume  # the conversation to begin with
-        self.keeper = keeper
-        self.branching = Branching(screen, self)
-        self.filing = Filing(screen, keeper)
-        self._comparing = Comparing(keeper.store)
+        self.current = current
+        self._gauges = gauges
+        self.branching = Branching(desk, current, self.refuses, self.go_on_from)
+        self.files = ConversationFiles(desk, current, self.tell_problems)
+        self._comparing = Comparing(current.store)
         self._told = False
 
     async def begin(self) -> None:
         """Give back unsent text, and offer a conversation that was cut off."""
-        self._screen.set_interval(LOOK_S, self._look)
-        rescued = self.keeper.rescue()
+        self._desk.screen.set_interval(LOOK_S, self._look)
+        rescued = self.current.rescue()
         for text in rescued.texts[:-1]:  # of several apps: the arrow keys bring those back
-            self._screen.past.add(text)
+            self._desk.past.add(text)
         for text in rescued.texts[-1:]:
-            self._screen.prompt.restore(text)
+            self._desk.prompt.restore(text)
         if self._resume:
             await self.open(self._resume)
         elif rescued.cards:
@@ -57,59 +56,59 @@ class Keeping:
                 if yes:
                     await self.open(card.id)
                 else:
-                    self._screen.say("it is in the list of conversations: Ctrl+O")
+                    self._desk.say("it is in the list of conversations: Ctrl+O")
 
-            self._screen.app.push_screen(ConfirmScreen(question, "go on with it", "begin anew"), answered)
+            self._desk.screen.app.push_screen(ConfirmScreen(question, "go on with it", "begin anew"), answered)
 
     async def _look(self) -> None:
         """Beside the app: the store may be waiting for another program."""
-        await asyncio.to_thread(self.keeper.store.look)
+        await asyncio.to_thread(self.current.store.look)
         self.tell_problems()
 
     def tell_problems(self) -> None:
         """Say once what is wrong with the disk; where it takes no conversation, the rest follows from that."""
-        past = self._screen.past
-        problems = [*self.keeper.problems(), *filter(None, [past.problem])]
+        past = self._desk.past
+        problems = [*self.current.problems(), *filter(None, [past.problem])]
         past.problem = ""
-        if not self.keeper.store.on_disk:
+        if not self.current.store.on_disk:
             problems, self._told = ([] if self._told else problems[:1]), True
         else:
             self._told = False
         for problem in problems:
-            self._screen.notify(problem, title="Data folder", severity="warning", timeout=15)
+            self._desk.screen.notify(problem, title="Data folder", severity="warning", timeout=15)
 
     def warning(self) -> str:
         """What quitting now would lose; empty where that is nothing."""
-        if self.keeper.card is None or self.keeper.store.on_disk:
+        if self.current.card is None or self.current.store.on_disk:
             return ""
         return "The disk did not take this conversation, and it ends with the program; /export writes it elsewhere."
 
     @property
     def resumable(self) -> str:
         """The id under which another start of the program finds this conversation; empty where it does not."""
-        card = self.keeper.card
-        return card.id if card is not None and self.keeper.store.on_disk else ""
+        card = self.current.card
+        return card.id if card is not None and self.current.store.on_disk else ""
 
     def last_words(self) -> list[str]:
         """Where the conversation is when the program ends by a fault or a signal; elsewhere if the disk refuses it."""
-        if self.keeper.card is None:
+        if self.current.card is None:
             return []
-        if self.keeper.store.on_disk:
+        if self.current.store.on_disk:
             return ["the conversation is kept, Ctrl+O lists it"]
-        return [self.filing.elsewhere()]
+        return [self.files.elsewhere()]
 
     # Turns
 
     def opens(self, block: TurnBlock, knobs: Knobs) -> Callable[[OnPrefill], TurnLike]:
         """What begins the turn of a block, on the decoder's thread."""
-        session = self._screen.session
+        session = self._desk.session
         assert session is not None
-        self.keeper.model = session.title
+        self.current.model = session.title
 
         def open_turn(on_prefill: OnPrefill) -> TurnLike:
             if block.entered:
-                return self.keeper.retry(session.conversation, knobs, on_prefill=on_prefill)
-            return self.keeper.ask(
+                return self.current.retry(session.conversation, knobs, on_prefill=on_prefill)
+            return self.current.ask(
                 session.conversation, block.prompt, knobs, instead_of=block.instead_of, on_prefill=on_prefill
             )
 
@@ -117,7 +116,7 @@ class Keeping:
 
     def sent(self, block: TurnBlock) -> None:
         """A message has left the prompt. A new version takes the place of the old one and what follows it."""
-        self.keeper.wait(block.prompt)
+        self.current.wait(block.prompt)
         edited = self.branching.take_edited()
         if edited is not None:
             block.instead_of = edited.node
@@ -126,8 +125,8 @@ class Keeping:
 
     async def ended(self, block: TurnBlock, *, refused: bool) -> None:
         """A turn is over: the block gets its ids, or leaves where it was refused."""
-        self.keeper.waits_no_more(block.prompt)
-        transcript, branches = self._screen.transcript, self.keeper.branches
+        self.current.waits_no_more(block.prompt)
+        transcript, branches = self._desk.transcript, self.current.branches
         if block.instead_of is not None:
             edited, *behind = self._behind_id(block.instead_of)
             behind.remove(block)
@@ -144,111 +143,111 @@ class Keeping:
             block.node = answer.parent or ""
             if block.answers:
                 block.answers[-1].node = answer.id
-                self._compare([block.answers[-1]], self._screen.flow.record)
+                self._compare([block.answers[-1]], self._desk.flow.record)
             self._place(block)
         self.tell_problems()
 
     def _behind(self, block: TurnBlock) -> list[TurnBlock]:
-        turns = self._screen.transcript.turns
+        turns = self._desk.transcript.turns
         return turns[turns.index(block) :]
 
     def _behind_id(self, node: str) -> list[TurnBlock]:
-        return next((self._behind(one) for one in self._screen.transcript.turns if one.node == node), [])
+        return next((self._behind(one) for one in self._desk.transcript.turns if one.node == node), [])
 
     def _place(self, block: TurnBlock) -> None:
         """Mark which of its versions a message is."""
-        versions = self.keeper.branches.siblings(block.node)
+        versions = self.current.branches.siblings(block.node)
         block.place(versions.index(block.node) + 1, len(versions))
 
     # Conversations
 
     def refuses(self) -> bool:
         """Say so while the conversation cannot be changed: an answer is being written, or messages wait for one."""
-        if self._screen.flow.busy:
-            self._screen.say("an answer is being written: Esc stops it first")
-        elif self._screen.waiting:
-            self._screen.say("messages wait for the model; they are answered first")
-        return self._screen.flow.busy or self._screen.waiting
+        if self._desk.busy:
+            self._desk.say("an answer is being written: Esc stops it first")
+        elif self._desk.waiting:
+            self._desk.say("messages wait for the model; they are answered first")
+        return self._desk.busy or self._desk.waiting
 
     async def clear(self) -> None:
         """Begin an empty conversation; the present one is in the list."""
-        self.keeper.new()
-        self.keeper.waits_no_more()
+        self.current.new()
+        self.current.waits_no_more()
         self.branching.reset()
-        await self._screen.transcript.clear()
-        self._screen.flow.recall(None)
-        self._screen.gauges.turn_ended()
+        await self._desk.transcript.clear()
+        self._desk.flow.recall(None)
+        self._gauges.turn_ended()
 
     async def open(self, conversation: str) -> None:
         """Go on with a stored conversation where it was left, with the parameters of its last turn."""
         if self.refuses():
             return
         try:
-            self.keeper.open(conversation)
+            self.current.open(conversation)
         except DFlashError as error:
-            self._screen.say(str(error))
+            self._desk.say(str(error))
             return
         self.branching.reset()
-        await self._screen.transcript.clear()
+        await self._desk.transcript.clear()
         await self.go_on_from(None)
-        card, branches = self.keeper.card, self.keeper.branches
-        last = self._screen.flow.record  # of an answer that was cut off there is no report
+        card, branches = self.current.card, self.current.branches
+        last = self._desk.flow.record  # of an answer that was cut off there is no report
         ran = [last.knobs] if last is not None else [node.report.knobs for node in branches.path if node.report]
         said = [f"resumed: {card.title}"] if card is not None else []
         said += filter(None, [self._other_model()])
         try:
             if ran:
-                self._screen.set_knobs(**ran[-1].to_dict())
-                self._screen.used = self._screen.knobs
-                self._screen.show_knobs()
+                self._desk.set_knobs(**ran[-1].to_dict())
+                self._desk.used = self._desk.knobs
+                self._desk.show_knobs()
         except KnobError as error:
             said.append(f"its parameters do not go with this pair ({error})")
-        self._screen.say("; ".join(said))
+        self._desk.say("; ".join(said))
 
     async def delete(self, conversation: str) -> None:
         """Delete a stored conversation, and leave it where it is the present one."""
-        if self.keeper.delete(conversation):
-            if self._screen.session is not None:
-                self._screen.session.clear()
+        if self.current.delete(conversation):
+            if self._desk.session is not None:
+                self._desk.session.clear()
             await self.clear()
 
     def model_loaded(self) -> None:
         """A model has been loaded: it goes on with what is on the screen."""
-        if self.keeper.card is not None:
+        if self.current.card is not None:
             self._go_on()
             if other := self._other_model():
-                self._screen.say(f"this conversation goes on; {other}")
+                self._desk.say(f"this conversation goes on; {other}")
 
     def _go_on(self) -> None:
         """Have the decoder, and the figures, stand where the present path ends."""
-        session = self._screen.session
-        if session is not None and self.keeper.card is not None:
-            self.keeper.resume(session.conversation)
-        self._screen.flow.recall(self._last_record())
-        self._screen.gauges.turn_ended()
+        session = self._desk.session
+        if session is not None and self.current.card is not None:
+            self.current.resume(session.conversation)
+        self._desk.flow.recall(self._last_record())
+        self._gauges.turn_ended()
 
     def _other_model(self) -> str:
         """Says so where the conversation was with another model than the one that is loaded."""
-        card, model = self.keeper.card, self._model()
+        card, model = self.current.card, self._model()
         return f"it was with {card.model}" if card is not None and model and card.model != model else ""
 
     def _model(self) -> str:
-        return self._screen.session.title if self._screen.session is not None else ""
+        return self._desk.session.title if self._desk.session is not None else ""
 
     async def go_on_from(self, since: str | None) -> None:
         """Show the present path behind the message `since`, which is on the screen, and have the decoder resume it."""
-        screen, path = self._screen, self.keeper.branches.path
+        desk, path = self._desk, self.current.branches.path
         start = next((place + 1 for place, node in enumerate(path) if node.id == since), 0)
         kept, ids = {node.id for node in path[:start]}, {node.id for node in path}
-        for block in list(screen.transcript.turns):
+        for block in list(desk.transcript.turns):
             if block.node not in kept:
-                await screen.transcript.take_away(block)
+                await desk.transcript.take_away(block)
         questions = [node for node in path[start:] if node.role == "user"]
         answers = {node.parent: node for node in path if node.role == "assistant"}
-        screen.transcript.past([_plain(one, answers.get(one.id)) for one in questions[:-SHOWN]])
+        desk.transcript.past([_plain(one, answers.get(one.id)) for one in questions[:-SHOWN]])
         for question in questions[-SHOWN:]:
             await self._restore(question, ids)
-        self._compare([answer for block in screen.transcript.turns for answer in block.answers])
+        self._compare([answer for block in desk.transcript.turns for answer in block.answers])
         self._go_on()
 
     def _compare(self, answers: Sequence[Answer], record: TurnRecord | None = None) -> None:
@@ -256,40 +255,40 @@ class Keeping:
 
         Records are large, so this happens beside the app; the layout is done once for all of them.
         """
-        nodes = self.keeper.branches.nodes
+        nodes = self.current.branches.nodes
 
         def lines() -> list[tuple[str, ...]]:
             return [self._comparing.lines(answer.node, nodes, record) for answer in answers]
 
         async def compare() -> None:
             found = await asyncio.to_thread(lines)
-            with self._screen.app.batch_update():
+            with self._desk.screen.app.batch_update():
                 for answer, said in zip(answers, found):
                     if answer.is_attached and answer.compared != said:
                         answer.compare(said)
 
-        self._screen.run_worker(compare(), group="compare")
+        self._desk.screen.run_worker(compare(), group="compare")
 
     def _last_record(self) -> TurnRecord | None:
         """Of the newest answer, where it is one of the pair that is loaded: its ids mean nothing to another."""
-        card, leaf = self.keeper.card, self.keeper.branches.leaf
+        card, leaf = self.current.card, self.current.branches.leaf
         if card is None or leaf is None or card.model != self._model():
             return None
         try:
-            return self.keeper.store.record(leaf)
+            return self.current.store.record(leaf)
         except FormatError as error:
-            self._screen.say(str(error))
+            self._desk.say(str(error))
             return None
 
     async def _restore(self, question: Node, ids: Set[str]) -> None:
         """A turn of earlier, with every answer; the one that `ids` has, those of the path, is open."""
-        branches = self.keeper.branches
-        block = await self._screen.transcript.add_turn(question.content)
+        branches = self.current.branches
+        block = await self._desk.transcript.add_turn(question.content)
         block.node, block.entered = question.id, True
         chosen = None
         for id in branches.children(question.id):
             node = branches[id]
-            answer = await block.add_answer(node.report.knobs if node.report is not None else self._screen.knobs)
+            answer = await block.add_answer(node.report.knobs if node.report is not None else self._desk.knobs)
             answer.node = id
             await answer.restore(node.content, node.thinking, node.report, node.outcome)
             answer.compare(self._comparing.known(id))

@@ -7,34 +7,32 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.chat.desk import Desk
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.exchange import bring_in, file_name, from_file
 from dflash_tui.conversations.pages import KINDS, render
 from dflash_tui.conversations.store import Card
 from dflash_tui.widgets.line_dialog import LineScreen
 
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
-
-class Filing:
+class ConversationFiles:
     """Each method takes the conversation it is for; without one that is the present one."""
 
-    def __init__(self, screen: ChatScreen, keeper: Keeper) -> None:
-        self._screen = screen
-        self._keeper = keeper
+    def __init__(self, desk: Desk, current: CurrentConversation, tell_problems: Callable[[], None]) -> None:
+        self._desk = desk
+        self._current = current
+        self._tell_problems = tell_problems
 
     def rename(self, title: str, card: Card | None = None) -> str:
         """Name a conversation, the present one where none is given; says so. Raises StoreError."""
-        self._keeper.rename(title, card.id if card is not None else None)
+        self._current.rename(title, card.id if card is not None else None)
         return f"renamed: {title}"
 
     def ask_title(self, card: Card | None, then: Callable[[str], None]) -> None:
         """Let the user type another title. `then` gets what there is to say."""
-        card = card or self._keeper.card
+        card = card or self._current.card
 
         def typed(title: str | None) -> None:
             if title is not None:
@@ -43,7 +41,7 @@ class Filing:
                 except DFlashError as error:
                     then(str(error))
 
-        self._screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
+        self._desk.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
     def ask_file(self, card: Card | None, then: Callable[[str], None]) -> None:
         """Let the user type where to export to. `then` gets what there is to say."""
@@ -58,14 +56,14 @@ class Filing:
                 except DFlashError as error:
                     then(str(error))
 
-        self._screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
+        self._desk.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
 
     def export(self, kind: str, name: str = "", card: Card | None = None) -> str:
         """Write a conversation, the present one where none is given, to a new file; says where. Raises DFlashError.
 
         Without a name it is made from the title, for the folder that the program was started in.
         """
-        one = self._keeper.whole(card)
+        one = self._current.whole(card)
         if one is None:
             raise DFlashError("nothing to export yet")
         try:
@@ -92,7 +90,7 @@ class Filing:
             file.stat()
         except (OSError, RuntimeError) as error:
             raise DFlashError(f"{name} cannot be read: {_why(error)}") from None
-        self._screen.run_worker(self._bring_in(file), group="import")
+        self._desk.screen.run_worker(self._bring_in(file), group="import")
 
     async def _bring_in(self, file: Path) -> None:
         loop = asyncio.get_running_loop()
@@ -100,12 +98,12 @@ class Filing:
         def told(share: float) -> None:
             """From the thread that writes. It does not wait: the app may be waiting for that thread's lock."""
             with contextlib.suppress(RuntimeError):  # the app has ended
-                loop.call_soon_threadsafe(self._screen.say, f"importing {file.name}: {share:.0%}")
+                loop.call_soon_threadsafe(self._desk.say, f"importing {file.name}: {share:.0%}")
 
         def take_in() -> int:
             found = from_file(file)
             for one in found:
-                bring_in(self._keeper.store, one, told)
+                bring_in(self._current.store, one, told)
             return len(found)
 
         try:
@@ -114,8 +112,8 @@ class Filing:
             said = str(error)
         except OSError as error:
             said = f"{file} cannot be read: {_why(error)}"
-        self._screen.keeping.tell_problems()
-        self._screen.say(said)
+        self._tell_problems()
+        self._desk.say(said)
 
 
 def _why(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
-from dflash_core.events import TurnReport
+from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_tui.chat.running import Running
@@ -63,10 +63,16 @@ class Flow:
     def busy(self) -> bool:
         return self.running is not None
 
-    async def begin(self, block: TurnBlock, open_turn: Callable[[OnPrefill], TurnLike], knobs: Knobs) -> None:
-        """Start a turn under `block`."""
+    async def begin(
+        self,
+        block: TurnBlock,
+        open_turn: Callable[[OnPrefill], TurnLike],
+        knobs: Knobs,
+        pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
+    ) -> None:
+        """Start a turn under `block`; `open_turn` and `pieces` as in Running."""
         # Busy before the first await: keys are handled beside the screen's messages, and a retry may come meanwhile.
-        self.running = running = Running(open_turn)
+        self.running = running = Running(open_turn, pieces)
         self.meter, self.report, self.record, self.answer = Meter(), None, None, None
         self._block = block
         self._taken = (0, 0)  # characters of text and thinking that were drained
@@ -80,7 +86,7 @@ class Flow:
         self._look_again()
 
     def recall(self, record: TurnRecord | None) -> None:
-        """Stand as at the end of a turn of earlier, or as before any."""
+        """Stand as at the end of an earlier turn, or as before any."""
         self.record = record
         self.meter = Meter.of(record) if record is not None else None
         self.report = record.report if record is not None else None
@@ -131,12 +137,13 @@ class Flow:
 
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
         """Put what has arrived into the answer."""
-        arrivals = running.drain()
-        self._shown = self._shown or bool(arrivals)
-        for arrival in arrivals:
-            meter.add(arrival)
-        text = "".join(arrival.piece.text for arrival in arrivals)
-        thinking = "".join(arrival.piece.thinking for arrival in arrivals)
+        pieces = running.drain()
+        self._shown = self._shown or bool(pieces)
+        meter.started = running.began
+        for piece in pieces:
+            meter.add(piece)
+        text = "".join(piece.text for piece in pieces)
+        thinking = "".join(piece.thinking for piece in pieces)
         self._taken = (self._taken[0] + len(text), self._taken[1] + len(thinking))
         await answer.add(text, thinking, meter)
 
@@ -155,11 +162,13 @@ class Flow:
         running, meter, answer, block = self.running, self.meter, self.answer, self._block
         if running is None or meter is None or answer is None or block is None:
             return
-        # A turn that was cut short lets go of what it held back for a whole character or tag.
-        await answer.add(running.text[self._taken[0] :], running.thinking[self._taken[1] :], meter)
-        block.entered = block.entered or running.opened
-        self.report, self.record = running.report, running.record
-        refused = running.error is not None and not running.opened
+        turn = running.turn
+        if turn is not None:
+            # A turn that was cut short hands over what it held back for a whole character or tag.
+            await answer.add(turn.text[self._taken[0] :], turn.thinking[self._taken[1] :], meter)
+            block.entered = True
+            self.report, self.record = turn.report, turn.record
+        refused = running.error is not None and turn is None
         outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
         if self.report is not None and running.error is None and self.report.stop != "cancelled":
             outcome = ""

@@ -14,20 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
+from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.running import Running
 from dflash_tui.chat.ui_feed import DOCUMENTS, RATE, FedTurn
 from dflash_tui.figures.meter import Meter
 from dflash_tui.session import OnPrefill, TurnLike
 from dflash_tui.widgets.transcript import TurnBlock
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 ROUNDS = 7
 LOOK_S = 0.05  # how often the end of a turn is looked for, in both arms alike
@@ -38,7 +36,7 @@ Opener = Callable[[OnPrefill], TurnLike]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One turn: the tokens of its steps, and the seconds from the arrival of its first token to that of its last."""
+    """One turn: the tokens of its steps, and the seconds from its first token to its last, by the decoder's clock."""
 
     tokens: int
     seconds: float
@@ -121,7 +119,7 @@ class Lag:
 
 
 async def measure_tax(
-    chat: ChatScreen, prompts: Sequence[str] = PROMPTS, rounds: int = ROUNDS, say: Say = lambda text: None
+    chat: Desk, prompts: Sequence[str] = PROMPTS, rounds: int = ROUNDS, say: Say = lambda text: None
 ) -> UiTax:
     """Run every prompt in both arms, alternating, after one round of warm-up. The conversation is left as it is.
 
@@ -142,9 +140,7 @@ async def measure_tax(
     return UiTax(tuple(Pair(prompt, tuple(headless), tuple(app)) for prompt, (headless, app) in pairs.items()))
 
 
-async def measure_lag(
-    chat: ChatScreen, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None
-) -> list[Lag]:
+async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
     """Feed each document to an answer at `RATE` and watch the loop. Raises DFlashError as `measure_tax` does."""
     lags = []
     for name in names:
@@ -174,29 +170,29 @@ async def _watch(late: list[float]) -> None:
         late.append(max(time.perf_counter() - due, 0.0) * 1e3)
 
 
-def _opener(chat: ChatScreen, prompt: str, knobs: Knobs) -> Opener:
+def _opener(chat: Desk, prompt: str, knobs: Knobs) -> Opener:
     if chat.session is None:
         raise DFlashError("no model is loaded; nothing can be measured")
     conversation = chat.session.scratch_conversation()
     return lambda on_prefill: conversation.ask(prompt, knobs, on_prefill=on_prefill)
 
 
-async def _headless(chat: ChatScreen, prompt: str, knobs: Knobs) -> Timed:
+async def _headless(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
     running, meter = Running(_opener(chat, prompt, knobs)), Meter()
     running.start()
     while not running.over:
         await asyncio.sleep(LOOK_S)
-    for arrival in running.drain():
-        meter.add(arrival)
+    for piece in running.drain():
+        meter.add(piece)
     return _timed(running, meter)
 
 
-async def _in_app(chat: ChatScreen, prompt: str, knobs: Knobs) -> Timed:
+async def _in_app(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
     _, meter = await _shown(chat, prompt, _opener(chat, prompt, knobs), knobs)
     return Timed(meter.totals.tokens, meter.decode_s)
 
 
-async def _shown(chat: ChatScreen, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
+async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
     """Run a turn as the app runs each, then take it off the screen."""
     with _apart(chat) as flow:
         block = await chat.transcript.add_turn(prompt)
@@ -214,11 +210,11 @@ async def _shown(chat: ChatScreen, prompt: str, open_turn: Opener, knobs: Knobs)
 
 
 @contextmanager
-def _apart(chat: ChatScreen) -> Iterator[Flow]:
+def _apart(chat: Desk) -> Iterator[Flow]:
     """A flow in place of the screen's own, so that its turns are drawn but neither kept nor followed by others."""
-    if chat.flow.busy:
+    if chat.busy:
         raise DFlashError("an answer is being written; measure when it has ended")
-    own, chat.flow = chat.flow, Flow(chat, _Host(chat), chat.past.folder)
+    own, chat.flow = chat.flow, Flow(chat.screen, _Host(chat), chat.past.folder)
     try:
         yield chat.flow
     finally:
@@ -230,7 +226,7 @@ def _apart(chat: ChatScreen) -> Iterator[Flow]:
 class _Host:
     """What a measured turn does to the screen: its figures are drawn, and that is all."""
 
-    def __init__(self, chat: ChatScreen) -> None:
+    def __init__(self, chat: Desk) -> None:
         self._chat = chat
 
     def draw_figures(self) -> None:

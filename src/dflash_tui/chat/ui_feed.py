@@ -65,7 +65,7 @@ class FedTurn:
         began = time.monotonic()
         prefill = PrefillEvent((0,), 1, 0, 0.0, "ar", "fed, not decoded")
         steps: list[StepEvent] = []
-        yield self._piece(prefill, 1)
+        yield self._piece(prefill, 1, 0.0)
         while len(self.text) < len(self._source) and not self._stopped.is_set():
             due = began + (1 + len(steps) * STEP) / self._rate
             self._stopped.wait(max(due - time.monotonic(), 0.0))
@@ -73,14 +73,14 @@ class FedTurn:
             length = 1 + len(steps) * STEP + count
             step = StepEvent((0,) * count, _TREE, 0, 0, length, StageTimes(), "ar", "fed, not decoded")
             steps.append(step)
-            yield self._piece(step, count)
+            yield self._piece(step, count, time.monotonic() - began)
         took = time.monotonic() - began
         stats = turn_stats(prefill, steps, took)
         stop: Stop = "cancelled" if self._stopped.is_set() else "stop token"
         self.report = TurnReport(self.text, "", (0,) * stats.tokens, "ar", "fed, not decoded", stop, Knobs(), stats)
 
-    def _piece(self, event: PrefillEvent | StepEvent, tokens: int) -> Piece:
-        at = len(self.text)
-        part = self._source[at : at + tokens * TOKEN_CHARS]
+    def _piece(self, event: PrefillEvent | StepEvent, tokens: int, at: float) -> Piece:
+        start = len(self.text)
+        part = self._source[start : start + tokens * TOKEN_CHARS]
         self.text += part
-        return Piece(event, part)
+        return Piece(event, part, at=at)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.clean import clean
 from dflash_core.errors import ContextError
-from dflash_core.events import TurnReport
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, write_json, write_out
+from dflash_tui.text.turn import figures
 
 if TYPE_CHECKING:
     from dflash_core.conversation import Turn
@@ -126,17 +126,3 @@ def _nothing(request: LoadRequest) -> dict[str, Any]:
     """The JSON object of a turn that was interrupted before its first token."""
     answer: dict[str, Any] = {"text": "", "thinking": "", "tokens": [], "mode": None, "reason": "no token was drawn"}
     return answer | {"stop": "cancelled", "knobs": request.knobs.to_dict(), "stats": None}
-
-
-def figures(report: TurnReport) -> str:
-    """The turn in one line: what ran, how long it took, how well drafts were accepted."""
-    stats = report.stats
-    parts = [
-        f"{stats.tokens} tokens",
-        f"{stats.tokens_per_second:.1f} tok/s",
-        f"first after {stats.ttft_ms:.0f} ms",
-    ]
-    if report.mode != "ar":
-        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
-    why = f" ({report.reason})" if report.reason else ""
-    return f"[{report.mode}{why}: {', '.join(parts)}; {report.stop}]"

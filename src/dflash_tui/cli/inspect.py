@@ -21,9 +21,9 @@ from dflash_core.config import (
     unusual,
 )
 from dflash_core.drafters.dflash import KIND
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.registry import NAMED, is_named
 from dflash_core.errors import MismatchError, UnsupportedError
-from dflash_core.formats.drafter import open_drafter
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
-from dflash_core.events import Piece, TurnReport
+from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, pack, unpack
 from dflash_core.turns import Turns
@@ -35,45 +35,17 @@ class Rescued:
     texts: tuple[str, ...]
 
 
-class KeptTurn:
-    """A turn that is written down, on the thread that runs it, when it ends in whatever way."""
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """The turn under way: the conversation that it reads, and where its answer belongs."""
 
-    def __init__(self, turn: TurnLike, ended: Callable[[TurnLike, str], None]) -> None:
-        self._turn = turn
-        self._ended = ended
-
-    @property
-    def report(self) -> TurnReport | None:
-        return self._turn.report
-
-    @property
-    def record(self) -> TurnRecord | None:
-        return self._turn.record
-
-    @property
-    def text(self) -> str:
-        return self._turn.text
-
-    @property
-    def thinking(self) -> str:
-        return self._turn.thinking
-
-    def __iter__(self) -> Iterator[Piece]:
-        outcome = "failed"
-        try:
-            yield from self._turn
-            outcome = ""
-        finally:
-            self._ended(self._turn, outcome)
-
-    def stop(self) -> None:
-        self._turn.stop()
-
-    def change(self, knobs: Knobs) -> None:
-        self._turn.change(knobs)
+    conversation: ConversationLike
+    card: Card
+    question: Node
+    answer: str
 
 
-class Keeper:
+class CurrentConversation:
     """Holds the present conversation as a tree beside the decoder's list of messages, and writes both their changes.
 
     `ask` and `retry` may be called on the decoder's thread. The rest is for the app's thread, and what changes the
@@ -87,6 +59,7 @@ class Keeper:
         self._packed: dict[str, bytes] = {}  # records of this conversation's turns, of those that ran here
         self.store = Store(folder, self._held)
         self.journal = Journal(folder / "journal")
+        self._answering: _Answering | None = None
         self._draft = ""
         self._waiting: list[str] = []
 
@@ -132,7 +105,7 @@ class Keeper:
         *,
         instead_of: str | None = None,
         on_prefill: OnPrefill | None = None,
-    ) -> KeptTurn:
+    ) -> TurnLike:
         """Ask as the conversation does, and write down the message. `instead_of`: the message it is a new wording of.
 
         Raises what the conversation's `ask` raises; everything is then as it was.
@@ -152,34 +125,47 @@ class Keeper:
             self.store.begin(self.card)
         question = Node("user", prompt, leaf)
         self._add(self.card, question)
-        return self._kept(conversation, turn, self.card, question)
+        self._begin(conversation, self.card, question)
+        return turn
 
-    def retry(
-        self, conversation: ConversationLike, knobs: Knobs, *, on_prefill: OnPrefill | None = None
-    ) -> KeptTurn | TurnLike:
+    def retry(self, conversation: ConversationLike, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
         """Answer the last message again; the new answer becomes a sibling of the old."""
         turn = conversation.retry(knobs, on_prefill=on_prefill)
         questions = [node for node in self.branches.path if node.role == "user"]
-        if self.card is None or not questions:
-            return turn
-        return self._kept(conversation, turn, self.card, questions[-1])
+        if self.card is not None and questions:
+            self._begin(conversation, self.card, questions[-1])
+        return turn
 
-    def _kept(self, conversation: ConversationLike, turn: TurnLike, card: Card, question: Node) -> KeptTurn:
+    def pieces(self, turn: TurnLike) -> Iterator[Piece]:
+        """What comes of the turn that was begun last, which is written down when it ends in whatever way.
+
+        Iterated on the decoder's thread.
+        """
+        outcome = "failed"
+        try:
+            yield from turn
+            outcome = ""
+        finally:
+            self._finish(turn, outcome)
+
+    def _begin(self, conversation: ConversationLike, card: Card, question: Node) -> None:
         place = Place(card.id, question.id, new_id(), question.content, question.parent, card.model)
         self.journal.begin(place)
         self.waits_no_more(question.content)
         if self.journal.line not in conversation.watchers:
             conversation.watchers.append(self.journal.line)
+        self._answering = _Answering(conversation, card, question, place.answer)
 
-        def ended(turn: TurnLike, outcome: str) -> None:
-            answer = Node("assistant", turn.text, question.id, turn.thinking, outcome, turn.report, place.answer)
-            self._add(card, answer)
-            if turn.record is not None:
-                self._packed[answer.id] = conversation.turns.packed(-1)
-                self.store.keep(answer.id, self._packed[answer.id])
-            self.journal.finish()
-
-        return KeptTurn(turn, ended)
+    def _finish(self, turn: TurnLike, outcome: str) -> None:
+        its, self._answering = self._answering, None
+        if its is None:
+            return
+        answer = Node("assistant", turn.text, its.question.id, turn.thinking, outcome, turn.report, its.answer)
+        self._add(its.card, answer)
+        if turn.record is not None:
+            self._packed[answer.id] = its.conversation.turns.packed(-1)
+            self.store.keep(answer.id, self._packed[answer.id])
+        self.journal.finish()
 
     def _add(self, card: Card, node: Node) -> None:
         self.branches.add(node)

@@ -13,9 +13,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dflash_core.clean import clean, one_line
-from dflash_tui.cli.ask import figures
 from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.exchange import Whole, to_json
+from dflash_tui.text.turn import figures
 
 KINDS = ("md", "json", "svg")
 WIDTH = 100  # columns of a picture

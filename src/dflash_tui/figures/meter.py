@@ -6,16 +6,18 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from dflash_core.events import PartTotals, PrefillEvent, StepEvent, StepTotals
+from dflash_core.events import PartTotals, Piece, PrefillEvent, StepEvent, StepTotals
 from dflash_core.record import TurnRecord
-from dflash_tui.chat.running import Arrival
 
 WINDOW_S = 2.0
 
 
 @dataclass
 class Meter:
-    """Counts of a turn so far. `rates` is tok/s sampled by the app, for the sparkline."""
+    """Counts of a turn so far. `rates` is tok/s sampled by the app, for the sparkline.
+
+    `started` is a `time.monotonic()`; the times of tokens are, as those of pieces, seconds since then.
+    """
 
     started: float = field(default_factory=time.monotonic)
     prefill: PrefillEvent | None = None
@@ -33,20 +35,20 @@ class Meter:
 
     @classmethod
     def of(cls, record: TurnRecord) -> Meter:
-        """As it stood at the end of a turn of earlier."""
+        """As it stood at the end of an earlier turn."""
         meter = cls()
         for piece in record.pieces:
-            meter.add(Arrival(piece.at, piece))
+            meter.add(piece)
         return meter
 
-    def add(self, arrival: Arrival) -> None:
+    def add(self, piece: Piece) -> None:
         """Count one piece."""
-        event, at = arrival.piece.event, arrival.at
+        event, at = piece.event, piece.at
         count = len(event.tokens)
         self.tokens += count
         self.last_at = at
-        self.parts.add(arrival.piece)
-        if arrival.piece.thinking and not arrival.piece.text:
+        self.parts.add(piece)
+        if piece.thinking and not piece.text:
             self.thinking_tokens += count
             self.thinking_until = at
         if isinstance(event, PrefillEvent):
@@ -78,7 +80,8 @@ class Meter:
         return self.totals.tokens / self.decode_s if self.decode_s > 0 else 0.0
 
     def rate(self, now: float) -> float:
-        """Tokens per second over the last two seconds."""
+        """Tokens per second over the two seconds before `now`, a `time.monotonic()`."""
+        now -= self.started
         while self._recent and now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
         if self.first_at is None:

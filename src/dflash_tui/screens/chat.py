@@ -16,14 +16,14 @@ from dflash_core.clean import clean
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, Knobs
 from dflash_tui.chat import collector
-from dflash_tui.chat.conversation import Keeping
+from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import Flow, explain, needs_restart
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.loading import Loading
-from dflash_tui.chat.program import Shell
+from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.conversations.current import Keeper
+from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.history import History
 from dflash_tui.log import LOG
 from dflash_tui.screens.help import HelpScreen
@@ -73,9 +73,10 @@ class ChatScreen(Screen[None]):
         self.flow = Flow(self, self, history.folder)
         self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
-        self.shell = Shell(self)
-        self.keeping = Keeping(self, Keeper(history.folder), resume)
         self.tuning = Tuning(self, Presets(config_folder() / "presets"))
+        current = CurrentConversation(history.folder)
+        self.conversation = ConversationController(self, current, self.gauges, resume)
+        self.program = ProgramController(self, self.conversation, self.tuning, self.gauges)
 
     def compose(self) -> ComposeResult:
         with Container(id="main"):
@@ -97,16 +98,16 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleRow).title = self._title
         self._lay_out(self.size.width, self.size.height)
         self.prompt.completions = self.query_one(Completions)
-        self.prompt.notebook = self.keeping.keeper
+        self.prompt.notebook = self.conversation.current
         self.show_knobs()
-        self.call_next(self.keeping.begin)
-        self.keeping.tell_problems()
+        self.call_next(self.conversation.begin)
+        self.conversation.tell_problems()
         self.tuning.tell_problems()
         self.set_interval(1, self.gauges.tick)
         self.call_after_refresh(self.load)
 
     def on_unmount(self) -> None:
-        self.keeping.keeper.close()
+        self.conversation.current.close()
 
     # Parts
 
@@ -121,6 +122,11 @@ class ChatScreen(Screen[None]):
     @property
     def inspector(self) -> Inspector:
         return self.query_one(Inspector)
+
+    @property
+    def busy(self) -> bool:
+        """An answer is being written."""
+        return self.flow.busy
 
     @property
     def loading_now(self) -> bool:
@@ -180,8 +186,8 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleRow).title = session.title
         for note in session.notes:
             await self.transcript.note(Note(note, kind="info"))
-        self.keeping.model_loaded()
-        self.shell.loaded()
+        self.conversation.model_loaded()
+        self.program.loaded()
         self.tuning.loaded()
         self.gauges.context()
         await self.gauges.memory()
@@ -194,23 +200,23 @@ class ChatScreen(Screen[None]):
     async def send(self, event: Prompt.Submitted) -> None:
         """Enter in the prompt."""
         if slash.is_command(event.text):
-            self.keeping.keeper.waits_no_more(event.text)
+            self.conversation.current.waits_no_more(event.text)
             try:
                 await slash.run(event.text, self)
             except SlashError as error:
                 self._give_back(event.text, str(error))
             else:
                 self.past.add(event.text)
-        elif self.flow.busy:
+        elif self.busy:
             self._give_back(event.text, "an answer is being written: Esc stops it; your text stays here")
         elif self.session is None and not self.loading_now:
             self._give_back(event.text, "no model is loaded: Ctrl+R loads again; your text stays here")
         else:
             block = await self.transcript.add_turn(slash.as_message(event.text))
-            self.keeping.sent(block)
-            self.keeping.keeper.waits_no_more(event.text)
+            self.conversation.sent(block)
+            self.conversation.current.waits_no_more(event.text)
             self.past.add(event.text)
-            self.keeping.tell_problems()
+            self.conversation.tell_problems()
             if self.session is None:
                 block.queued("queued: it is sent when the model is ready")
                 self._queue.append(block)
@@ -219,21 +225,22 @@ class ChatScreen(Screen[None]):
 
     def _give_back(self, text: str, why: str) -> None:
         self.prompt.restore(text)
-        self.keeping.keeper.waits_no_more(text)
+        self.conversation.current.waits_no_more(text)
         self.say(why)
 
     async def _ask(self, block: TurnBlock) -> None:
         """Answer a message: for the first time, or again where the conversation holds it already."""
         if self.session is None:
             return
-        if self.flow.busy:  # a retry was asked for while this message was put on the screen
+        if self.busy:  # a retry was asked for while this message was put on the screen
             block.queued("queued: it is sent after this answer")
             self._queue.append(block)
             return
         if not block.entered:
             self.prompt.withdraw(block.prompt)  # a refused message that had been given back is on its way again
         self._use_knobs()
-        await self.flow.begin(block, self.keeping.opens(block, self.used), self.used)
+        opens = self.conversation.opens(block, self.used)
+        await self.flow.begin(block, opens, self.used, self.conversation.current.pieces)
         self._set_busy()
 
     async def action_retry(self) -> None:
@@ -244,7 +251,7 @@ class ChatScreen(Screen[None]):
                 self.say("still loading")
             else:
                 self.load()
-        elif self.flow.busy:
+        elif self.busy:
             self.say("an answer is being written: Esc stops it, then Ctrl+R answers again")
         elif not turns:
             self.say("nothing to retry yet")
@@ -262,8 +269,8 @@ class ChatScreen(Screen[None]):
         if refused:
             self.prompt.restore(block.prompt)
         self.gauges.turn_ended()
-        self.shell.turn_ended()
-        self.call_next(self.keeping.ended, block, refused=refused)
+        self.program.turn_ended()
+        self.call_next(self.conversation.ended, block, refused=refused)
         self.call_next(self._next_queued)
 
     @property
@@ -272,12 +279,12 @@ class ChatScreen(Screen[None]):
         return bool(self._queue)
 
     async def _next_queued(self) -> None:
-        if self._queue and not self.flow.busy:
+        if self._queue and not self.busy:
             await self._ask(self._queue.pop(0))
 
     def _set_busy(self) -> None:
         # On this row only: a class on the screen restyles every widget of the conversation.
-        self.query_one("#prompt-row").set_class(self.flow.busy, "-busy")
+        self.query_one("#prompt-row").set_class(self.busy, "-busy")
         self.show_knobs()
         self.gauges.draw()
 
@@ -294,7 +301,7 @@ class ChatScreen(Screen[None]):
     def show_knobs(self) -> None:
         """Put the present parameters into the panel and the strip."""
         panel = self.inspector.params_panel
-        panel.show(self.knobs, self.used, running=self.flow.busy)
+        panel.show(self.knobs, self.used, running=self.busy)
         panel.show_presets(self.tuning.presets.names, self.tuning.presets.like(self.knobs))
         self.gauges.strip()
 
@@ -344,27 +351,27 @@ class ChatScreen(Screen[None]):
     # Actions
 
     def action_stop(self) -> None:
-        if self.flow.busy:
+        if self.busy:
             self.flow.stop()
         elif self.has_class("-drawer"):
             self.action_side()
-        elif not self.keeping.branching.leave_edit():
+        elif not self.conversation.branching.leave_edit():
             self.prompt.focus()
 
     def action_edit(self) -> None:
-        self.keeping.branching.edit()
+        self.conversation.branching.edit()
 
     def action_rename(self) -> None:
-        self.keeping.filing.ask_title(None, self.say)
+        self.conversation.files.ask_title(None, self.say)
 
     def action_export(self) -> None:
-        self.keeping.filing.ask_file(None, self.say)
+        self.conversation.files.ask_file(None, self.say)
 
     def action_choose(self, by: int) -> None:
-        self.keeping.branching.choose(by)
+        self.conversation.branching.choose(by)
 
     async def action_version(self, by: int) -> None:
-        await self.keeping.branching.switch(by)
+        await self.conversation.branching.switch(by)
 
     def action_panel(self, name: str) -> None:
         """Show a panel of the inspector; in a drawer the same key closes it again."""
@@ -399,26 +406,30 @@ class ChatScreen(Screen[None]):
             self.say(f"copied the answer, {len(answer.text)} characters")
 
     async def action_clear(self) -> None:
-        if self.flow.busy:
+        if self.busy:
             self.say("an answer is being written: Esc stops it, then /clear")
             return
         if self.session is not None:
             self.session.clear()
-        await self.keeping.clear()
+        await self.conversation.clear()
         self._queue.clear()
 
     def action_open(self, page: str) -> None:
         """Open one of the screens of `pages.py` over the chat."""
-        self.app.push_screen(PAGES[page](self))
+        self.open_page(page)
+
+    def open_page(self, page: str, text: str = "") -> None:
+        """As `action_open`; `text` is what a screen of the lab runs at once."""
+        self.app.push_screen(PAGES[page](self, text))
 
     def action_log(self) -> None:
-        self.shell.say_where_the_log_is()
+        self.program.say_where_the_log_is()
 
     def action_reload(self) -> None:
-        self.shell.reload()
+        self.program.reload()
 
     def action_bench(self) -> None:
-        self.shell.bench()
+        self.program.bench()
 
     def action_help(self) -> None:
         about = getattr(self.focused, "HELP", None) or ""

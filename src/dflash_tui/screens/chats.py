@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,6 +17,7 @@ from textual.widgets import Footer, Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, one_line
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.conversations.store import Entry
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -25,9 +26,6 @@ from dflash_tui.text.bars import counted
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.lines import Flash
 from dflash_tui.widgets.literal import OptionList, Static
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 TYPING_S = 0.15  # a pause in typing this long begins the search
 PREVIEW = 4000  # characters
@@ -48,10 +46,10 @@ class ChatsScreen(Screen[None]):
     COMMANDS = Screen.COMMANDS | {ActionProvider}
     AUTO_FOCUS = "#chats-list"
 
-    def __init__(self, chat: ChatScreen) -> None:
+    def __init__(self, chat: ChatHost) -> None:
         super().__init__()
         self._chat = chat
-        self._keeping = chat.keeping
+        self._conversation = chat.conversation
         self._entries: list[Entry] = []
         self._pause: Timer | None = None
 
@@ -91,8 +89,8 @@ class ChatsScreen(Screen[None]):
         """Ask the store anew; the cursor stays on its conversation where that is still there."""
         chosen = self._entry or self._present()
         search = self.query_one(_Search).value
-        self._entries = self._keeping.keeper.store.list(search)
-        self._keeping.tell_problems()
+        self._entries = self._conversation.current.store.list(search)
+        self._conversation.tell_problems()
         self._draw()
         ids = [entry.card.id for entry in self._entries]
         if ids:
@@ -102,7 +100,7 @@ class ChatsScreen(Screen[None]):
         self._preview()
 
     def _present(self) -> Entry | None:
-        card = self._keeping.keeper.card
+        card = self._conversation.current.card
         return Entry(card, 0, "") if card is not None else None
 
     def _draw(self) -> None:
@@ -116,7 +114,7 @@ class ChatsScreen(Screen[None]):
             self._options.add_option(Option(Content(none), disabled=True))
 
     def _option(self, entry: Entry) -> Option:
-        present = self._keeping.keeper.card
+        present = self._conversation.current.card
         mark = "● " if present is not None and entry.card.id == present.id else "  "
         title, excerpt = one_line(entry.card.title), one_line(entry.excerpt)
         about = f"  {_when(entry.card.updated)} · {counted(entry.messages, 'message')} · "
@@ -126,7 +124,7 @@ class ChatsScreen(Screen[None]):
         entry, shown = self._entry, ""
         if entry is not None and not self.has_class("-narrow"):
             card = entry.card
-            ending = self._keeping.keeper.store.ending(card.id)
+            ending = self._conversation.current.store.ending(card.id)
             texts = [("❯ " if node.role == "user" else "") + node.content.strip("\n") for node in ending]
             shown = clean("\n\n".join([f"{card.model or 'no model'}, begun {_when(card.created)}", *texts]))
         self.query_one("#chats-preview", Static).update(Content(shown[-PREVIEW:]))
@@ -158,11 +156,11 @@ class ChatsScreen(Screen[None]):
         entry = self._entry
         if entry is None:
             return
-        if self._keeping.refuses():
+        if self._conversation.refuses():
             self.say("an answer is being written in the present conversation; it comes first")
             return
         self.dismiss()
-        await self._keeping.open(entry.card.id)
+        await self._conversation.open(entry.card.id)
 
     def action_to_list(self) -> None:
         self._options.focus()
@@ -171,7 +169,7 @@ class ChatsScreen(Screen[None]):
         self.query_one(_Search).focus()
 
     async def action_new(self) -> None:
-        if self._chat.flow.busy:
+        if self._chat.busy:
             self.say("an answer is being written in the present conversation; it comes first")
             return
         self.dismiss()
@@ -186,25 +184,25 @@ class ChatsScreen(Screen[None]):
             self._list()
             self.say(said)
 
-        self._keeping.filing.ask_title(entry.card, done)
+        self._conversation.files.ask_title(entry.card, done)
 
     def action_export(self) -> None:
         entry = self._entry
         if entry is not None:
-            self._keeping.filing.ask_file(entry.card, self.say)
+            self._conversation.files.ask_file(entry.card, self.say)
 
     def action_delete(self) -> None:
         entry = self._entry
         if entry is None:
             return
-        present = self._keeping.keeper.card
-        if present is not None and present.id == entry.card.id and self._chat.flow.busy:
+        present = self._conversation.current.card
+        if present is not None and present.id == entry.card.id and self._chat.busy:
             self.say("an answer is being written in this conversation")
             return
 
         async def sure(yes: bool | None) -> None:
             if yes:
-                await self._keeping.delete(entry.card.id)
+                await self._conversation.delete(entry.card.id)
                 self._list()
 
         question = f"Delete “{one_line(entry.card.title)}”, {counted(entry.messages, 'message')}, for good?"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -21,15 +21,13 @@ from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Case
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import fault, keep_trace
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
 from dflash_tui.widgets.lines import Flash
 from dflash_tui.widgets.literal import Static
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 LOOK_S = 0.1
 NARROW = 110
@@ -42,7 +40,7 @@ class LabScreen(Screen[None]):
     HEADING: ClassVar[str] = ""
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
-    def __init__(self, chat: ChatScreen) -> None:
+    def __init__(self, chat: ChatHost) -> None:
         super().__init__(classes="lab")
         self.chat = chat
         self._then: Callable[[Experiment], None] | None = None
@@ -88,7 +86,7 @@ class LabScreen(Screen[None]):
         session = self.chat.session
         if session is None:
             self.say("no model is loaded")
-        elif self.chat.flow.busy:
+        elif self.chat.busy:
             self.say("an answer is being written: Esc, wait for its end or stop it, then come back")
         elif self.running:
             self.say("an experiment is running: Esc stops it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.containers import Horizontal
@@ -17,13 +17,11 @@ from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Sweep, SweepResult
 from dflash_tui.chat.experiment import Experiment
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.text.bars import counted
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 REDRAW_S = 1.0
 
@@ -40,7 +38,7 @@ class MeasuringScreen(LabScreen):
     EXAMPLE: ClassVar[str] = ""
     FILE: ClassVar[str] = ""
 
-    def __init__(self, chat: ChatScreen, text: str = "", *, at_once: bool = False) -> None:
+    def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
         self._text, self._at_once = text, at_once
         self.sweep: Sweep | None = None

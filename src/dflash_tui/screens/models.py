@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -21,10 +21,8 @@ from dflash_core.drafters.registry import is_named
 from dflash_core.errors import DeviceError
 from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import Management
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.widgets.literal import OptionList, Static
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 FIRST = "Welcome. Which model should answer?"
 DEMO = "demo pair"
@@ -55,7 +53,7 @@ class ModelsScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
 
-    def __init__(self, chat: ChatScreen, *, first: bool = False) -> None:
+    def __init__(self, chat: ChatHost, *, first: bool = False) -> None:
         super().__init__()
         self._chat, self._first = chat, first
         self._files = nearby(Path.cwd())
@@ -123,13 +121,13 @@ class ModelsScreen(ModalScreen[None]):
 
     def _take(self, target: Path | None, draft: Path | None) -> None:
         self.dismiss()
-        self._chat.shell.change_model(target, draft, same=self._first and target is None)
+        self._chat.program.change_model(target, draft, same=self._first and target is None)
 
     def action_back(self) -> None:
         """Esc: what was there stays; at the first start that is the demo pair."""
         self.dismiss()
         if self._first:
-            self._chat.shell.change_model(None, None, same=True)
+            self._chat.program.change_model(None, None, same=True)
 
 
 def machine() -> str:

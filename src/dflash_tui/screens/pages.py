@@ -3,63 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.screen import Screen
 
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.chat.host import ChatHost
 
 
-def _whatif(chat: ChatScreen) -> Screen[None]:
+def _whatif(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.whatif import WhatIfScreen
 
     return WhatIfScreen(chat)
 
 
-def _sweep(chat: ChatScreen) -> Screen[None]:
+def _sweep(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.sweep import SweepScreen
 
-    return SweepScreen(chat)
+    return SweepScreen(chat, text, at_once=bool(text))
 
 
-def _ab(chat: ChatScreen) -> Screen[None]:
+def _ab(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.ab import ABScreen
 
-    return ABScreen(chat)
+    return ABScreen(chat, text, at_once=bool(text))
 
 
-def _steps(chat: ChatScreen) -> Screen[None]:
+def _steps(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.steps import StepsScreen
 
     return StepsScreen(chat)
 
 
-def _plain(chat: ChatScreen) -> Screen[None]:
+def _plain(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.plain import PlainScreen
 
     return PlainScreen(chat)
 
 
-def _chats(chat: ChatScreen) -> Screen[None]:
+def _chats(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.chats import ChatsScreen
 
     return ChatsScreen(chat)
 
 
-def _themes(chat: ChatScreen) -> Screen[None]:
+def _themes(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.themes import ThemesScreen
 
     return ThemesScreen(chat)
 
 
-def _models(chat: ChatScreen) -> Screen[None]:
+def _models(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.models import ModelsScreen
 
     return ModelsScreen(chat)
 
 
-PAGES: dict[str, Callable[[ChatScreen], Screen[Any]]] = {
+# Each takes what to run at once, "" for nothing; only the screens of the lab use it.
+PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "whatif": _whatif,
     "sweep": _sweep,
     "ab": _ab,

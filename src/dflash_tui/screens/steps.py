@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,6 +17,7 @@ from dflash_core.clean import one_line
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
@@ -27,9 +28,6 @@ from dflash_tui.text.step_text import LEGENDS, By, StepText
 from dflash_tui.text.tree_text import LEGEND, drawn, wanted_line
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 NARROW, WIDE = 110, 160
 LOW = 18  # rows under which the figures are two lines
@@ -46,7 +44,7 @@ class StepsScreen(Screen[None]):
     COMMANDS = Screen.COMMANDS | {ActionProvider}
     AUTO_FOCUS = "#scrubber"
 
-    def __init__(self, chat: ChatScreen) -> None:
+    def __init__(self, chat: ChatHost) -> None:
         super().__init__()
         self.turns: Sequence[TurnRecord] = chat.session.turns if chat.session is not None else ()
         self.turn = len(self.turns) - 1

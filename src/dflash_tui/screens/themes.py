@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,10 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.widgets.literal import OptionList, Static
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 
 class ThemesScreen(ModalScreen[None]):
@@ -23,12 +21,12 @@ class ThemesScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
 
-    def __init__(self, chat: ChatScreen) -> None:
+    def __init__(self, chat: ChatHost) -> None:
         super().__init__()
         self._chat = chat
-        self._before = chat.app.theme
+        self._before = chat.screen.app.theme
         # Ours first: they are the ones that every screen was drawn for.
-        self._names = sorted(chat.app.available_themes, key=lambda name: (not name.startswith("dflash-"), name))
+        self._names = sorted(chat.screen.app.available_themes, key=lambda name: (not name.startswith("dflash-"), name))
 
     def compose(self) -> ComposeResult:
         with Vertical(id="themes", classes="dialog"):
@@ -48,7 +46,7 @@ class ThemesScreen(ModalScreen[None]):
     @on(OptionList.OptionSelected)
     def _keep(self, event: OptionList.OptionSelected) -> None:
         self.dismiss()
-        self._chat.shell.use_theme(event.option_id or self._before)
+        self._chat.program.use_theme(event.option_id or self._before)
 
     def action_back(self) -> None:
         self.app.theme = self._before

@@ -3,53 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.conversations.pages import KINDS
 from dflash_tui.slash.command import Slash, SlashError
 
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
-
-async def _export(host: ChatScreen, rest: str) -> None:
+async def _export(host: ChatHost, rest: str) -> None:
     kind, _, path = rest.partition(" ")
     if kind not in KINDS:
         raise SlashError("write /export md, /export json or /export svg, and a path if you like")
     try:
-        host.say(host.keeping.filing.export(kind, path.strip()))
+        host.say(host.conversation.files.export(kind, path.strip()))
     except DFlashError as error:
         raise SlashError(str(error)) from None
 
 
-async def _import(host: ChatScreen, rest: str) -> None:
+async def _import(host: ChatHost, rest: str) -> None:
     if not rest:
         raise SlashError("write /import FILE, a JSON export of conversations")
     try:
-        host.keeping.filing.bring_in(rest)
+        host.conversation.files.bring_in(rest)
     except DFlashError as error:
         raise SlashError(str(error)) from None
 
 
-async def _rename(host: ChatScreen, rest: str) -> None:
+async def _rename(host: ChatHost, rest: str) -> None:
     try:
-        host.say(host.keeping.filing.rename(rest))
+        host.say(host.conversation.files.rename(rest))
     except DFlashError as error:
         raise SlashError(str(error)) from None
 
 
-async def _version(host: ChatScreen, rest: str) -> None:
+async def _version(host: ChatHost, rest: str) -> None:
     if rest not in ("", "-", "+"):
         raise SlashError("write /version - for the one before, /version + for the one after")
     await host.action_version(-1 if rest == "-" else 1)
 
 
-def _kinds(host: ChatScreen) -> Mapping[str, str]:
+def _kinds(host: ChatHost) -> Mapping[str, str]:
     return dict.fromkeys(KINDS, "")
 
 
-def _ways(host: ChatScreen) -> Mapping[str, str]:
+def _ways(host: ChatHost) -> Mapping[str, str]:
     return {"-": "the version before", "+": "the version after"}
 
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dflash_core.knobs import SPECS
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.chat.host import ChatHost
 
 
 class SlashError(Exception):
     """A command that cannot be done as typed; the text says what is possible."""
 
 
-def _no_words(host: ChatScreen) -> Mapping[str, str]:
+def _no_words(host: ChatHost) -> Mapping[str, str]:
     return {}
 
 
-def knob_words(host: ChatScreen) -> Mapping[str, str]:
+def knob_words(host: ChatHost) -> Mapping[str, str]:
     return {spec.name: spec.help for spec in SPECS}
 
 
@@ -32,16 +29,16 @@ class Slash:
     name: str
     usage: str
     help: str
-    run: Callable[[ChatScreen, str], Awaitable[None]]
-    words: Callable[[ChatScreen], Mapping[str, str]] = _no_words
+    run: Callable[[ChatHost, str], Awaitable[None]]
+    words: Callable[[ChatHost], Mapping[str, str]] = _no_words
 
 
-def does(action: str) -> Callable[[ChatScreen, str], Awaitable[None]]:
+def does(action: str) -> Callable[[ChatHost, str], Awaitable[None]]:
     """What runs an action of the chat screen, written as in a key binding; it takes no argument."""
 
-    async def run(host: ChatScreen, rest: str) -> None:
+    async def run(host: ChatHost, rest: str) -> None:
         if rest:
             raise SlashError(f"nothing may follow here, found: {rest}")
-        await host.run_action(action)
+        await host.screen.run_action(action)
 
     return run

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import KnobError
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.slash.command import Slash, SlashError, knob_words
 
 if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
     from dflash_tui.session import SessionLike
 
 
-async def _sweep(host: ChatScreen, rest: str) -> None:
-    from dflash_tui.screens.sweep import SweepScreen
+async def _sweep(host: ChatHost, rest: str) -> None:
     from dflash_tui.text.lab_request import SWEEP, parse_sweep
 
     _ready(host)
@@ -21,11 +20,10 @@ async def _sweep(host: ChatScreen, rest: str) -> None:
         parse_sweep(rest or SWEEP)
     except KnobError as error:
         raise SlashError(f"{error}. Write /sweep {SWEEP}") from None
-    host.app.push_screen(SweepScreen(host, rest or SWEEP, at_once=True))
+    host.open_page("sweep", rest or SWEEP)
 
 
-async def _ab(host: ChatScreen, rest: str) -> None:
-    from dflash_tui.screens.ab import ABScreen
+async def _ab(host: ChatHost, rest: str) -> None:
     from dflash_tui.text.lab_request import AB, parse_ab
 
     session = _ready(host)
@@ -33,14 +31,14 @@ async def _ab(host: ChatScreen, rest: str) -> None:
         parse_ab(rest, host.knobs, session.limits)
     except KnobError as error:
         raise SlashError(f"{error}. Write /ab {AB}") from None
-    host.app.push_screen(ABScreen(host, rest or AB, at_once=True))
+    host.open_page("ab", rest or AB)
 
 
-def _ready(host: ChatScreen) -> SessionLike:
+def _ready(host: ChatHost) -> SessionLike:
     """The session, where an experiment can begin."""
     if host.session is None:
         raise SlashError("no model is loaded")
-    if host.flow.busy:
+    if host.busy:
         raise SlashError("an answer is being written: Esc stops it")
     return host.session
 

@@ -7,18 +7,15 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, SPECS, parse_settings
+from dflash_tui.chat.host import ChatHost
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
 from dflash_tui.slash.lab import LAB_SLASH
 from dflash_tui.widgets.completions import Completion
-
-if TYPE_CHECKING:
-    from dflash_tui.screens.chat import ChatScreen
 
 _COMMAND = re.compile(r"/([A-Za-z_][\w-]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -34,7 +31,7 @@ def as_message(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
-async def run(text: str, host: ChatScreen) -> None:
+async def run(text: str, host: ChatHost) -> None:
     """Do a command. Raises SlashError for one that is unknown or wrongly used; nothing has happened then."""
     match = _COMMAND.fullmatch(text.strip())
     if match is None:
@@ -47,7 +44,7 @@ async def run(text: str, host: ChatScreen) -> None:
     await SLASH[name].run(host, rest)
 
 
-def complete(text: str, host: ChatScreen) -> list[Completion]:
+def complete(text: str, host: ChatHost) -> list[Completion]:
     """What a command that is being typed may go on with; nothing for a message."""
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return []
@@ -64,7 +61,7 @@ def complete(text: str, host: ChatScreen) -> list[Completion]:
     return [Completion(f"/{name} {word} ", word, about or command.help) for word, about in found]
 
 
-async def _set(host: ChatScreen, rest: str) -> None:
+async def _set(host: ChatHost, rest: str) -> None:
     words = rest.replace("=", " ", 1).split()
     if len(words) == 1 and words[0] in SPEC:
         spec = SPEC[words[0]]
@@ -81,14 +78,14 @@ async def _set(host: ChatScreen, rest: str) -> None:
     host.say(f"{name} {SPEC[name].show(getattr(host.knobs, name))} {host.tuning.when(name)}")
 
 
-async def _think(host: ChatScreen, rest: str) -> None:
+async def _think(host: ChatHost, rest: str) -> None:
     if rest.lower() not in ("on", "off"):
         raise SlashError("write /think on or /think off")
     host.set_knobs(thinking=rest.lower() == "on")
     host.say(f"thinking {rest.lower()} from the next turn")
 
 
-async def _preset(host: ChatScreen, rest: str) -> None:
+async def _preset(host: ChatHost, rest: str) -> None:
     words = rest.split()
     try:
         if len(words) == 1:
@@ -102,40 +99,40 @@ async def _preset(host: ChatScreen, rest: str) -> None:
         raise SlashError(str(error)) from None
 
 
-def _preset_words(host: ChatScreen) -> Mapping[str, str]:
+def _preset_words(host: ChatHost) -> Mapping[str, str]:
     return {one.name: one.about for one in host.tuning.presets} | {"save": "keep the present parameters by a name"}
 
 
-async def _theme(host: ChatScreen, rest: str) -> None:
+async def _theme(host: ChatHost, rest: str) -> None:
     if not rest:
-        host.action_open("themes")
+        host.open_page("themes")
         return
     try:
-        host.shell.use_theme(rest)
+        host.program.use_theme(rest)
     except DFlashError as error:
         raise SlashError(str(error)) from None
 
 
-def _theme_names(host: ChatScreen) -> Mapping[str, str]:
-    return dict.fromkeys(sorted(host.app.available_themes), "")
+def _theme_names(host: ChatHost) -> Mapping[str, str]:
+    return dict.fromkeys(sorted(host.screen.app.available_themes), "")
 
 
-async def _load(host: ChatScreen, rest: str) -> None:
+async def _load(host: ChatHost, rest: str) -> None:
     try:
         words = [Path(word).expanduser() for word in shlex.split(rest)]
     except (ValueError, RuntimeError) as error:
         raise SlashError(f"{rest}: {error}") from None
     if not words:
-        host.action_open("models")
+        host.open_page("models")
     elif len(words) > 2:
         raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; alone it shows the list")
     elif missing := next((path for path in words if not path.exists()), None):
         raise SlashError(f"{missing}: no such file or folder")
     else:
-        host.shell.change_model(words[0], words[1] if len(words) == 2 else None)
+        host.program.change_model(words[0], words[1] if len(words) == 2 else None)
 
 
-def _on_off(host: ChatScreen) -> Mapping[str, str]:
+def _on_off(host: ChatHost) -> Mapping[str, str]:
     return {"on": "", "off": ""}
 
 

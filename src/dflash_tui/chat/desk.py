@@ -1,0 +1,67 @@
+"""What the parts of the chat screen, and the screens of the lab over it, may use of it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from textual.screen import Screen
+
+from dflash_core.knobs import Knobs
+from dflash_tui.chat.experiment import Experiment
+from dflash_tui.chat.flow import Flow
+from dflash_tui.conversations.history import History
+from dflash_tui.session import Loader, SessionLike
+from dflash_tui.widgets.inspector import Inspector
+from dflash_tui.widgets.prompt import Prompt
+from dflash_tui.widgets.transcript import Transcript
+
+
+class Desk(Protocol):
+    """The loaded pair, the parameters, what runs, and the widgets that show it.
+
+    `knobs` are the next turn's, `used` those of the last one. `experiment` is the lab's, while one runs.
+    """
+
+    knobs: Knobs
+    used: Knobs
+    session: SessionLike | None
+    flow: Flow
+    experiment: Experiment | None
+    past: History
+
+    @property
+    def busy(self) -> bool:
+        """An answer is being written."""
+        ...
+
+    @property
+    def loading_now(self) -> bool: ...
+    @property
+    def waiting(self) -> bool:
+        """Messages were sent that the model has not been asked yet."""
+        ...
+
+    @property
+    def screen(self) -> Screen[Any]:
+        """For what Textual does: timers, workers, notices, dialogs."""
+        ...
+
+    @property
+    def prompt(self) -> Prompt: ...
+    @property
+    def transcript(self) -> Transcript: ...
+    @property
+    def inspector(self) -> Inspector: ...
+    def say(self, text: str) -> None:
+        """A small fact above the prompt."""
+        ...
+
+    def set_knobs(self, **changes: int | float | bool | str) -> None:
+        """Change the next turn. Raises KnobError."""
+        ...
+
+    def show_knobs(self) -> None: ...
+    def draw_figures(self) -> None: ...
+    def load_from(self, loader: Loader, title: str) -> None:
+        """Load another pair in place of this one, and go on with the conversation."""
+        ...

@@ -1,0 +1,30 @@
+"""The chat, as slash commands and the screens that open over it use it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dflash_tui.chat.conversation import ConversationController
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.program import ProgramController
+from dflash_tui.chat.tuning import Tuning
+
+
+class ChatHost(Desk, Protocol):
+    """A desk, and the parts that act on it."""
+
+    @property
+    def conversation(self) -> ConversationController: ...
+    @property
+    def gauges(self) -> Gauges: ...
+    @property
+    def program(self) -> ProgramController: ...
+    @property
+    def tuning(self) -> Tuning: ...
+    def open_page(self, page: str, text: str = "") -> None:
+        """Open one of the screens over the chat; with `text`, what a screen of the lab runs at once."""
+        ...
+
+    async def action_clear(self) -> None: ...
+    async def action_version(self, by: int) -> None: ...

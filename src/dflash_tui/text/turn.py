@@ -1,0 +1,19 @@
+"""A finished turn in words."""
+
+from __future__ import annotations
+
+from dflash_core.events import TurnReport
+
+
+def figures(report: TurnReport) -> str:
+    """The turn in one line: what ran, how long it took, how well drafts were accepted."""
+    stats = report.stats
+    parts = [
+        f"{stats.tokens} tokens",
+        f"{stats.tokens_per_second:.1f} tok/s",
+        f"first after {stats.ttft_ms:.0f} ms",
+    ]
+    if report.mode != "ar":
+        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+    why = f" ({report.reason})" if report.reason else ""
+    return f"[{report.mode}{why}: {', '.join(parts)}; {report.stop}]"
