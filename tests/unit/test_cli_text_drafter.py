@@ -9,7 +9,7 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
-from dflash_tui import cli
+from dflash_tui.cli import command_line as cli
 from dflash_tui.settings.config import load_config, remember
 
 DATA = Path(__file__).parents[1] / "golden" / "data"
