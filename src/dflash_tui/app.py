@@ -86,7 +86,7 @@ class DFlashApp(App[int]):
         self._away = self._tells_focus = False
         self._signals: dict[signal.Signals, Any] = {}  # what was done at them before the app
         self.fault = ""  # why the app ended, where it was not asked to
-        self.again: list[str] = []  # the arguments to start anew with when it has ended
+        self.again: list[str] = []  # the arguments to restart with when it has ended
         self._watchers = list(request.watchers)
         self._request = request
         self._loaders = loaders or (lambda request: loader)
@@ -100,7 +100,7 @@ class DFlashApp(App[int]):
         return TerminalDriver if driver is LinuxDriver else driver
 
     async def on_mount(self) -> None:
-        self._heed_signals()
+        self._handle_signals()
         problems = self._load_themes()
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await self.push_screen(self.chat)
@@ -176,14 +176,14 @@ class DFlashApp(App[int]):
         self._request = dataclasses.replace(self._request, context=context)
         return self._loaders(self._request), _name(self._request)
 
-    def start_anew(self, conversation: str, context: int) -> None:
+    def restart(self, conversation: str, context: int) -> None:
         """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
         request = dataclasses.replace(self._request, context=context)
         self.again = arguments_again(sys.argv[1:], request, conversation)
-        self.call_after_refresh(self._leave)  # by then the prompt has let go of the command
+        self.call_after_refresh(self._leave)  # by then the prompt no longer holds the command
 
     def remember_model(self, target: Path | None, draft: Path | None) -> str:
-        """Open with this pair from the next start on. Says what stands against that, else ""."""
+        """Open with this pair from the next start on. Returns the problem, or ""."""
         try:
             remember("target", target or "")
             remember("draft", draft or "")
@@ -192,7 +192,7 @@ class DFlashApp(App[int]):
         return ""
 
     def choose_theme(self, name: str) -> str:
-        """Change to a theme and remember it for the next start. Says what stands against that, else ""."""
+        """Change to a theme and remember it for the next start. Returns the problem, or ""."""
         self.theme = name
         try:
             remember("theme", name)
@@ -229,7 +229,7 @@ class DFlashApp(App[int]):
             self.chat.say(f"copied {len(text)} characters")
         elif self.chat.experiment is not None:
             self.chat.experiment.stop()
-        elif self.chat.flow.busy:
+        elif self.chat.busy:
             self.chat.flow.stop()
         else:
             self.chat.say("Ctrl+Q quits")
@@ -239,7 +239,7 @@ class DFlashApp(App[int]):
         self.clear_notifications()  # they may lie over the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)
-        elif self.chat.flow.busy:
+        elif self.chat.busy:
             self.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"), self._confirmed)
         elif warning := self.chat.conversation.warning():
             self.push_screen(ConfirmScreen(warning, "quit", "go on"), self._confirmed)
@@ -250,7 +250,7 @@ class DFlashApp(App[int]):
         if answer:
             self._leave()
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         """A signal that ends the program ends it as Ctrl+Q does: the terminal as it was, nothing lost."""
         if self.is_headless:
             return
@@ -269,14 +269,14 @@ class DFlashApp(App[int]):
         for number in ENDS:
             self._signals[number] = signal.signal(number, end)
 
-    def heed_signals_no_more(self) -> None:
+    def restore_signals(self) -> None:
         """The app has ended. Where a signal did that, a second one is still ignored: the end is under way."""
         for number, before in self._signals.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, before)
 
     def _rescue(self) -> list[str]:
-        """Say where what was typed and generated is, because nobody asked for this end."""
+        """Say where what was typed and generated is: the user did not ask for this end."""
         typed = any(prompt.text.strip() for prompt in self.chat.query(Prompt))
         return ["your text comes back at the next start"] * typed + self.chat.conversation.last_words()
 
@@ -332,17 +332,17 @@ def open_app(app: DFlashApp) -> int:
     take_pastes()
     with watched((0, 1, 2)):
         code = app.run(mouse=app.settings.mouse)
-    app.heed_signals_no_more()
+    app.restore_signals()
     if code is None:
         code = app.return_code or 0
     if app.fault:
         write_err(f"dflash-tui: {app.fault}")
     if app.again:
-        write_err("dflash-tui: starting anew, the conversation goes on")
+        write_err("dflash-tui: restarting, the conversation goes on")
         sys.stderr.flush()
         # What the interpreter was started with, up to the program's own arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
-    if app.chat.loading_now or app.chat.flow.busy or app.chat.experiment is not None:
+    if app.chat.loading_now or app.chat.busy or app.chat.experiment is not None:
         # A daemon thread deep inside torch can crash an interpreter that is being taken down.
         sys.stdout.flush()
         sys.stderr.flush()

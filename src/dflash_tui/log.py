@@ -33,7 +33,7 @@ def log_file() -> Path:
 
 
 def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str:
-    """Log into the file, and with `verbose` on stderr too. Says in a line what stands against it, else ""."""
+    """Log into the file, and with `verbose` on stderr too. Returns the problem in a line, or ""."""
     LOG.setLevel(level.upper())
     LOG.propagate = False
     for old in list(LOG.handlers):

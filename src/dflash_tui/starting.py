@@ -1,4 +1,4 @@
-"""The command line that starts the program anew as it stands now: what the app has changed replaces the old."""
+"""The command line that restarts the program in its present state: what the app has changed replaces the old."""
 
 from __future__ import annotations
 

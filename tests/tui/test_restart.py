@@ -1,4 +1,4 @@
-"""A device that is lost takes the process with it: /reload starts the program anew, and the conversation goes on."""
+"""A device that is lost takes the process with it: /reload restarts the program, and the conversation goes on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: 
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        await shows(pilot, "✗ the GPU gave up in gdn_tree (illegal address)", "/reload starts the program anew")
+        await shows(pilot, "✗ the GPU gave up in gdn_tree (illegal address)", "/reload restarts the program")
         answer = app.chat.transcript.answer
         assert answer is not None
         said = answer.text
@@ -41,16 +41,16 @@ async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: 
         await pilot.pause()
     assert app.again[-3:] == ["--demo", "--resume", card.id]
 
-    anew = make_app(FakeSession(), resume=card.id)
-    async with anew.run_test(size=(120, 40)) as pilot:
+    again = make_app(FakeSession(), resume=card.id)
+    async with again.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await shows(pilot, "❯ hi", "half a thought", "resumed: hi")
-        assert [message.content for message in anew.chat.session.conversation.messages] == ["hi", said]  # type: ignore[union-attr]
-        anew.chat.prompt.text = ""
+        assert [message.content for message in again.chat.session.conversation.messages] == ["hi", said]  # type: ignore[union-attr]
+        again.chat.prompt.text = ""
         await ask(pilot, "on")
         await idle(pilot)
-        assert anew.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
-        assert not anew.again
+        assert again.chat.transcript.answer.text == ANSWER  # type: ignore[union-attr]
+        assert not again.again
 
 
 async def test_a_load_that_finds_the_device_lost_says_the_same(make_app: MakeApp) -> None:
@@ -59,7 +59,7 @@ async def test_a_load_that_finds_the_device_lost_says_the_same(make_app: MakeApp
 
     app = make_app(load=load)
     async with app.run_test(size=(120, 40)) as pilot:
-        await shows(pilot, "the model did not load: the GPU gave up", "/reload starts the program anew")
+        await shows(pilot, "the model did not load: the GPU gave up", "/reload restarts the program")
         await ask(pilot, "/reload")
         await wait_until(pilot, lambda: bool(app.again))
     assert "--resume" not in app.again
@@ -97,9 +97,9 @@ def test_the_new_process_is_started_as_the_old_one_was(
     monkeypatch.setattr(sys, "argv", ["/there/__main__.py", "--verbose"])
     monkeypatch.setattr(os, "execv", lambda program, words: started.append([program, *words]))
     app = make_app()
-    monkeypatch.setattr(app, "run", lambda mouse: app.start_anew("12", 0))
+    monkeypatch.setattr(app, "run", lambda mouse: app.restart("12", 0))
     monkeypatch.setattr(app, "exit", lambda code: None)
     open_app(app)
     words = ["python", "-X", "dev", "-m", "dflash_tui", "--verbose", "--demo", "--resume", "12"]
     assert started == [[sys.executable, *words]]
-    assert capsys.readouterr().err == "dflash-tui: starting anew, the conversation goes on\n"
+    assert capsys.readouterr().err == "dflash-tui: restarting, the conversation goes on\n"

@@ -193,7 +193,9 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: bool(app.chat.session.turns), timeout=60)  # type: ignore[union-attr]
         await idle(pilot)
         await send(pilot, "/plain")
-        await wait_until(pilot, lambda: "tok/s without drafts: 64 steps behind" in screen_text(app), timeout=60)
+        await wait_until(
+            pilot, lambda: "tok/s without drafts: 64 steps at context length" in screen_text(app), timeout=60
+        )
         await pilot.press("escape", "f3")
         await shows(pilot, "x plain decoding", "timed for it")
         await send(pilot, "And the budget?")

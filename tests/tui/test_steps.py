@@ -131,7 +131,7 @@ async def test_what_the_target_drew_instead(make_app: MakeApp) -> None:
             pilot, "◆ the target drew ␣c: the drafter's rank 3, p .05, under p_min", "◆p", "budget 4 p_min 0.15"
         )
         await pilot.press("right")
-        await shows(pilot, "◆ the target drew one behind the last draft", "budget 9", "• changed in mid-turn")
+        await shows(pilot, "◆ the target drew one after the last draft", "budget 9", "• changed in mid-turn")
         await pilot.press("right")
         await shows(pilot, "◆ the target drew ␣w55: not among the drafter's 3 candidates there")
 

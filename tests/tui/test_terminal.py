@@ -315,7 +315,7 @@ def test_a_lost_device_is_left_by_a_restart_in_the_same_terminal(
     app.wait(lambda screen: "Ask anything" in screen, "the prompt")
     app.type("Hello! What can you do?")
     app.keys("Enter")
-    app.wait(lambda screen: "/reload starts the program anew" in screen, "the fault, in one line")
+    app.wait(lambda screen: "/reload restarts the program" in screen, "the fault, in one line")
     before = app.program()
     app.type("/reload")
     app.keys("Enter")

@@ -308,7 +308,7 @@ def test_only_a_message_that_nothing_follows_can_be_taken() -> None:
     q = Node("user", "q")
     a = Node("assistant", "a", q.id)
     tree = Branches([q, a])
-    with pytest.raises(ValueError, match="behind it"):
+    with pytest.raises(ValueError, match="after it"):
         tree.take(q.id)
     tree.take(a.id)
     assert (tree.leaf, len(tree)) == (q.id, 1)

@@ -16,8 +16,8 @@ def calm() -> None:
     gc.set_threshold(YOUNG, 10, 1_000_000)
 
 
-def let_go() -> None:
-    """Collect what was loaded, too, and nobody holds any more. Call it before something else is loaded in its place."""
+def release() -> None:
+    """Collect what was loaded, too, and is no longer used. Call it before something else is loaded in its place."""
     gc.unfreeze()
     gc.collect()
 

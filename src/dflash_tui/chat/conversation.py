@@ -58,7 +58,7 @@ class ConversationController:
                 else:
                     self._desk.say("it is in the list of conversations: Ctrl+O")
 
-            self._desk.screen.app.push_screen(ConfirmScreen(question, "go on with it", "begin anew"), answered)
+            self._desk.screen.app.push_screen(ConfirmScreen(question, "go on with it", "start a new one"), answered)
 
     async def _look(self) -> None:
         """Beside the app: the store may be waiting for another program."""
@@ -120,7 +120,7 @@ class ConversationController:
         edited = self.branching.take_edited()
         if edited is not None:
             block.instead_of = edited.node
-            for one in self._behind(edited):
+            for one in self._from(edited):
                 one.display = one is block
 
     async def ended(self, block: TurnBlock, *, refused: bool) -> None:
@@ -128,9 +128,9 @@ class ConversationController:
         self.current.waits_no_more(block.prompt)
         transcript, branches = self._desk.transcript, self.current.branches
         if block.instead_of is not None:
-            edited, *behind = self._behind_id(block.instead_of)
-            behind.remove(block)
-            for one in (edited, *behind):
+            edited, *later = self._from_id(block.instead_of)
+            later.remove(block)
+            for one in (edited, *later):
                 one.display = refused
                 if not refused:
                     await transcript.take_away(one)
@@ -147,12 +147,12 @@ class ConversationController:
             self._place(block)
         self.tell_problems()
 
-    def _behind(self, block: TurnBlock) -> list[TurnBlock]:
+    def _from(self, block: TurnBlock) -> list[TurnBlock]:
         turns = self._desk.transcript.turns
         return turns[turns.index(block) :]
 
-    def _behind_id(self, node: str) -> list[TurnBlock]:
-        return next((self._behind(one) for one in self._desk.transcript.turns if one.node == node), [])
+    def _from_id(self, node: str) -> list[TurnBlock]:
+        return next((self._from(one) for one in self._desk.transcript.turns if one.node == node), [])
 
     def _place(self, block: TurnBlock) -> None:
         """Mark which of its versions a message is."""
@@ -235,7 +235,7 @@ class ConversationController:
         return self._desk.session.title if self._desk.session is not None else ""
 
     async def go_on_from(self, since: str | None) -> None:
-        """Show the present path behind the message `since`, which is on the screen, and have the decoder resume it."""
+        """Show the present path after the message `since`, which is on the screen, and have the decoder resume it."""
         desk, path = self._desk, self.current.branches.path
         start = next((place + 1 for place, node in enumerate(path) if node.id == since), 0)
         kept, ids = {node.id for node in path[:start]}, {node.id for node in path}
@@ -281,7 +281,7 @@ class ConversationController:
             return None
 
     async def _restore(self, question: Node, ids: Set[str]) -> None:
-        """A turn of earlier, with every answer; the one that `ids` has, those of the path, is open."""
+        """An earlier turn, with every answer; the one that `ids` has, those of the path, is open."""
         branches = self.current.branches
         block = await self._desk.transcript.add_turn(question.content)
         block.node, block.entered = question.id, True

@@ -186,7 +186,7 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     if isinstance(error, ContextError):
         return str(error), "Nothing is lost. /clear begins an empty conversation; a shorter message may fit."
     if needs_restart(error):
-        return str(error), "The conversation is kept. /reload starts the program anew and goes on with it."
+        return str(error), "The conversation is kept. /reload restarts the program and goes on with it."
     if isinstance(error, DFlashError):
         return advice.in_app(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
     return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."

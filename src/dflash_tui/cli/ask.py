@@ -37,7 +37,7 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
     piped = stdin.read(MOST_PIPED + 1)
     if len(piped) > MOST_PIPED:
         raise ContextError(
-            f"standard input goes on behind {MOST_PIPED:,} characters, which is more than any context holds; shorten it"
+            f"standard input is longer than {MOST_PIPED:,} characters, which is more than any context holds; shorten it"
         )
     piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
@@ -114,7 +114,7 @@ def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bo
     if not quiet:
         if turn.thinking[told:]:
             tell(turn.thinking[told:])
-        write(turn.text[written:])  # an interrupted turn lets go of what it held back for a whole character
+        write(turn.text[written:])  # an interrupted turn hands over what it held back for a whole character
         if turn.text and not turn.text.endswith("\n"):
             write("\n")
     if interrupted:

@@ -86,7 +86,7 @@ class Branches:
         return tuple(self._children[id])
 
     def add(self, node: Node) -> None:
-        """Put a node behind its parent and go there. One whose parent is lost opens a branch of its own.
+        """Put a node after its parent and go there. One whose parent is lost opens a branch of its own.
 
         Raises ValueError for an id that is there already.
         """
@@ -120,7 +120,7 @@ class Branches:
     def take(self, id: str) -> None:
         """Take out a node that nothing follows; the path then ends with its parent."""
         if self._children[id]:
-            raise ValueError(f"message {id} has others behind it")
+            raise ValueError(f"message {id} has others after it")
         parent = self._nodes[id].parent
         self._children[parent].remove(id)
         del self._children[id], self._nodes[id]

@@ -114,7 +114,7 @@ def _checked(one: _Conversation, place: int) -> Whole:
         if node.id in known:
             raise refuse(f"two messages are called {node.id!r}")
         if node.parent is not None and node.parent not in known:
-            raise refuse(f"message {node.id!r} stands behind {node.parent!r}, which is not before it")
+            raise refuse(f"message {node.id!r} follows {node.parent!r}, which is not before it")
         before = known[node.parent].role if node.parent is not None else "assistant"
         if node.role == before:
             raise refuse(f"message {node.id!r} is of the {node.role}, as the one before it")

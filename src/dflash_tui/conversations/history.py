@@ -75,14 +75,14 @@ class History:
         return [prompt for line in (*lines, last) if (prompt := _prompt(line)) is not None]
 
     def _shorten(self) -> None:
-        """Let go of the oldest prompts, here and in the file, once there are twice as many as are kept."""
+        """Drop the oldest prompts, here and in the file, once there are twice as many as are kept."""
         if len(self._entries) <= 2 * KEEP and sum(map(len, self._entries)) <= 2 * KEEP_CHARACTERS:
             return
         self._entries = _newest(self._entries)
         self._write("".join(map(_line, self._entries)), os.O_TRUNC)
 
     def _write(self, text: str, how: int) -> None:
-        """Append, or write the whole file anew: beside the old one, which then goes."""
+        """Append, or rewrite the whole file: beside the old one, which then goes."""
         path = self._file if how == os.O_APPEND else self._file.with_suffix(".new")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

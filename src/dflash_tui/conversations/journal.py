@@ -1,9 +1,14 @@
 """What would be lost if the program ended now, on the disk at every moment: typed text, and the running answer.
 
-Each running app has three files of its own in one folder. A lock, which the system lets go of when the program ends in
-whatever way, so that the next start knows which files nobody owns any more. The typed text, replaced at every change.
+Each running app has three files of its own in one folder. A lock, which the system releases when the program ends in
+whatever way, so that the next start knows which files no running app owns. The typed text, replaced at every change.
 The turn under way: where it belongs, then a line per step as it comes (`dflash_core.record`), gone once the answer is
 in the store.
+
+Why not rows of the SQLite file, which has a log of its own: each step would have to be committed, to survive the end of
+the process. Over 226 steps of 4.7 kB, measured in turn in one run, on the thread that decodes, per step: a line here
+takes 15 us of processor time (mean 17), a committed row 34 us (mean 62) and 12 ms in one of a hundred, when the log is
+merged. Rows in one open transaction take 17 us, but are lost with the process.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ class Typed(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where an answer belongs: behind `question`, the message `prompt`, which stands behind `parent`."""
+    """Where an answer belongs: after `question`, the message `prompt`, which follows `parent`."""
 
     conversation: str
     question: str

@@ -149,7 +149,7 @@ class ChatScreen(Screen[None]):
         """Load another pair in place of this one, and go on with the conversation."""
         self._loader, self._title = loader, title
         self.session = None
-        collector.let_go()  # two models may not fit the machine
+        collector.release()  # two models may not fit the machine
         self.query_one(TitleRow).title = title
         self.load()
 

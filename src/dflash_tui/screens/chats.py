@@ -86,7 +86,7 @@ class ChatsScreen(Screen[None]):
         return self._entries[place] if place is not None and place < len(self._entries) else None
 
     def _list(self) -> None:
-        """Ask the store anew; the cursor stays on its conversation where that is still there."""
+        """Ask the store again; the cursor stays on its conversation where that is still there."""
         chosen = self._entry or self._present()
         search = self.query_one(_Search).value
         self._entries = self._conversation.current.store.list(search)

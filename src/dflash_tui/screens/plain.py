@@ -1,4 +1,4 @@
-"""Plain decoding, measured: a few dozen steps behind the last prompt, thrown away afterwards."""
+"""Plain decoding, measured: a few dozen steps after the last prompt, discarded afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PlainScreen(LabScreen):
         if not turns:
             self._tell("No prompt yet: send a message first, then come back.")
             return
-        self._tell("Steps without drafts are timed behind the last prompt; the conversation stays as it is.")
+        self._tell("Steps without drafts are timed after the last prompt; the conversation stays as it is.")
         run = lab.time_plain(turns[-1])
         self.begin(iter(run), lambda _: self._measured(run))
 
@@ -51,8 +51,9 @@ class PlainScreen(LabScreen):
         self.chat.gauges.took_plain_speed(run.speed)
         it = run.speed
         self._tell(
-            f"{speed(it.tokens_per_second)} tok/s without drafts: {it.steps} steps behind {short(it.positions)} "
-            f"positions, {when(it.taken, datetime.now(UTC))}.\nThe stats (F3) compare with this from now on."
+            f"{speed(it.tokens_per_second)} tok/s without drafts: {it.steps} steps at context length "
+            f"{short(it.positions)}, {when(it.taken, datetime.now(UTC))}.\n"
+            "The stats (F3) compare with this from now on."
         )
 
     def _tell(self, text: str) -> None:

@@ -25,7 +25,7 @@ from dflash_tui.text import calibration
 from dflash_tui.text.bars import clip, counted
 from dflash_tui.text.blocks import content, line, wrapped
 from dflash_tui.text.step_text import LEGENDS, By, StepText
-from dflash_tui.text.tree_text import LEGEND, drawn, wanted_line
+from dflash_tui.text.tree_text import LEGEND, drawn, rejection_line
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
 
@@ -143,7 +143,7 @@ class StepsScreen(Screen[None]):
         )
 
     def _about(self) -> Content:
-        """The present step in figures, and where the target went its own way."""
+        """The present step in figures, and where the target rejected the drafts."""
         width = max(self.size.width - 2, 30)
         if not self._steps:
             return Content(" this turn has no step: its first token was its last")
@@ -155,7 +155,7 @@ class StepsScreen(Screen[None]):
             f"{step.mode}: {counted(len(step.tokens), 'token')} · {len(step.drafts.tokens)} positions drafted · "
             f"{len(step.tree.tokens) - 1} nodes verified · {step.accepted_depth} accepted"
         )
-        wanted = f"◆ {wanted_line(step, self._record.token_text)}"
+        wanted = f"◆ {rejection_line(step, self._record.token_text)}"
         if self.size.height < LOW:
             return content([line(clip(f" {figures}", width)), line((clip(f" {wanted}", width), "$warning"))])
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)

@@ -101,7 +101,7 @@ class _Table(DataTable):
         self.cursor_type = "row"
 
     def show(self, headings: Sequence[str], lines: Sequence[Sequence[str]], keys: Sequence[int]) -> None:
-        """Fill the table anew; the cursor stays where it is."""
+        """Refill the table; the cursor stays where it is."""
         row = self.cursor_row
         self.clear(columns=True)
         self.add_headings(headings)

@@ -191,7 +191,7 @@ class _Table(DataTable):
         self.cursor_type = "row"
 
     def show(self, it: Curve, estimated: tuple[Acceptance, ...]) -> None:
-        """Fill the table anew; the cursor stays on its budget."""
+        """Refill the table; the cursor stays on its budget."""
         key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
         self.clear(columns=True)
         exact = it.kind == "exact"

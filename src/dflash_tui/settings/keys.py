@@ -61,8 +61,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("view.params", "f2", "Params", "parameters of the next turn", "panel('params')", True, "params"),
     Action("view.stats", "f3", "Stats", "speed and acceptance", "panel('stats')", True, "stats"),
     Action("view.tree", "f4", "Tree", "candidate tree of the last step", "panel('tree')", True, "tree"),
-    Action("view.memory", "f5", "Memory", "memory by owner", "panel('memory')", slash="memory"),
-    Action("view.steps", "alt+i", "Steps", "a turn step by step: tree, text, sureness", "open('steps')", slash="steps"),
+    Action("view.memory", "f5", "Memory", "memory by component", "panel('memory')", slash="memory"),
+    Action(
+        "view.steps", "alt+i", "Steps", "a turn step by step: tree, text, confidence", "open('steps')", slash="steps"
+    ),
     Action("lab.plain", "", "Plain speed", "time plain decoding, to compare with", "open('plain')", slash="plain"),
     Action("lab.whatif", "f8", "What if", "other budgets, from the last turn", "open('whatif')", slash="whatif"),
     Action("lab.sweep", "", "Sweep", "parameters over ranges, measured", "open('sweep')"),
@@ -71,7 +73,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("view.thinking", "alt+t", "Thinking text", "open or close the newest thinking", "fold"),
     Action("view.scroll", "pageup,pagedown,end", "Scroll", "scroll; End in an empty prompt follows"),
     Action("turn.copy", "", "Copy answer", "copy the last answer", "copy", slash="copy"),
-    Action("turn.edit", "alt+e", "Edit message", "the chosen or last message anew, as a branch", "edit", slash="edit"),
+    Action("turn.edit", "alt+e", "Edit message", "another version of the chosen or last message", "edit", slash="edit"),
     Action("turn.up", "alt+up", "Choose up", "choose the message above", "choose(-1)"),
     Action("turn.down", "alt+down", "Choose down", "choose the message below", "choose(1)"),
     Action("turn.before", "alt+left", "Version before", "the version before, of a message or answer", "version(-1)"),

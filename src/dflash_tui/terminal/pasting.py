@@ -1,5 +1,5 @@
 """Pastes, taken out of what a terminal sends before Textual reads it: to its parser an escape inside a paste is a key,
-so text of a coloured log would be lost, and a line end behind it would send the message."""
+so text of a coloured log would be lost, and a line end after it would send the message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PasteParser(XTermParser):
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._paste: list[str] | None = None  # what has arrived of one
-        self._tail = ""  # behind that, what may be the beginning of its end
+        self._tail = ""  # after that, what may be the beginning of its end
         self._sequence = ""  # what has arrived of a key that began with Esc
 
     def feed(self, data: str) -> Iterator[Message]:

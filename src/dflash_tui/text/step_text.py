@@ -73,7 +73,7 @@ class StepText:
         self._breaks = broken(self._text, max(width, 8))
 
     def line_of(self, step: int) -> int:
-        """The line on which a step's text begins, leading spaces left aside."""
+        """The line on which a step's text begins, leading spaces left out."""
         start = next((at for span, at in zip(self._spans, self._starts) if span.step >= step), len(self._text))
         rest = self._text[start:]
         return bisect_right(self._breaks, start + len(rest) - len(rest.lstrip(" ")))

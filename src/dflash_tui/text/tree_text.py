@@ -56,7 +56,7 @@ def drawn(
         rows = below.get(row.node, []) if row.node is not None else []
         nodes = [one for one in rows if one.node is not None]
         if row.node and len(nodes) == 1:
-            # A chain stays in one column, behind what was left out beside it; only a branch of the tree itself moves
+            # A chain stays in one column, after what was left out beside it; only a branch of the tree itself moves
             # to the right, so that depth 15 fits in 40 cells.
             stack.append((nodes[0], under, under))
             stack += [(one, under + "├ ", under) for one in reversed(rows) if one.node is None]
@@ -67,7 +67,7 @@ def drawn(
     return Content.assemble(*parts)
 
 
-def wanted_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
+def rejection_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
     """In a sentence: what the target drew where the walk left the tree, and what the drafter had thought of it."""
     left = first_rejection(step)
     if left is None:
@@ -75,7 +75,7 @@ def wanted_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
     label = f"the target drew {token_label(token_text(left.token))}"
     if left.rank is None or left.prob is None:
         if left.why == "no depth left":
-            return f"{label} behind the last draft" if step.drafts.tokens else label
+            return f"{label} after the last draft" if step.drafts.tokens else label
         return f"{label}: not among the drafter's {len(step.drafts.tokens[step.accepted_depth])} candidates there"
     reason = {"p_min": "under p_min", "budget": "over budget", "chain": "a chain has no branches"}
     return f"{label}: the drafter's rank {left.rank + 1}, p {chance(left.prob)}, {reason[left.why]}"

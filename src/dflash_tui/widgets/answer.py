@@ -103,7 +103,7 @@ class Answer(Foldable):
         await self.inside.mount(Note(message, advice), before=self.footer)
 
     async def restore(self, text: str, thinking: str, report: TurnReport | None, outcome: str) -> None:
-        """Show an answer of earlier, whole."""
+        """Show an earlier answer, whole."""
         meter = Meter()
         await self.add(text, thinking, meter)
         await self.end(meter, report, outcome or ("" if report is not None else "without figures"))

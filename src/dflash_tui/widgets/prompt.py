@@ -71,16 +71,16 @@ class Prompt(TextArea):
         return super().post_message(message)
 
     def restore(self, text: str) -> None:
-        """Give text back: behind what was given back before, in front of what has been typed since."""
+        """Give text back: after what was given back before, before what has been typed since."""
         before, typed = self._split()
-        behind = len(self.get_text_range(self.cursor_location, self.document.end))
+        after = len(self.get_text_range(self.cursor_location, self.document.end))
         self._returned = f"{before}\n{text}" if before else text
         self.text = f"{self._returned}\n{typed}" if typed.strip() else self._returned
-        lines = self.text[: max(len(self.text) - behind, len(self._returned))].split("\n")
+        lines = self.text[: max(len(self.text) - after, len(self._returned))].split("\n")
         self.move_cursor((len(lines) - 1, len(lines[-1])))
 
     def withdraw(self, text: str) -> None:
-        """Take `text` out again, where it was given back and stands as it was; what was typed behind it stays."""
+        """Take `text` out again, where it was given back and stands as it was; what was typed after it stays."""
         before, typed = self._split()
         if before and before == text:
             self._returned, self.text = "", typed

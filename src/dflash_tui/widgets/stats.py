@@ -131,7 +131,7 @@ def _against(it: Figures, stats: TurnStats) -> str:
     if plain is None:
         return "plain decoding not measured; /plain times it"
     ratio = f"{stats.tokens_per_second / plain.tokens_per_second:.1f}x plain decoding, "
-    place = f"{plain.steps} steps behind {short(plain.positions)} tok"
+    place = f"{plain.steps} steps at context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
     return f"{ratio}{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
 

@@ -38,7 +38,7 @@ _PARSER, _WHOLE_PARSER = make_parser(None), make_parser(SLICE)
 
 
 class Segment(Markdown):
-    """A part of a message. After a `-cut` the same list goes on behind it, so there is no gap."""
+    """A part of a message. After a `-cut` the same list goes on after it, so there is no gap."""
 
     DEFAULT_CSS = """
     Segment.-cut > MarkdownBulletList:last-child, Segment.-cut > MarkdownOrderedList:last-child,
@@ -167,7 +167,7 @@ class Streamed(Vertical):
         segment = self._segments[-1]
         segment.grow(False)
         self._fresh = True
-        if not segment.is_list:  # something stands before the list: what follows is not behind the last such lines
+        if not segment.is_list:  # something stands before the list: what follows does not continue the last such lines
             segment.add_class("-cut")
             self._settling = False
             return

@@ -83,7 +83,7 @@ class TurnBlock(Vertical):
 
 
 class Earlier(Foldable):
-    """Turns that are long past, as plain text behind one line. Every key and resize pays for what is laid out."""
+    """Turns that are long past, as plain text under one line. Every key and resize pays for what is laid out."""
 
     def __init__(self) -> None:
         super().__init__(id="earlier")
@@ -145,7 +145,7 @@ class Transcript(VerticalScroll):
         return turn
 
     def past(self, texts: list[str]) -> None:
-        """Turns of earlier that are shown as plain text from the first."""
+        """Earlier turns that are shown as plain text from the first."""
         self.query_one("#welcome").display = False
         self.earlier.texts += texts
         self.earlier.show()

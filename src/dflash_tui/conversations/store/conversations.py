@@ -92,7 +92,7 @@ class Store:
         self._database.write(lambda db: _insert_card(db, card))
 
     def add(self, conversation: str, node: Node) -> bool:
-        """A message behind its parent; the conversation goes on from there. False where it has been deleted."""
+        """Add a message after its parent; the conversation goes on from there. False where it has been deleted."""
         there = False
 
         def change(db: sqlite3.Connection) -> None:

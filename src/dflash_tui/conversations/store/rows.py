@@ -14,7 +14,7 @@ from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.parse import parse
 from dflash_tui.conversations.store.card import Card
 
-LAST_SECOND = 253_402_300_799.0  # of the year 9999: no date can be shown behind it
+LAST_SECOND = 253_402_300_799.0  # of the year 9999: no later date can be shown
 _REPORT = msgspec.json.Decoder(TurnReport)
 
 
