@@ -168,6 +168,40 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not [link for link in links if not (document.parent / link).exists()]
 
 
+def test_the_picture_is_the_import_graph() -> None:
+    """Every room imports from lower lines of its program's half, late imports and those for types included."""
+    _, picture = FENCE.findall(DOCUMENTS[0].read_text(encoding="utf-8"))[0]
+    for half in re.split(r"^-+\n", picture, flags=re.MULTILINE):
+        root, *lines = half.strip().splitlines()
+        package = (ROOT / root).name
+        line_of = {
+            room.removesuffix("/").removesuffix(".py"): number
+            for number, line in enumerate(lines)
+            for room in re.match(r"(?: +[\w.]+(?:/|\.py)(?= |$))+", line)[0].split()
+        }
+        folders = {path.name for path in (ROOT / root).iterdir() if (path / "__init__.py").is_file()}
+        assert folders <= line_of.keys()
+        upward = [
+            f"{path.relative_to(ROOT)} imports {package}.{room}"
+            for path in (ROOT / root).rglob("*.py")
+            if (here := path.relative_to(ROOT / root).parts[0].removesuffix(".py")) in line_of
+            for room in imported(path, package) & line_of.keys()
+            if room != here and line_of[room] <= line_of[here]
+        ]
+        assert not upward
+
+
+def imported(path: Path, package: str) -> set[str]:
+    """The rooms of `package` that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{one.name}" for one in node.names if node.module == package}
+        elif isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+    return {name.split(".")[1] for name in found if name.startswith(package + ".")}
+
+
 @pytest.mark.parametrize(
     "span",
     [
