@@ -51,7 +51,7 @@ DIALOGS: dict[type[Screen[object]], Opener] = {
     HelpScreen: lambda app: HelpScreen("about"),
     Palette: lambda app: Palette(id="--command-palette"),
 }
-PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat) for name in PAGES}
+PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat, "") for name in PAGES}
 
 
 def every_screen() -> set[type]:
