@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
+from textual import work
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.css.query import NoMatches
 from textual.markup import escape
 
 from dflash_tui.settings.keys import Action, actions_of
@@ -13,13 +16,26 @@ from dflash_tui.widgets.literal import PAGING, can_page
 
 BY_HELP = 0.1  # the score of an action that has the words in its help; those in the name come first
 
+_SEARCH: Any = CommandPalette._gather_commands.__wrapped__  # type: ignore[attr-defined]
+
 
 class Palette(CommandPalette):
     """Textual's, for terminals however small."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         paging = action == "command_list" and parameters[0] in PAGING
-        return super().check_action(action, parameters) and (not paging or can_page(self.query_one(CommandList)))
+        return super().check_action(action, parameters) and (
+            not paging or any(can_page(commands) for commands in self.query(CommandList))
+        )
+
+    @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
+    async def _gather_commands(self, search_value: str) -> None:
+        """Search. The palette may have been closed since the text was typed, and a search that fails ends the app."""
+        try:
+            await _SEARCH(self, search_value)
+        except NoMatches:
+            if self.is_mounted and self.query(CommandList):
+                raise
 
 
 class ActionProvider(Provider):
