@@ -16,7 +16,7 @@ from dflash_tui.engine_session import load_session
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.session import LoadRequest
 from dflash_tui.text.step_text import StepText, broken, spans
-from dflash_tui.text.tree_text import drawn, wanted_line
+from dflash_tui.text.tree_text import drawn, rejection_line
 from dflash_tui.widgets.scrubber import Scrubber
 from support.turns import DRAFTS, step_of, tree_of, turn_of
 
@@ -245,7 +245,7 @@ def test_a_step_without_drafts() -> None:
     from dflash_core.events import StepDrafts
 
     plain = step_of(tree_of(), bonus=5, drafts=StepDrafts())
-    assert wanted_line(plain, str) == "the target drew 5"
+    assert rejection_line(plain, str) == "the target drew 5"
     assert DRAFTS.tokens
 
 
