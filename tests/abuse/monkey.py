@@ -124,7 +124,7 @@ class Life:
             return
         if typing and reaches and not (inside and action.data.count("\n")):
             words.typed(action.data)
-        replaced = inside and focused in (prompt, None) and (typing or action.kind in ("letter", "command"))
+        replaced = inside and (typing or action.kind in ("letter", "command"))
         if (
             replaced
             or action.kind in ("edit", "empty")
