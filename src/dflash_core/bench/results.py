@@ -63,7 +63,8 @@ def bars_table(found: Found) -> str:
 
 def steps_table(found: Found) -> str:
     """Milliseconds of every kind of step by its parts."""
-    lines = [f"| step | rows | behind | wall | {' | '.join(STAGES)} | tok/step |", "|---|" + "---|" * (4 + len(STAGES))]
+    titles = ("step", "rows", "context", "wall", *STAGES, "tok/step")
+    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for one in found["cases"]:
         name = one["name"] + (" (forced)" if one["forced"] else "")
         times = " | ".join(f"{one['stages'][stage]:.3f}" for stage in STAGES)
