@@ -78,7 +78,7 @@ def look_at(trace: Trace) -> None:
             for left_out in (True, False):
                 tree_text.drawn(step, record.token_text, 40, left_out=left_out)
                 tree_text.drawn(step, record.token_text, 90, left_out=left_out, taken_only=True)
-            tree_text.wanted_line(step, record.token_text)
+            tree_text.rejection_line(step, record.token_text)
             rejected(step), first_rejection(step)
         costs = StepCosts(record.steps)
         try:
