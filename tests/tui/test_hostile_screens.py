@@ -16,12 +16,12 @@ from textual.widgets import Input, OptionList
 
 from dflash_core.errors import DFlashError
 from dflash_core.memory import Component, MemoryBreakdown
-from dflash_core.record import Loaded, lines
+from dflash_core.record import Loaded, lines, pack
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.journal import Journal, Place
-from dflash_tui.conversations.store import Card, Store
+from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.replay import replaying
 from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.session import LoadRequest
@@ -129,7 +129,7 @@ def put(home: Path) -> Card:
     reply = Node("assistant", TEXT, question.id, TEXT, TEXT, a_report(TEXT))
     other = Node("assistant", TEXT, question.id, "", TEXT)
     card = Card(TEXT, TEXT, model=TEXT)
-    store.put(card, Branches([question, other, reply], reply.id), {reply.id: a_turn()})
+    store.put(Held(card, Branches([question, other, reply], reply.id), {reply.id: pack(a_turn())}))
     store.close()
     return card
 
