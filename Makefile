@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 TORCH := torch>=2.11,<=2.13.0
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # On a machine with a card, whose Python has torch for it: make test-card PYTHON=python3
-CARD_PYTEST := PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -p no:cacheprovider tests/gpu -k "not emulated"
+CARD_PYTEST := PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -p no:cacheprovider tests/gpu -k "not emulated" --durations=10
 
 .PHONY: help chat test quick test-full test-card abuse lint format readme wheel wheel-check clean
 
@@ -51,7 +51,7 @@ abuse: $(VENV)/.dev
 
 # What measures the memory of the whole card runs after the rest, by itself.
 test-card:
-	$(CARD_PYTEST) -n 12 --dist worksteal -m "not alone and not full"
+	$(CARD_PYTEST) -n 12 --dist worksteal -m "not alone and not full and not emulator"
 	$(CARD_PYTEST) -m alone
 
 lint: $(VENV)/.dev

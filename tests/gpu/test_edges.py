@@ -37,7 +37,10 @@ IDS = prompt()[:7]
 # Deep walks: along the spine, and off it at depths 3, 5 and 6.
 SPINE, AROUND = [0] * 15, [0, 0, 0, 2, 0, 1, 1]
 
-pytestmark = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or ""),
+]
 
 
 def runner(session: CudaSession, context: int = 192, stops: frozenset[int] = frozenset()) -> Runner:

@@ -26,7 +26,10 @@ IDS = list(range(40, 52))
 TOKENS, CONTEXT = 24, 128
 SAMPLED = {"temperature": 0.9, "top_k": 20, "seed": 4}
 
-pytestmark = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or ""),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,10 @@ HALF = CardOptions(half_activations=True)
 CONTEXT = 300
 SMALL = 64 << 10  # the state struct, tables of addresses, counts
 
-pytestmark = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or ""),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,8 @@ from support import engines
 from support.emulated_device import EmulatedDevice
 from support.golden import golden
 
+pytestmark = pytest.mark.emulator
+
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Any:
