@@ -14,6 +14,7 @@ from pathlib import Path
 from textual.events import Resize
 from textual.geometry import Size
 from textual.message_pump import MessagePump
+from textual.widgets import TextArea
 
 from abuse import agreement
 from abuse.actions import EDITING, SIZES, Action, load, random_actions, save, sequence
@@ -116,6 +117,7 @@ class Life:
         reaches = app.screen is app.chat and not app.chat.has_class("-tiny") and focused in (prompt, None)
         inside = prompt.cursor_location != prompt.document.end or not prompt.selection.is_empty
         turns, before = app.chat.flow.running, set(words.drafted)
+        unselected = outside_selection(prompt)
         await hand.do(action)
         await hand.settle()
         if app._exception is not None:
@@ -124,9 +126,11 @@ class Life:
             return
         if typing and reaches and not (inside and action.data.count("\n")):
             words.typed(action.data)
-        replaced = inside and (typing or action.kind in ("letter", "command"))
+        one_key = action.kind in ("letter", "bound") and in_order(unselected, prompt.text)
+        replaced = inside and (typing or action.kind == "command")
         if (
             replaced
+            or one_key
             or action.kind in ("edit", "empty")
             or EDITS & {action.data, action.data[:3]}
             or "\t" in action.data
@@ -250,6 +254,19 @@ class Hand:
         width, height = self.app.size
         for state in states:
             self.feed(f"\x1b[<{button};{1 + int(x * width)};{1 + int(y * height)}{state}")
+
+
+def outside_selection(prompt: TextArea) -> tuple[str, str]:
+    """The text before the selection, or the cursor, and the text after it: what a typed character leaves there."""
+    first, last = sorted(map(prompt.document.get_index_from_location, prompt.selection))
+    return prompt.text[:first], prompt.text[last:]
+
+
+def in_order(parts: tuple[str, str], text: str) -> bool:
+    """Both parts are in the text, the second after the first."""
+    before, after = parts
+    at = text.find(before)
+    return at >= 0 and text.find(after, at + len(before)) >= 0
 
 
 def where(error: BaseException) -> str:

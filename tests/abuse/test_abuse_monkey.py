@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from abuse import monkey
-from abuse.actions import Action, load, save
+from abuse.actions import Action, load, save, sequence
 from abuse.report import Report
 from abuse.scripted import scripted
 from dflash_tui.conversations.journal import Journal
@@ -44,6 +44,27 @@ def test_text_that_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     report = live(tmp_path, [*SENT, Action("quit"), Action("pause", "0.01")])
     assert [one.kind for one in report.lost] == ["text is lost"]
     assert "m1x2x was in the prompt and does not come back" in report.lost[0].detail
+
+
+INSIDE = [Action("type", "m1x1x"), Action("edit", sequence("shift+left")), Action("move", sequence("left"))]
+
+
+@pytest.mark.parametrize("key", ["shift+enter", "left_square_bracket", "1"])
+@pytest.mark.parametrize("where", [INSIDE, INSIDE[:2]], ids=["cursor in a word", "part of a word selected"])
+def test_a_key_of_a_command_that_types_into_a_word_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: list[Action], key: str
+) -> None:
+    monkeypatch.setattr(monkey, "PATIENCE_S", 5.0)
+    assert live(tmp_path, [*where, Action("bound", sequence(key))]).faults == []
+
+
+@pytest.mark.parametrize("kind", ["bound", "letter"])
+def test_a_key_that_empties_the_prompt_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    think = "dflash_tui.screens.chat.ChatScreen.action_think"
+    monkeypatch.setattr(think, lambda self: setattr(self.prompt, "text", ""))
+    [found] = live(tmp_path, [*INSIDE, Action(kind, sequence("ctrl+t"))]).lost
+    assert "m1x1x is nowhere" in found.detail
 
 
 def test_a_journal_that_lags_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
