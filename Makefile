@@ -16,7 +16,8 @@ BIN := $(VENV)/bin
 TORCH := torch>=2.11,<=2.13.0
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # On a machine with a card, whose Python has torch for it: make test-card PYTHON=python3
-CARD_PYTEST := PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -p no:cacheprovider tests/gpu -k "not emulated" --durations=10
+# A few tests wait for the reference on the processor, minutes on one thread.
+CARD_PYTEST := OMP_NUM_THREADS=4 PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -p no:cacheprovider tests/gpu -k "not emulated" --durations=10
 
 .PHONY: help chat test quick test-full test-card abuse lint format readme wheel wheel-check clean
 
