@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 # Read by torch when it is imported, here and in the programs that tests start. Models are tiny: more threads bring
@@ -33,6 +34,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [item for item in items if item.get_closest_marker("full")]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """A worker sends its reports as UTF-8, also what a test has logged. The half characters of hostile text cannot be
+    sent, and a report that cannot be sent ends the whole run."""
+    return _sendable((yield))
+
+
+def _sendable(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(data, dict):
+        return {_sendable(key): _sendable(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(map(_sendable, data))
+    return data
 
 
 @pytest.fixture(autouse=True)

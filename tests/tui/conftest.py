@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.session import LoadRequest
+from support.process_end import process_stays
 
 from .fake import FakeSession, loader
 
@@ -27,6 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def size(request: pytest.FixtureRequest) -> tuple[int, int]:
     """Each of the three terminal sizes that the app is made for."""
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def worker_stays() -> Iterator[None]:
+    """What would end the process is one failing test, not the end of the run."""
+    with process_stays():
+        yield
 
 
 @pytest.fixture(autouse=True)
