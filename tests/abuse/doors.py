@@ -24,7 +24,7 @@ from dflash_core.record import lines, pack
 from dflash_core.trace import read_trace
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.exchange import Whole, bring_in, from_json, to_json, whole
+from dflash_tui.conversations.exchange import Whole, from_json, import_file, to_json, whole
 from dflash_tui.conversations.history import History
 from dflash_tui.conversations.journal import Journal, Place
 from dflash_tui.conversations.pages import to_markdown, to_svg
@@ -210,7 +210,7 @@ def _bring_in(folder: Path) -> None:
     store = Store(folder / "store")
     try:
         for one in conversations:
-            card = bring_in(store, one)
+            card = import_file(store, one)
             again = whole(store, card)
             to_json([again])
             to_markdown(again)

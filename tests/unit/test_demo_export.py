@@ -22,7 +22,7 @@ from dflash_core.demo.recipe.shapes import (
     DraftConfig,
     TargetConfig,
     Weights,
-    default_taps,
+    default_captured_layers,
     draft_shapes,
     import_form,
     initialise,
@@ -32,7 +32,7 @@ from dflash_core.demo.recipe.sizes import draft_configs, target_config
 from dflash_core.demo.recipe.target_net import target_forward
 
 TARGET = TargetConfig(vocab=600, hidden=64, layers=4, ffn=96)
-DRAFT = DraftConfig(hidden=64, layers=2, ffn=96, taps=(0, 2), mask_id=599, sliding=(False, False))
+DRAFT = DraftConfig(hidden=64, layers=2, ffn=96, captured_layers=(0, 2), mask_id=599, sliding=(False, False))
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,11 @@ def test_a_written_target_gives_the_trained_logits(tokenizer: Path, tmp_path: Pa
         assert again[name].shape == shape
         torch.testing.assert_close(again[name], weights[name], atol=1e-6, rtol=1e-5)
     ids = torch.randint(0, 600, (1, 90), generator=torch.Generator().manual_seed(2))
-    hidden, taps = target_forward(TARGET, weights, ids, torch.zeros_like(ids), (0, 2))
+    hidden, captured_layers = target_forward(TARGET, weights, ids, torch.zeros_like(ids), (0, 2))
     loaded = load_target(tmp_path / "t.gguf", device="cpu")
     expected = (hidden[0] @ weights["output.weight"].T).numpy()
     np.testing.assert_allclose(loaded.logits(ids[0].tolist()), expected, atol=2e-4)
-    np.testing.assert_allclose(loaded.hidden(ids[0].tolist(), layers=[0, 2]), taps[0].numpy(), atol=2e-4)
+    np.testing.assert_allclose(loaded.hidden(ids[0].tolist(), layers=[0, 2]), captured_layers[0].numpy(), atol=2e-4)
 
 
 @torch.no_grad()
@@ -96,12 +96,14 @@ def test_the_shipped_files_are_what_the_trainer_computes(sliding: bool) -> None:
     loaded = load_target(demo_target_path(), device="cpu")
     ids = loaded.tokenizer.encode("What is 37 + 48? The drafter guesses a block of tokens.")
     row = torch.tensor([ids])
-    hidden, taps = target_forward(c, target, row, torch.zeros_like(row), default_taps(c.layers, 5))
+    hidden, captured_layers = target_forward(
+        c, target, row, torch.zeros_like(row), default_captured_layers(c.layers, 5)
+    )
     np.testing.assert_allclose(loaded.logits(ids), (hidden[0] @ target["output.weight"].T).numpy(), atol=1e-3)
     file = demo_draft_path(sliding=sliding)
     dc, _ = draft_configs(c)[file.name]
     weights = export.read_weights(file)
-    features = taps[0].numpy()
+    features = captured_layers[0].numpy()
     expected = draft_logits(dc, weights, target, features, anchor=ids[-1])
     draft = load_draft(file, target=loaded)
     np.testing.assert_allclose(draft.logits(features, anchor=ids[-1]), expected, atol=1e-3)

@@ -20,7 +20,7 @@ from dflash_core.demo.recipe.shapes import (
     DraftConfig,
     TargetConfig,
     Weights,
-    default_taps,
+    default_captured_layers,
     draft_shapes,
     initialise,
     target_shapes,
@@ -105,9 +105,9 @@ def test_the_target_equals_hugging_face() -> None:
     ids = torch.randint(0, SMALL.vocab, (2, 150), generator=torch.Generator().manual_seed(1))
     reference = hugging_face(weights)(ids, output_hidden_states=True)
     torch.testing.assert_close(logits(weights, ids), reference.logits, atol=1e-4, rtol=0)
-    _, taps = target_forward(SMALL, weights, ids, torch.zeros_like(ids), (0, 2))
+    _, captured_layers = target_forward(SMALL, weights, ids, torch.zeros_like(ids), (0, 2))
     expected = torch.cat([reference.hidden_states[1], reference.hidden_states[3]], dim=-1)
-    torch.testing.assert_close(taps, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(captured_layers, expected, atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -162,7 +162,7 @@ def test_the_drafter_equals_the_golden_logits(folder: Path) -> None:
     c = DraftConfig(
         hidden=config["hidden_size"], layers=config["num_hidden_layers"], ffn=config["intermediate_size"],
         heads=config["num_attention_heads"], kv_heads=config["num_key_value_heads"],
-        taps=tuple(config["dflash_config"]["target_layer_ids"]), window=config.get("sliding_window") or 0,
+        captured_layers=tuple(config["dflash_config"]["target_layer_ids"]), window=config.get("sliding_window") or 0,
         sliding=tuple(kind == "sliding_attention" for kind in kinds),
     )  # fmt: skip
     weights = {drafter_name(n): w.float() for n, w in load_file(folder / "model.safetensors").items()}
@@ -189,7 +189,7 @@ def test_rounding_in_training_is_the_rounding_of_the_file(kind: str) -> None:
     assert torch.equal(fake_quant(found.reshape(-1, 32), kind).view(x.shape), found)
 
 
-def test_default_taps_follow_the_published_rule() -> None:
-    assert default_taps(64, 5) == (1, 16, 31, 46, 61)
-    assert default_taps(8, 5) == (1, 2, 3, 4, 5)
-    assert default_taps(8, 1) == (4,)
+def test_default_captured_layers_follow_the_published_rule() -> None:
+    assert default_captured_layers(64, 5) == (1, 16, 31, 46, 61)
+    assert default_captured_layers(8, 5) == (1, 2, 3, 4, 5)
+    assert default_captured_layers(8, 1) == (4,)

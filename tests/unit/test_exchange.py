@@ -14,7 +14,7 @@ import pytest
 
 from dflash_core.errors import FormatError
 from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.exchange import Whole, bring_in, file_name, from_json, to_json, whole
+from dflash_tui.conversations.exchange import Whole, file_name, from_json, import_file, to_json, whole
 from dflash_tui.conversations.pages import to_markdown, to_svg
 from dflash_tui.conversations.store import Card, Store
 from dflash_tui.conversations.store.card import LONGEST_TITLE
@@ -40,7 +40,7 @@ def test_json_there_and_back_is_the_same_conversation(tmp_path: Path) -> None:
     assert (read.card, read.records) == (one.card, one.records)
     assert (read.branches.nodes, read.branches.leaf) == (one.branches.nodes, "a1")
     store = Store(tmp_path)
-    assert bring_in(store, read) == one.card
+    assert import_file(store, read) == one.card
     stored = whole(store, one.card)
     assert (stored.card, stored.records) == (one.card, one.records)
     assert (stored.branches.nodes, stored.branches.path) == (one.branches.nodes, one.branches.path)
@@ -49,8 +49,8 @@ def test_json_there_and_back_is_the_same_conversation(tmp_path: Path) -> None:
 
 def test_a_conversation_that_is_there_already_comes_in_as_a_second(tmp_path: Path) -> None:
     store, one = Store(tmp_path), a_conversation()
-    bring_in(store, one)
-    second = bring_in(store, one)
+    import_file(store, one)
+    second = import_file(store, one)
     assert second.id != one.card.id
     copy = whole(store, second)
     assert [node.content for node in copy.branches.path] == [node.content for node in one.branches.path]
@@ -163,10 +163,10 @@ def test_file_names_are_made_of_words(title: str, name: str) -> None:
 def test_an_id_that_no_command_could_name_is_replaced(tmp_path: Path, id: str) -> None:
     store = Store(tmp_path)
     [read] = from_json(spoilt(lambda file: first(file)["card"].update(id=id)))
-    card = bring_in(store, read)
+    card = import_file(store, read)
     assert card.id != id
     [read] = from_json(to_json([Whole(read.card, Branches([Node("user", "text", id=id)]))]))
-    assert id not in [node.id for node in store.branches(bring_in(store, read).id).nodes]
+    assert id not in [node.id for node in store.branches(import_file(store, read).id).nodes]
     for entry in store.list():
         store.delete(store.find(entry.card.id).id)
     assert store.list() == []
@@ -175,7 +175,7 @@ def test_an_id_that_no_command_could_name_is_replaced(tmp_path: Path, id: str) -
 def test_a_long_title_is_cut(tmp_path: Path) -> None:
     [read] = from_json(spoilt(lambda file: first(file)["card"].update(title="word\n" * 1_000_000)))
     assert len(read.card.title) == LONGEST_TITLE
-    assert bring_in(Store(tmp_path), read).title == read.card.title
+    assert import_file(Store(tmp_path), read).title == read.card.title
     [read] = from_json(spoilt(lambda file: first(file)["card"].update(title=" \n")))
     assert read.card.title == "Why *trees*?"
 
@@ -194,7 +194,7 @@ def test_the_time_of_a_long_conversation_is_that_of_its_messages(tmp_path: Path)
 
     sys.setprofile(count)
     try:
-        card = bring_in(store, read, shares.append)
+        card = import_file(store, read, shares.append)
         opened = store.branches(card.id)
     finally:
         sys.setprofile(None)

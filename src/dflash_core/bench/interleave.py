@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One run to make: which setting, on which prompt, for the how-manieth time. All count from 0."""
+    """One run to make: which setting, on which prompt, and its repetition. All count from 0."""
 
     setting: int
     prompt: int

@@ -11,7 +11,7 @@ from tempfile import gettempdir
 from dflash_core.errors import DFlashError
 from dflash_tui.chat.desk import Desk
 from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.exchange import bring_in, file_name, from_file
+from dflash_tui.conversations.exchange import file_name, from_file, import_file
 from dflash_tui.conversations.pages import KINDS, render
 from dflash_tui.conversations.store import Card
 from dflash_tui.widgets.line_dialog import LineScreen
@@ -83,7 +83,7 @@ class ConversationFiles:
         except DFlashError as error:
             return str(error)
 
-    def bring_in(self, name: str) -> None:
+    def import_file(self, name: str) -> None:
         """Begin to take in the conversations of a JSON export, beside the app. Raises DFlashError: there is no file."""
         try:
             file = Path(name).expanduser()
@@ -103,7 +103,7 @@ class ConversationFiles:
         def take_in() -> int:
             found = from_file(file)
             for one in found:
-                bring_in(self._current.store, one, told)
+                import_file(self._current.store, one, told)
             return len(found)
 
         try:

@@ -95,11 +95,11 @@ def _export(store: Store, args: argparse.Namespace) -> int:
 
 
 def _import(store: Store, args: argparse.Namespace) -> int:
-    from dflash_tui.conversations.exchange import bring_in, from_file
+    from dflash_tui.conversations.exchange import from_file, import_file
 
     found = [one for path in args.files for one in from_file(path)]  # all of them are good, or none is taken in
     notes = Notes()
-    cards = [bring_in(store, one, partial(notes.progress, "importing")) for one in found]
+    cards = [import_file(store, one, partial(notes.progress, "importing")) for one in found]
     notes.end_line()
     if args.json:
         write_json({"conversations": [_about(card) for card in cards]})

@@ -142,7 +142,7 @@ def _checked(one: _Conversation, place: int) -> Whole:
     return Whole(replace(one.card, title=title), Branches(one.messages, one.leaf), records)
 
 
-def bring_in(store: Store, one: Whole, progress: Progress | None = None) -> Card:
+def import_file(store: Store, one: Whole, progress: Progress | None = None) -> Card:
     """Put a conversation into the store; where it is there already, as a second one. Returns its card there.
 
     An id that could not be written on a command line is replaced too. Raises StoreError for a text that is larger than

@@ -24,7 +24,7 @@ async def _import(host: ChatHost, rest: str) -> None:
     if not rest:
         raise SlashError("write /import FILE, a JSON export of conversations")
     try:
-        host.conversation.files.bring_in(rest)
+        host.conversation.files.import_file(rest)
     except DFlashError as error:
         raise SlashError(str(error)) from None
 

@@ -26,7 +26,7 @@ def draft_candidates(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and log-probabilities (anchors, block - 1, width) of the drafts at each anchor of one text ids (S,)."""
     seg = torch.zeros_like(ids)[None]
-    _, features = target_forward(c, w, ids[None], seg, dc.taps)
+    _, features = target_forward(c, w, ids[None], seg, dc.captured_layers)
     block = torch.full((len(anchors), dc.block), dc.mask_id, device=ids.device)
     block[:, 0] = ids[anchors]
     noise = torch.nn.functional.embedding(block, w["token_embd.weight"])[None]

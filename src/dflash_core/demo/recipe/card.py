@@ -135,7 +135,7 @@ Data order depends on the seed alone. The learning rate follows the clock, so a 
 weights.
 """
 
-# Written for the weights that ship: look at it again when they are trained anew.
+# Written for the weights that ship: look at it again when they are trained again.
 NOTES = """The bar that the held-out loss falls to the end is missed. On generated text it is lowest after a third
 of the training and then drifts up, most likely because answers have several right wordings and the model becomes too
 sure of one of them where the question template is new to it. On the read text, of which there is little, it overfits

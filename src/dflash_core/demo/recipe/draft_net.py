@@ -13,7 +13,7 @@ from .shapes import DraftConfig, Weights
 
 @Piece
 def fuse_features(features: Tensor, fc: Tensor, norm: Tensor, eps: float) -> Tensor:
-    """(B, S, taps * hidden) -> (B, S, hidden): what every drafter layer reads as its context."""
+    """(B, S, captured layers * hidden) -> (B, S, hidden): what every drafter layer reads as its context."""
     return rms(linear(features, fc), norm, eps).to(fc.dtype)
 
 
@@ -73,8 +73,8 @@ def draft_forward(
 ) -> Tensor:
     """Normalised outputs (B, A, block, hidden) whose rows 1.. go through the target's head.
 
-    features (B, S, taps * hidden) and seg (B, S): the context. anchor, anchor_seg (B, A): each block's start and
-    document. noise (B, A, block, hidden): the target's embeddings of [anchor token, mask, mask, ...].
+    features (B, S, captured layers * hidden) and seg (B, S): the context. anchor, anchor_seg (B, A): each block's
+    start and document. noise (B, A, block, hidden): the target's embeddings of [anchor token, mask, mask, ...].
     """
     context = fuse_features(features, w["fc.weight"], w["enc.output_norm.weight"], c.eps)
     h = noise.float()

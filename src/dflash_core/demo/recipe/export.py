@@ -39,11 +39,11 @@ def write_draft(
     path: Path, c: DraftConfig, weights: Weights, tokenizer: Path, context: int, kind: str = "Q8_0",
     name: str = "DFlash demo drafter",
 ) -> None:  # fmt: skip
-    """Write a drafter. The file counts target layers by their input, so every tapped id is stored plus one."""
+    """Write a drafter. The file counts target layers by their input, so every captured id is stored plus one."""
     w = gguf.GGUFWriter(path, "dflash")
     _write_sizes(w, c, name, context, c.head_dim)
     w.add_uint32("dflash.block_size", c.block)
-    w.add_array("dflash.target_layers", [i + 1 for i in c.taps])
+    w.add_array("dflash.target_layers", [i + 1 for i in c.captured_layers])
     if c.window:
         w.add_uint32("dflash.attention.sliding_window", c.window)
         w.add_array("dflash.attention.sliding_window_pattern", list(c.sliding))

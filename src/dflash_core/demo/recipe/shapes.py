@@ -62,7 +62,7 @@ class TargetConfig:
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """Sizes of a drafter, the target layers that it reads (`taps`) and the layers that are sliding-window ones."""
+    """Sizes of a drafter; `captured_layers` of the target are its input, `sliding` ones of its own have a window."""
 
     hidden: int = 384
     layers: int = 3
@@ -71,7 +71,7 @@ class DraftConfig:
     kv_heads: int = 2
     head_dim: int = 128
     rope_theta: float = 1e7
-    taps: tuple[int, ...] = (1, 2, 3, 4, 5)
+    captured_layers: tuple[int, ...] = (1, 2, 3, 4, 5)
     block: int = 16
     mask_id: int = 0
     window: int = 0  # positions that a sliding-window layer sees; 0 where there is no such layer
@@ -79,7 +79,7 @@ class DraftConfig:
     eps: float = 1e-6
 
 
-def default_taps(target_layers: int, count: int) -> tuple[int, ...]:
+def default_captured_layers(target_layers: int, count: int) -> tuple[int, ...]:
     """Layer ids spread evenly from the second layer to the third last, as published drafters choose them."""
     if count == 1:
         return (target_layers // 2,)
@@ -114,7 +114,7 @@ def _target_type(part: str, shape: tuple[int, ...]) -> str:
 def draft_shapes(c: DraftConfig, kind: str = "Q8_0") -> Shapes:
     """Every tensor of the drafter in the `dflash` flavour's names; `kind` stores the matrices."""
     mixer = Attention(c.heads, c.kv_heads, c.head_dim, c.head_dim, c.rope_theta, c.eps)
-    tensors = dflash_tensors(c.hidden, len(c.taps), (LayerSpec(mixer, SwiGLU(c.ffn)),) * c.layers)
+    tensors = dflash_tensors(c.hidden, len(c.captured_layers), (LayerSpec(mixer, SwiGLU(c.ffn)),) * c.layers)
     return {name: (shape, kind if len(shape) > 1 else "F32") for name, shape in tensors.items()}
 
 

@@ -40,9 +40,9 @@ def attention_block(
 
 
 def target_forward(
-    c: TargetConfig, w: Weights, ids: Tensor, seg: Tensor, taps: tuple[int, ...] = ()
+    c: TargetConfig, w: Weights, ids: Tensor, seg: Tensor, captured_layers: tuple[int, ...] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Final hidden states after the output norm (B, S, hidden) and the tapped layers' outputs (B, S, taps * hidden).
+    """Final hidden states after the output norm (B, S, hidden) and the captured layers' outputs side by side.
 
     ids, seg: (B, S) integers. Features are in the dtype of the linear weights.
     """
@@ -76,7 +76,7 @@ def target_forward(
             h, of("post_attention_norm.weight"), of("ffn_gate.weight"), of("ffn_up.weight"), of("ffn_down.weight"),
             c.eps,
         )  # fmt: skip
-        if i in taps:
+        if i in captured_layers:
             features.append(h[:, :length].to(w["output.weight"].dtype))
     hidden = rms(h[:, :length], w["output_norm.weight"], c.eps)
     empty = hidden.new_zeros(*hidden.shape[:2], 0)

@@ -220,7 +220,8 @@ def train_draft(
 ) -> None:  # fmt: skip
     """Train every drafter (file name -> sizes and storage type) on the target's answers, and write the files.
 
-    All of them learn from the same features and blocks, so their taps, block size and mask token have to be the same.
+    All of them learn from the same features and blocks, so these three are the same for all: captured
+    layers, block size, mask token.
     Position i of a block counts exp(-i / gamma): a draft matters only where all before it were accepted.
     """
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -248,7 +249,7 @@ def train_draft(
     while clock.progress < 1:
         epoch, tokens, seg = next(rows)
         with torch.no_grad():
-            _, features = target_forward(c, w, split_tokens(tokens, seg)[0], seg, first.taps)
+            _, features = target_forward(c, w, split_tokens(tokens, seg)[0], seg, first.captured_layers)
             anchor, anchor_seg, block, inside = pick_blocks(tokens, seg, anchors, first.block, draws)
             asks = torch.full_like(block, first.mask_id)
             asks[..., 0] = block[..., 0]
@@ -273,7 +274,7 @@ def train_draft(
             )
             for r in running.values():
                 r.zero_()
-    use_compile(False)  # the checks below see texts of all lengths, each of which would be compiled anew
+    use_compile(False)  # the checks below see texts of all lengths, each of which would be compiled again
     for name, (dc, kind, shapes, weights, _) in models.items():
         final = quantised({n: x.detach() for n, x in weights.items()}, shapes)
         export.write_draft(out / name, dc, final, tokenizer, c.context, kind)
