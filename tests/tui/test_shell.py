@@ -17,6 +17,7 @@ from dflash_core.memory import HostMemory
 from dflash_tui import log
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat.ui_bench import measure_lag, measure_tax, tax_table
+from dflash_tui.figures.meter import Meter
 from dflash_tui.screens.models import ModelsScreen, nearby
 from dflash_tui.screens.themes import ThemesScreen
 from dflash_tui.session import Loader, LoadRequest, Progress
@@ -427,6 +428,29 @@ async def test_a_message_that_does_not_render_is_shown_as_it_is(
         await send(pilot, "again")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 2)
         await idle(pilot)
+
+
+@pytest.mark.parametrize("leaving", ["the answer is removed", "the app ends"])
+async def test_an_answer_that_leaves_the_screen_is_no_fault(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, leaving: str
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(log.LOG, "error", lambda message, **_: logged.append(message))
+    app = make_app(FakeSession(answer="Some text."))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "hi")
+        await idle(pilot)
+        answer = await app.chat.transcript.turns[-1].add_answer(app.chat.knobs)
+        with monkeypatch.context() as ending:
+            if leaving == "the app ends":
+                ending.setattr(app, "_exit", True)  # what quitting does first; widgets go later
+            else:
+                answer.remove()
+            await answer.add("A paragraph.\n\nAnd one more.\n\n", "", Meter())
+            await answer.end(Meter(), None, "failed")
+            await answer.fail("it failed", "try again")
+    assert logged == []
 
 
 # Measuring

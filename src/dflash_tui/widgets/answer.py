@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.widget import MountError
 
 from dflash_core.clean import clean
 from dflash_core.events import TurnReport
@@ -77,6 +78,8 @@ class Answer(Foldable):
 
     async def _give_up(self, error: Exception) -> None:
         """The message does not render: show its source, and the conversation goes on."""
+        if isinstance(error, MountError) or not self.is_attached:  # it is being removed, or the app ends: no fault
+            return
         LOG.error("an answer could not be rendered", exc_info=error)
         await self.body.give_up()
         message = f"this answer cannot be rendered ({type(error).__name__}); its text follows as it is"
@@ -100,7 +103,8 @@ class Answer(Foldable):
 
     async def fail(self, message: str, advice: str) -> None:
         """The turn ended with an error; what it had produced stays."""
-        await self.inside.mount(Note(message, advice), before=self.footer)
+        if self.is_attached:
+            await self.inside.mount(Note(message, advice), before=self.footer)
 
     async def restore(self, text: str, thinking: str, report: TurnReport | None, outcome: str) -> None:
         """Show an earlier answer, whole."""
