@@ -14,6 +14,46 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 
 MOST_WORKERS = 4  # each loads torch
+# `make quick` runs these folders, without the files that start programs, compile kernels or draw large samples.
+QUICK = ("unit", "golden")
+NOT_QUICK = frozenset(
+    f"test_{name}"
+    for name in (
+        "cli_ask",
+        "cuda_runtime",
+        "current_conversation",
+        "demo_export",
+        "demo_net",
+        "demo_pair",
+        "demo_recipe",
+        "distribution",
+        "doctor",
+        "engine",
+        "file_shrinks",
+        "host_drafters",
+        "hostile_lines",
+        "hugging_face",
+        "input_files",
+        "interrupt",
+        "journal",
+        "kernels_compile",
+        "launch_lists",
+        "lossless",
+        "mid_turn",
+        "one_failing_test",
+        "packaging",
+        "pasting",
+        "redraft",
+        "render_process",
+        "sampling",
+        "store_damage",
+        "sweep",
+        "text_template",
+        "text_tokenizer",
+        "turn_check",
+        "whatif",
+    )
+)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -27,7 +67,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name in QUICK and item.path.stem not in NOT_QUICK and not item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.quick)
     if config.getoption("-m"):
         return
     # Not `item.keywords`: those hold the names of folders too, and a checkout may lie in one called "full".

@@ -16,8 +16,7 @@ import torch
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda import step as cuda_step
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
+from dflash_core.backends.cuda.drafters.dflash import DFlash, DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_STOP_IDS
@@ -323,8 +322,7 @@ def test_a_drafter_without_any_number_ends_one_turn() -> None:
 
 def test_a_turn_that_breaks_off_leaves_nothing_to_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's copy of the state is then as old as the turn: it must not hand on more rows than wait."""
-    for module in (cuda_session, cuda_step):
-        monkeypatch.setattr(module, "PENDING_ROWS", 72)
+    monkeypatch.setattr(DFlash, "most_pending", 72)
     session = fresh()
     run, waited = runner(session), list[int]()
     update = CudaSession.update_drafter
