@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core import kernel_source, resources
+from dflash_core.user_folders import user_folder
 
 EMULATOR = Path(__file__).parent / "emulator"
 FLAGS = [
@@ -37,8 +38,8 @@ FLAGS = [
     "-Wno-unused-but-set-variable",
     "-Wno-sign-compare",
 ]
-# Built libraries stay here between runs, named after their content.
-BUILDS = Path(__file__).parents[2] / ".pytest_cache" / "emulator"
+# Built libraries stay here between runs and checkouts, named after their content.
+BUILDS = user_folder("cache") / "test-emulator"
 
 
 class KernelFaultError(Exception):

@@ -1,6 +1,6 @@
 """Every kernel variant for every supported architecture: it compiles, nothing spills, registers stay as recorded.
 
-No GPU is needed. Reports are kept in .pytest_cache by content, so only what changed is compiled. After a change that
+No GPU is needed. Reports are kept in the user's cache by content, so only what changed is compiled. After a change that
 is meant to move the numbers: `PYTHONPATH=tests python tests/unit/test_kernels_compile.py` records them anew.
 """
 
@@ -21,10 +21,11 @@ pytest.importorskip("torch")
 from dflash_core import kernel_source, nvrtc, resources
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.nvrtc import KernelUse
+from dflash_core.user_folders import user_folder
 from support.kernel_variants import variants
 
 ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
-REPORTS = Path(__file__).parents[2] / ".pytest_cache" / "kernel-reports"
+REPORTS = user_folder("cache") / "test-kernel-reports"
 RECORD = Path(__file__).with_name("kernel_registers.json")
 # What may spill, and why; anything else must not. A pattern of "<architecture> <file> <kernel>".
 SPILLS: dict[str, str] = {
