@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch
+from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
 from dflash_core.backends.cuda.plan import WARPS
 from dflash_core.backends.cuda.projection import Acts, Projection
 from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS, TOP_PART
@@ -15,7 +15,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 
 TOP_THREADS = 256
 SAMPLE_THREADS = 512
-TOP_PARTS = 64  # parts of the vocabulary that head_top looks at side by side
+TOP_PARTS = 64  # parts of the vocabulary that head_top looks at side by side, at most
 
 
 class Head:
@@ -35,7 +35,8 @@ class Head:
         flat = shared[:wanted] if shared is not None and self.shares else torch.zeros(wanted, device=device)
         self.rows = flat.view(PASS_ROWS, self.stride)
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)
-        self.top = torch.zeros(PASS_ROWS * TOP_PARTS * TOP_PART.itemsize, dtype=torch.uint8, device=device)
+        self.top_parts = min(TOP_PARTS, ceil_div(self.vocab, TOP_THREADS))  # a part is whole steps of a thread block
+        self.top = torch.zeros(PASS_ROWS * self.top_parts * TOP_PART.itemsize, dtype=torch.uint8, device=device)
 
     @property
     def state(self) -> DeviceState:
@@ -82,11 +83,12 @@ class Head:
         """From the logits of a draft block to candidates; draft position r is row r + 1 of the block."""
         return [
             Launch(
-                "head.cu", "head_top", {}, (TOP_PARTS, depths), TOP_THREADS,
+                "head.cu", "head_top", {}, (self.top_parts, depths), TOP_THREADS,
                 [self.state.pointer, At(self.rows, self.stride), np.int32(self.vocab), np.int32(self.stride), self.top],
             ),
             Launch(
-                "tree.cu", "merge_candidates", {}, depths, WARP, [self.state.pointer, self.top, np.int32(TOP_PARTS)]
+                "tree.cu", "merge_candidates", {}, depths, WARP,
+                [self.state.pointer, self.top, np.int32(self.top_parts)],
             ),
         ]  # fmt: skip
 
