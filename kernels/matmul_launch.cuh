@@ -7,6 +7,13 @@
 
 #include "matmul.cuh"
 
+// A cap on registers leaves room for a small kernel's blocks beside the one of 16 warps that fills a multiprocessor.
+#ifdef REGISTERS
+#define MATMUL_BOUNDS __maxnreg__(REGISTERS)
+#else
+#define MATMUL_BOUNDS __launch_bounds__(MATMUL_THREADS, 1)
+#endif
+
 constexpr int MAX_SEGMENTS = 6, MAX_SPLIT_K = 32, MAX_GRID = 256;
 
 struct Segment {
@@ -52,15 +59,16 @@ template <class SinkOf> struct StreamPieces {
     const MatmulLaunch& launch;
     const u8 *acts_q8, *acts_f16;
     int column_block;
-    u8* shared;  // slots, then staged activations
+    u8* shared;  // slots, rings, then staged activations
     Staged& form;
+    WarpRing& ring;
     SinkOf& sink_of;
 
     template <class F> __device__ __forceinline__ void operator()() const {
         for_each_piece(launch, F::NUMBER, [&](const Segment& segment, const Rectangle& part, int k_part) {
             stream_rectangle<F>(
                 part, Meeting<F>::F16_ACTS ? acts_f16 : acts_q8, column_block, (float*)shared,
-                shared + WARPS * COLUMN_BLOCKS * 512, form, sink_of(segment, k_part));
+                shared + WARPS * (COLUMN_BLOCKS * 512 + RING_BYTES), form, ring, sink_of(segment, k_part));
         });
     }
 };
@@ -70,7 +78,9 @@ template <class SinkOf>
 __device__ __forceinline__ void stream_pieces(
     const MatmulLaunch& launch, const u8* acts_q8, const u8* acts_f16, int column_block, u8* shared, SinkOf&& sink_of) {
     Staged form = Staged::NONE;
-    for_each_format(StreamPieces<SinkOf>{launch, acts_q8, acts_f16, column_block, shared, form, sink_of});
+    WarpRing ring;
+    ring.begin(shared + WARPS * COLUMN_BLOCKS * 512);
+    for_each_format(StreamPieces<SinkOf>{launch, acts_q8, acts_f16, column_block, shared, form, ring, sink_of});
 }
 
 // Writes finished rows into a partial f32 [columns][stride].

@@ -1,6 +1,7 @@
-// stream: read memory and do nothing else, the bandwidth that other kernels are measured against.
+// What other kernels are measured against and beside.
 //
-// Grid-stride over 16-byte words, four under way per thread. Bound by memory.
+//   stream  reads memory and does nothing else. Grid-stride over 16-byte words, four under way per thread. Bound by memory.
+//   pause   lasts a given time and touches nothing, as a small kernel between two products does.
 
 #include "common.cuh"
 
@@ -24,3 +25,13 @@ extern "C" __global__ void __launch_bounds__(256) stream(const u8* data, u64 wor
     }
     out[me] = all;
 }
+
+#ifndef DFLASH_EMULATED
+// cycles: of the multiprocessor's clock, from when the kernel before has ended.
+extern "C" __global__ void __launch_bounds__(128) pause(long long cycles) {
+    pdl_launch();
+    pdl_wait();
+    const long long begin = clock64();
+    while (clock64() - begin < cycles) {}
+}
+#endif

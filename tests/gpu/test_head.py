@@ -23,7 +23,7 @@ def best_parts(engine: Engine, weights: Weights, x: np.ndarray, card: Card = SMA
     q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
     f16 = engine.array(acts.pack_f16(x)) if deal.needs_f16 else engine.poisoned((8,), np.uint8)
     for first, count in deal.passes(n):
-        kernel = engine.kernel("head.cu", "head_argmax", {"COLUMNS": count, **weights.defines()})
+        kernel = engine.kernel("head.cu", "head_argmax", deal.defines(count))
         args = [weights.launch(deal), q8, f16, out, np.int32(first // 8)]
         kernel(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(count))
     return out.numpy().view(BEST)[..., 0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.plan import Card, Way
 from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
 from support.engines import Engine
 from support.matmuls import SMALL, expected, multiply, parts, random_weights
@@ -140,3 +142,20 @@ def test_shapes_of_a_27b_cut_in_rows(
         for at, shape in zip(deal.offsets, deal.shapes):
             live = slice(at, at + shape.rows)
             assert np.array_equal(planes[..., live].view(np.uint32), widest[:, :width, live].view(np.uint32))
+
+
+@pytest.mark.parametrize("way", [Way(prefetch=3), Way(prefetch=1), Way(registers=104)], ids=str)
+@pytest.mark.parametrize("slices", [None, 1], ids=["planned", "one-slice"])
+def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: int | None, way: Way) -> None:
+    """Rings of tiles that run round, whose first tile is in the middle of a row, and that a warp needs twice."""
+    weights = random_weights(engine, rng, 1280, ("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6))
+    x = activations(rng, 24, 1280)
+    card = Card(2, 227 << 10)
+    plain, wanted = multiply(engine, weights, x, card, split_k=slices)
+    deal, found = multiply(engine, weights, x, replace(card, way=way), split_k=slices)
+    assert ("PREFETCH" in deal.defines(24)) == bool(way.prefetch)
+    assert ("REGISTERS" in deal.defines(24)) == bool(way.registers)
+    assert deal.row_begin == plain.row_begin
+    for at, shape in zip(deal.offsets, deal.shapes):
+        live = slice(at, at + shape.rows)
+        assert np.array_equal(found[..., live].view(np.uint32), wanted[..., live].view(np.uint32)), shape.type

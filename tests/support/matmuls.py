@@ -33,9 +33,6 @@ class Weights:
     dense: list[Float64]
     packed: list[Any]
 
-    def defines(self) -> dict[str, int]:
-        return {f"WITH_{tile_type(s.type).name}": 1 for s in self.shapes}
-
     def launch(self, deal: Plan) -> np.void:
         return as_argument(deal.pack([array.address for array in self.packed]))
 
@@ -87,8 +84,7 @@ def multiply(
     out = engine.poisoned((deal.split_k, n, deal.stride), np.float32)
     launch = weights.launch(deal)
     for first, count in deal.passes(n):
-        defines = {"COLUMNS": count, **weights.defines()} | ({"ACTS_F16": 1} if half else {})
-        kernel = engine.kernel("matmul.cu", "matmul", defines)
+        kernel = engine.kernel("matmul.cu", "matmul", deal.defines(count))
         args = [launch, q8, f16, out, np.int32(n), np.int32(first // 8)]
         kernel(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(count))
     return deal, out.numpy()

@@ -4,15 +4,17 @@ Shapes and types are those of the synthetic 27B target. Weights are random bytes
 gigabytes, so that none is in the L2 when its turn comes. Launches are recorded in a graph as in a step; a figure is the
 median over replays, of one launch. Read bandwidth is that of a kernel which does nothing but read.
 
-    python -m dflash_core.bench.kernels [--chain]
+    python -m dflash_core.bench.kernels [--chain [--gap 3] [WAY ...]]
+
+A way is `plain`, or settings of plan.Way such as `prefetch=2,registers=104`.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -21,9 +23,11 @@ from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import acts_for
+from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.bench.interleave import interleave
 from dflash_core.bench.synthetic import TARGET_27B, target_types
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import Progress
@@ -31,7 +35,11 @@ from dflash_core.progress import Progress
 ARENA = 3 << 30
 MOST_COPIES = 24
 REPLAYS = 9
+CHAIN_ROUNDS = 3
 MOST_SPLIT_K = 16
+CYCLES_PER_US = 1700  # of an H200 under load; a pause is about as long as was asked for
+PAUSE_BLOCKS = 24
+CHAIN_WIDTHS = (1, 16, 24)
 
 FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
 DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
@@ -175,13 +183,37 @@ def ladder(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progres
 
 def chain(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progress | None = None) -> dict[int, float]:
     """Seconds for all products of a step one behind the other, each with weights of its own, by width."""
+    found = chains(device, [Way()], widths, progress=progress)
+    return {width: statistics.median(found[Way(), width]) for width in widths}
+
+
+def chains(
+    device: CudaDevice,
+    ways: Sequence[Way],
+    widths: Sequence[int] = WIDTHS,
+    gap_us: float = 0.0,
+    progress: Progress | None = None,
+) -> dict[tuple[Way, int], list[float]]:
+    """The same in several ways, taking turns, with a pause of `gap_us` behind every product: seconds of each round."""
     products = products_27b()
     bench = Bench(device, sum(p.nbytes for p in products), products)
     projections, at = [], 0
     for product in products:
         projection, at = bench.place(product, at)
         projections.append(projection)
-    return {w: bench.seconds(bench.record(bench.launches(projections, w), progress)) for w in widths}
+    pause = Launch("stream.cu", "pause", {}, PAUSE_BLOCKS, 128, [np.int64(gap_us * CYCLES_PER_US)])
+    runs = {}
+    for way in ways:
+        for projection in projections:
+            projection.take(way)
+        for width in widths:
+            each = [[launch, *([pause] if gap_us else [])] for launch in bench.launches(projections, width)]
+            runs[way, width] = bench.record([launch for group in each for launch in group], progress)
+    found: dict[tuple[Way, int], list[float]] = {key: [] for key in runs}
+    for slot in interleave(len(ways), len(widths), CHAIN_ROUNDS):
+        key = ways[slot.setting], widths[slot.prompt]
+        found[key].append(bench.seconds(runs[key]))
+    return found
 
 
 def table(found: Ladder) -> list[str]:
@@ -210,17 +242,47 @@ def chain_table(found: dict[int, float]) -> list[str]:
     return lines
 
 
+def ways_table(found: Mapping[tuple[Way, int], Sequence[float]], gap_us: float) -> list[str]:
+    """Lines of a table: milliseconds by way and width, least and most of the rounds."""
+    products = len(products_27b())
+    lines = [f"{products} products of a step, {gap_us:g} us behind each; ms without the pauses"]
+    for (way, width), rounds in found.items():
+        least, middle, most = (
+            1e3 * (seconds(rounds) - products * gap_us * 1e-6) for seconds in (min, statistics.median, max)
+        )
+        lines.append(f"  {way_name(way):28} N={width:<3} {middle:7.3f} ({least:.3f} to {most:.3f})")
+    return lines
+
+
+def way_of(text: str) -> Way:
+    """From words such as `prefetch=2,registers=104`, or `plain`. Raises ValueError."""
+    words = [] if text == "plain" else text.split(",")
+    return Way(**{name: int(value) for name, _, value in (word.partition("=") for word in words)})
+
+
+def way_name(way: Way) -> str:
+    """The words for it."""
+    plain = asdict(Way())
+    return ",".join(f"{name}={value}" for name, value in asdict(way).items() if value != plain[name]) or "plain"
+
+
 def main() -> None:
     """Print the table, and with --chain the products of a whole step behind each other."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--chain", action="store_true", help="also a whole step's products in a row; 17 GiB of the card"
     )
+    parser.add_argument("--gap", type=float, default=0.0, metavar="US", help="pause behind every product of the chain")
+    parser.add_argument("ways", nargs="*", type=way_of, metavar="WAY", help="compare chains alone, computed in these")
     options = parser.parse_args()
     device = CudaDevice()
-    lines = table(ladder(device))
-    if options.chain:
-        lines += chain_table(chain(device))
+    if options.ways:
+        found = chains(device, options.ways, CHAIN_WIDTHS, options.gap)
+        lines = ways_table(found, options.gap)
+    else:
+        lines = table(ladder(device))
+        if options.chain:
+            lines += chain_table(chain(device))
     print("\n".join(lines))  # noqa: T201
 
 

@@ -162,7 +162,7 @@ class StepBench:
             case = cases[slot.setting]
             yield done, len(order), case.name
             rounds_of = found.setdefault(slot.setting, _Rounds())
-            wall, events = self._time(case, steps)
+            wall, events = self.time(case, steps)
             rounds_of.walls.append(wall)
             rounds_of.events += events
         yield len(order), len(order), "prefill and bandwidth"
@@ -186,7 +186,8 @@ class StepBench:
                 self.session.update_drafter()
                 self.session.state.host["length"] = self.session.state.host["draft_length"] = depth
 
-    def _time(self, case: Case, steps: int) -> tuple[float, list[StepEvent]]:
+    def time(self, case: Case, steps: int) -> tuple[float, list[StepEvent]]:
+        """Milliseconds of a step by the host's clock, and the steps."""
         self._stand_behind(case.depth)
         self.session.steps.force(case.trace)
         decoder = self.session.decoder(case.knobs, frozenset(), self.engine.context_length)

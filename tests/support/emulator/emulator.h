@@ -24,6 +24,7 @@
 #define __constant__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct alignas(8) int2 { int x, y; };
@@ -65,6 +66,8 @@ void barrier(int line);
 int barrier_count(int predicate, int line);
 unsigned char* dynamic_shared();
 unsigned long long global_timer();
+void bulk_copy(void* shared, const void* global, int bytes, unsigned long long* barrier, int line);
+void bulk_wait(unsigned long long* barrier, unsigned parity, int line);
 [[noreturn]] void fail(const char* message, int line);
 
 template <class F> struct Signature;

@@ -156,6 +156,16 @@ inline void cp_async16_or_zero(void* shared, const void* global, bool valid) {
 inline void cp_async_commit() {}
 template <int pending> void cp_async_wait() {}
 
+// What a copy brings is poison until its barrier was waited for.
+inline void mbarrier_init(unsigned long long* barrier, int) { *barrier = 0; }
+inline void fence_bulk() {}
+inline void bulk_copy(void* shared, const void* global, int bytes, unsigned long long* barrier, int line = __builtin_LINE()) {
+    emulator::bulk_copy(shared, global, bytes, barrier, line);
+}
+inline void mbarrier_wait(unsigned long long* barrier, unsigned parity, int line = __builtin_LINE()) {
+    emulator::bulk_wait(barrier, parity, line);
+}
+
 inline void pdl_launch() {}
 inline void pdl_wait() {}
 inline unsigned long long global_timer() { return emulator::global_timer(); }

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
-from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, tile_type
+from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, tile_type
 from dflash_core.errors import UnsupportedError
 
 WARPS = 16
@@ -27,6 +27,13 @@ _STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
 _PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
 _NOMINAL_COLUMNS = 24
 
+# Of kernels/tile_ring.cuh. Wider passes take long enough over a tile, and need the room.
+RING_PLACES, _PLACE_BARRIER = 4, 16
+_RING_COLUMNS = 32
+# More leaves the L1 too small for kernels that stream through it.
+_MOST_SHARED = 160 << 10
+_CAPPED_COLUMNS = 24  # wider passes spill under a cap on registers
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -37,11 +44,24 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """How a launch is computed, where that is a matter of speed and not of bits.
+
+    `prefetch`: tiles that a warp has copied to shared memory before the previous kernel has ended, on a card that sets
+    kernels up early. `registers`: the most that a thread of a narrow pass takes; None for as many as there are.
+    """
+
+    prefetch: int = 0
+    registers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """What a plan depends on of a card."""
 
     multiprocessors: int
     shared_bytes: int  # dynamic shared memory that a thread block may have
+    way: Way = Way()  # of every launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,7 @@ class Plan:
     stride: int
     half: bool
     shared_limit: int
+    way: Way = Way()
 
     @property
     def grid(self) -> int:
@@ -84,11 +105,36 @@ class Plan:
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a pass over so many columns."""
-        return _shared_bytes(self.longest_part, self.needs_f16, columns)
+        ring = self._ring_bytes(columns)
+        rings = WARPS * (RING_PLACES * _PLACE_BARRIER + ring) if ring else 0
+        return _shared_bytes(self.longest_part, self.needs_f16, columns) + rings
+
+    def defines(self, columns: int) -> dict[str, object]:
+        """What the kernels of a pass over so many columns are compiled for."""
+        names = {tile_type(shape.type).name for shape in self.shapes}
+        found: dict[str, object] = {"COLUMNS": columns, **{f"WITH_{name}": 1 for name in TILE_TYPES if name in names}}
+        if self.half:
+            found["ACTS_F16"] = 1
+        if ring := self._ring_bytes(columns):
+            found["PREFETCH"] = ring
+        if self.way.registers and columns <= _CAPPED_COLUMNS:
+            found["REGISTERS"] = self.way.registers
+        return found
+
+    def _ring_bytes(self, columns: int) -> int:
+        """Tiles of a warp's ring, as bytes: as many of the type that most weights have as there is room for."""
+        if not self.way.prefetch or columns > _RING_COLUMNS:
+            return 0
+        tile = tile_type(max(self.shapes, key=lambda s: s.rows * tile_type(s.type).bytes).type).bytes
+        room = min(_MOST_SHARED, self.shared_limit) - _shared_bytes(self.longest_part, self.needs_f16, columns)
+        fitting = (room // WARPS - RING_PLACES * _PLACE_BARRIER) // tile
+        return max(0, min(self.way.prefetch, RING_PLACES, fitting)) * tile
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
         """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 allow."""
-        widest = max(c for c in range(8, MAX_COLUMNS + 1, 8) if c == 8 or self.shared_bytes(c) <= self.shared_limit)
+        tiles, f16 = self.longest_part, self.needs_f16
+        fits = (c for c in range(8, MAX_COLUMNS + 1, 8) if c == 8 or _shared_bytes(tiles, f16, c) <= self.shared_limit)
+        widest = max(fits)
         blocks = -(-columns // 8)
         count = -(-blocks * 8 // widest)
         starts = [blocks * i // count * 8 for i in range(count)] + [columns]
@@ -164,7 +210,7 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
     offsets = [0]
     for blocks, _ in costs:
         offsets.append(offsets[-1] + ROWS * blocks)
-    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room)
+    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, card.way)
 
 
 def _shared_bytes(tiles: int, f16: bool, columns: int) -> int:

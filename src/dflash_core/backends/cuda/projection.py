@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
-from dflash_core.backends.cuda.plan import WARPS, Plan, Shape, plan
-from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
+from dflash_core.backends.cuda.plan import WARPS, Plan, Shape, Way, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,10 @@ class Projection:
         shapes = [Shape(matrix.type, matrix.rows) for matrix in matrices]
         self.plan: Plan = plan(shapes, matrices[0].columns, device.card, half=half, split_k=split_k)
 
+    def take(self, way: Way) -> None:
+        """Compute what is launched from here on in another way; launches that are bound stay as they are."""
+        self.plan = replace(self.plan, way=way)
+
     @property
     def split_k(self) -> int:
         return self.plan.split_k
@@ -72,13 +75,6 @@ class Projection:
             pointer(acts.f16 if self.plan.needs_f16 else None),
         )
 
-    @property
-    def defines(self) -> dict[str, object]:
-        """What the kernels are compiled for, but for the number of columns."""
-        names = {tile_type(matrix.type).name for matrix in self.matrices}
-        defines: dict[str, object] = {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
-        return {**defines, "ACTS_F16": 1} if self.plan.half else defines
-
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
         """Multiply `rows` rows of activations into `out`, in as many launches as shared memory makes necessary."""
         table = self.plan.pack([matrix.tiles.data_ptr() for matrix in self.matrices])
@@ -86,7 +82,7 @@ class Projection:
             Launch(
                 "matmul.cu",
                 "matmul",
-                {"COLUMNS": count, **self.defines},
+                self.plan.defines(count),
                 self.plan.grid,
                 WARPS * WARP,
                 [table, *self.wanted(acts), out, np.int32(rows), np.int32(first // 8)],

@@ -273,9 +273,13 @@ class CudaSession:
             return
         self._flush()
         self.memory.grow(MAX_NODES)
+        self.forget_launches()
+        torch.cuda.empty_cache()  # what was there before: nobody asks for memory of that size again
+
+    def forget_launches(self) -> None:
+        """Bind anew whatever is launched from here on: buffers have moved, or plans have changed."""
         self._bound.clear()
         self.steps.clear()
-        torch.cuda.empty_cache()  # what was there before: nobody asks for memory of that size again
 
     def _plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         assert self.length + len(tokens) <= self.memory.slots, "positions behind the end of the sequence's memory"

@@ -107,6 +107,9 @@ class OnDevice(Protocol):
     ) -> DeviceDrafter:
         """Its part of a new sequence on the target that has this embedding."""
 
+    def projections(self) -> Sequence[Projection]:
+        """Every product of its part of a step; its logits are the target's head's."""
+
     def chunk_projections(self) -> Sequence[Projection]:
         """The matrices that a prompt's chunk multiplies by."""
 

@@ -272,6 +272,10 @@ class DFlashOnDevice:
     def drafter(self, context: int, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> DFlash:
         return DFlash(self.weights, self.memory(context), embedding, captured, state, self.mask_token)
 
+    def projections(self) -> Sequence[Projection]:
+        inputs, outputs = self.weights.projections()
+        return [*inputs, *outputs]
+
     def chunk_projections(self) -> Sequence[Projection]:
         return [self.weights.fc, *(context.projection for context in self.weights.contexts)]
 

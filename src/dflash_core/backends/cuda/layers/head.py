@@ -57,7 +57,7 @@ class Head:
         table = plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
         argmax = [
             Launch(
-                "head.cu", "head_argmax", {"COLUMNS": count, **self.full.defines}, plan.grid, WARPS * WARP,
+                "head.cu", "head_argmax", plan.defines(count), plan.grid, WARPS * WARP,
                 [table, *self.full.wanted(acts), self.best, np.int32(first // 8)], plan.shared_bytes(count),
             )
             for first, count in plan.passes(rows)

@@ -1,0 +1,95 @@
+"""Steps of one loaded pair whose products are computed in several ways (plan.Way), in one run, taking turns.
+
+    python -m dflash_core.bench.ways plain registers=104 prefetch=2 prefetch=2,registers=104 [--rounds 5] [--steps 200]
+
+The pair is the synthetic 27B one, written to --folder where it is not there yet. A way changes no bit of a result: the
+logits of one pass are compared before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dflash_core.backends.cuda.plan import Way
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.bench.interleave import interleave
+from dflash_core.bench.kernels import way_name, way_of
+from dflash_core.bench.steps import CONTEXT, Case, StepBench, default_cases
+from dflash_core.bench.synthetic import synthetic_pair
+from dflash_core.engine import Engine
+from dflash_core.errors import KernelError
+from dflash_core.loading import load_draft, load_target
+from dflash_core.user_folders import user_folder
+
+CASES = ("ar", "tree 15", "tree 23", "tree 39")
+PROMPT, ROWS = 40, 24  # of the pass whose bits are compared
+
+
+def projections(session: CudaSession) -> Iterator[Projection]:
+    """Every product of the session's steps."""
+    for group in session.target.projections():
+        yield from group
+    yield session.head.full
+    if session.draft_weights is not None:
+        yield from session.draft_weights.projections()
+
+
+def take(session: CudaSession, way: Way) -> None:
+    """Have the session's steps computed in this way from here on."""
+    for projection in projections(session):
+        projection.take(way)
+    session.forget_launches()
+
+
+def compare(engine: Engine, ways: Sequence[Way], rounds: int, steps: int) -> Iterator[str]:
+    """Lines of a table: milliseconds of a step and of its verify pass, by case and way. Raises KernelError where a way
+    changes a bit."""
+    bench = StepBench(engine)
+    session = bench.session
+    cases = [case for case in default_cases(1) if case.name in CASES]
+    wanted = None
+    for way in ways:
+        take(session, way)
+        session.restore(None)
+        session.prefill(list(range(100, 100 + PROMPT)))
+        found = session.verify(list(range(ROWS)), list(range(-1, ROWS - 1))).tobytes()
+        if wanted not in (None, found):
+            raise KernelError(f"the way {way_name(way)} changes bits, expected those of {way_name(ways[0])}")
+        wanted = found
+    walls: dict[tuple[Case, Way], list[float]] = {(case, way): [] for case in cases for way in ways}
+    verify: dict[tuple[Case, Way], list[float]] = {key: [] for key in walls}
+    for slot in interleave(len(ways), 1, rounds):
+        way = ways[slot.setting]
+        take(session, way)
+        for case in cases:
+            wall, events = bench.time(case, steps)
+            walls[case, way].append(wall)
+            verify[case, way] += [event.stages.verify for event in events]
+    for (case, way), times in walls.items():
+        middle, pass_ms = statistics.median(times), statistics.median(verify[case, way])
+        yield (
+            f"{case.name:10} {way_name(way):28} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), "
+            f"verify {pass_ms:.3f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("ways", nargs="+", type=way_of, metavar="WAY")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--folder", type=Path, default=user_folder("cache") / "synthetic")
+    options = parser.parse_args()
+    pair = synthetic_pair(options.folder)
+    target = load_target(pair.target, "cuda")
+    engine = Engine(target, load_draft(pair.draft, target), context_length=CONTEXT)
+    for line in compare(engine, options.ways, options.rounds, options.steps):
+        print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
