@@ -19,6 +19,7 @@ constexpr int RING_PLACES = 4;  // at most
 constexpr int RING_BYTES = PREFETCH ? RING_PLACES * 16 + PREFETCH : 0;  // of a warp: a barrier per place, then tiles
 static_assert(PREFETCH % 16 == 0, "bulk copies are of whole 16 bytes");
 
+#if PREFETCH
 // A warp's ring, whatever goes through it. `phase`: bit p is the phase that place p waits for.
 struct WarpRing {
     u8* at;
@@ -28,12 +29,12 @@ struct WarpRing {
     __device__ __forceinline__ void begin(u8* shared) {
         at = shared + warp_id() * RING_BYTES;
         phase = 0;
-        if (PREFETCH && lane_id() == 0) {
+        if (lane_id() == 0) {
 #pragma unroll
             for (int place = 0; place < RING_PLACES; ++place) mbarrier_init(arrived(place), 1);
             fence_bulk();
         }
-        if (PREFETCH) __syncwarp();
+        __syncwarp();
     }
     __device__ __forceinline__ u64* arrived(int place) const { return (u64*)(at + place * 16); }
 };
@@ -79,3 +80,11 @@ private:
         --left;
     }
 };
+#else
+struct WarpRing {
+    __device__ __forceinline__ void begin(u8*) {}
+};
+template <class F, int DEPTH> struct TileRing {
+    __device__ __forceinline__ TileRing(WarpRing&, const u8*, int, int, size_t, int) {}
+};
+#endif
