@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
+from dflash_core.guards.base import Guard
+from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
@@ -30,7 +32,8 @@ class GenerationEngine(Protocol):
 
     `generate` yields one PrefillEvent, then StepEvents. The last event has `stop` set, except where it was cancelled
     between two steps; a stop token is the last id of its `tokens`. `keep` are prompt lengths after which the recurrent
-    state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `cancel` may be called
+    state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `guard` watches the answer
+    and may halt it. `cancel` may be called
     from any thread; `change`, between two events, has the answer go on with other knobs as soon as it can.
     """
 
@@ -38,7 +41,13 @@ class GenerationEngine(Protocol):
     def context_length(self) -> int: ...
 
     def generate(
-        self, ids: Sequence[int], knobs: Knobs, *, keep: Sequence[int] = (), on_prefill: OnPrefill | None = None
+        self,
+        ids: Sequence[int],
+        knobs: Knobs,
+        *,
+        keep: Sequence[int] = (),
+        on_prefill: OnPrefill | None = None,
+        guard: Guard | None = None,
     ) -> Iterator[Event]: ...
 
     def cancel(self) -> None: ...
@@ -187,7 +196,9 @@ class Turn:
                 self._running = not self._stop_asked
             if self._running:
                 keep = (self.prompt.stable,) if self.prompt.stable else ()
-                events = engine.generate(self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled)
+                events = engine.generate(
+                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard()
+                )
             while (event := self._next(events)) is not None:
                 self._cancel_again()
                 yield self._piece(event)
@@ -200,6 +211,10 @@ class Turn:
             if isinstance(events, Generator):
                 events.close()
             self._end()
+
+    def _guard(self) -> TurnGuard | None:
+        tokenizer, opens = self._conversation.tokenizer, self.prompt.opens_thinking
+        return TurnGuard.of(tokenizer, self.knobs, opens_thinking=opens)
 
     def _next(self, events: Iterator[Event]) -> Event | None:
         if self._changed is not None:
@@ -258,6 +273,7 @@ class Turn:
                 stop=last.stop or "cancelled",
                 knobs=self.knobs,
                 stats=turn_stats(prefill, steps, self._decode_s, self._parts),
+                guards=tuple(step.guard for step in steps if step.guard is not None),
             )
         record = self._recorder.end(self.report, text, thinking)
         self.record = record if self.report is not None else None

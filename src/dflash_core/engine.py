@@ -14,6 +14,7 @@ from dflash_core.backends.base import Logits, Session, Target
 from dflash_core.drafters.base import Draft
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.events import Event
+from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
@@ -77,9 +78,10 @@ class Engine:
         *,
         keep: Sequence[int] = (),
         on_prefill: Callable[[int, int], None] | None = None,
+        guard: Guard | None = None,
     ) -> Iterator[Event]:
         """Answer the prompt `ids`, see `Runner.generate`. Raises ContextError for a prompt that does not fit."""
-        return self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill)
+        return self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill, guard=guard)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; from any thread."""

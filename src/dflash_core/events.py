@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dflash_core.knobs import Knobs
 
-Stop = Literal["stop token", "max tokens", "context full", "cancelled"]
+Stop = Literal["stop token", "max tokens", "context full", "cancelled", "loop"]
 EffectiveMode = Literal["ar", "chain", "tree"]
 
 
@@ -68,6 +68,26 @@ DEFAULT_KNOBS = Knobs()
 
 
 @dataclass(frozen=True, slots=True)
+class GuardEvent:
+    """A guard stepped in: its `trigger`, the `part` of the turn that it watched, what it did, and what it `found`.
+
+    "close": the model's own end of thinking was said in its place. "stop": the answer ended.
+    """
+
+    trigger: Literal["thinking budget", "loop"]
+    part: Literal["thinking", "answer"]
+    action: Literal["close", "stop"]
+    found: str
+
+    @property
+    def summary(self) -> str:
+        """In one line for people."""
+        done = "thinking was closed" if self.action == "close" else "the answer was stopped"
+        what = self.found if self.trigger == "thinking budget" else f"a loop in the {self.part}: {self.found}"
+        return f"{done}: {what}"
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillEvent:
     """The prompt has been read and the first token of the answer drawn: `tokens` holds just that one.
 
@@ -90,7 +110,7 @@ class StepEvent:
     `drafted_depth` is the deepest drafted position, `accepted_depth` how deep the walk went. Where the answer ends
     inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed. `drafts` are all
     candidates that were there to choose from, `bonus` the token that the target drew after the last accepted one,
-    `knobs` what this step ran with.
+    `knobs` what this step ran with. `guard`: a guard stepped in; with "close" the tokens are its own, not the target's.
     """
 
     tokens: tuple[int, ...]
@@ -105,6 +125,7 @@ class StepEvent:
     drafts: StepDrafts = NO_DRAFTS
     bonus: int | None = None
     knobs: Knobs = DEFAULT_KNOBS
+    guard: GuardEvent | None = None
 
     @property
     def bonus_rank(self) -> int | None:
@@ -300,7 +321,7 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """What a turn was: its text, its ids, what really ran and why, the knobs asked for, the figures."""
+    """What a turn was: its text, its ids, what really ran and why, the knobs asked for, the figures, its guards."""
 
     text: str
     thinking: str
@@ -310,6 +331,7 @@ class TurnReport:
     stop: Stop
     knobs: Knobs
     stats: TurnStats
+    guards: tuple[GuardEvent, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints."""
@@ -323,4 +345,5 @@ class TurnReport:
             "stop": self.stop,
             "knobs": self.knobs.to_dict(),
             "stats": stats,
+            "guards": [dataclasses.asdict(one) for one in self.guards],
         }

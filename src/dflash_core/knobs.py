@@ -11,6 +11,7 @@ from typing import Any, Literal
 from dflash_core.errors import KnobError
 
 Mode = Literal["ar", "chain", "tree", "auto"]
+LoopAction = Literal["close", "stop", "off"]
 Value = int | float | bool | str
 Group = Literal["speculation", "sampling", "answer", "loading"]
 Applies = Literal["next step", "next turn", "reload"]
@@ -140,6 +141,18 @@ class Knobs:
     thinking: bool = _knob(
         False, "thinking", "let the model reason before it answers; drafters are usually worse at it",
         "answer", applies="next turn",
+    )  # fmt: skip
+    thinking_budget: int = _knob(
+        0, "thinking budget", "tokens of reasoning before it is closed and the answer begins; 0 is no limit",
+        "answer", applies="next turn", bounds=(0, 1_048_576), step=64, slider=(0, 8192),
+    )  # fmt: skip
+    loop_guard: LoopAction = _knob(
+        "close", "loop guard", "reasoning that repeats itself is closed and the answer begins, or all of it stops",
+        "answer", applies="next turn", choices=("close", "stop", "off"),
+    )  # fmt: skip
+    answer_loop_guard: Literal["stop", "off"] = _knob(
+        "off", "answer loop guard", "an answer that repeats itself is stopped", "answer", applies="next turn",
+        choices=("stop", "off"),
     )  # fmt: skip
     temperature: float = _knob(
         0.0, "temperature", "0 takes the likeliest token, higher draws more freely",

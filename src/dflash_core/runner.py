@@ -19,6 +19,7 @@ from dflash_core.backends.base import (
 )
 from dflash_core.errors import Code, ContextError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
+from dflash_core.guards.base import Guard
 from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
 from dflash_core.limits import Limits
@@ -119,13 +120,15 @@ class Runner:
         *,
         keep: Sequence[int] = (),
         on_prefill: Callable[[int, int], None] | None = None,
+        guard: Guard | None = None,
     ) -> Iterator[Event]:
         """Answer the prompt `ids`: one PrefillEvent, then one StepEvent per step; the last one carries its `stop`.
 
         An answer cancelled between two steps just ends, so a last event without a stop means cancelled too; one
         cancelled in mid-prompt has a PrefillEvent without a token.
         `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
-        `on_prefill(done, total)` follows the prompt. Raises ContextError for a prompt that does not fit.
+        `on_prefill(done, total)` follows the prompt; `guard` watches the answer. Raises ContextError for a prompt that
+        does not fit.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -135,10 +138,15 @@ class Runner:
             )
         self._cancelled.clear()
         self._changed = None
-        return self._run(ids, knobs, frozenset(keep), on_prefill)
+        return self._run(ids, knobs, frozenset(keep), on_prefill, guard)
 
     def _run(
-        self, ids: list[int], knobs: Knobs, keep: frozenset[int], on_prefill: Callable[[int, int], None] | None
+        self,
+        ids: list[int],
+        knobs: Knobs,
+        keep: frozenset[int],
+        on_prefill: Callable[[int, int], None] | None,
+        guard: Guard | None,
     ) -> Iterator[Event]:
         decoder = self.decoder(knobs)
         try:
@@ -148,8 +156,12 @@ class Runner:
             tokens: tuple[int, ...] = ()
             stop: Stop | None = "cancelled"
             if logits is not None:
+                if guard is not None:
+                    decoder.halt_at(guard.limit)
                 token, stop = decoder.first(logits)
                 tokens = (token,)
+                if guard is not None:
+                    guard.see(tokens)
             elapsed = (time.perf_counter() - started) * 1e3
             yield PrefillEvent(tokens, len(ids), reused, elapsed, decoder.decision.mode, decoder.decision.reason, stop)
             while stop is None and not self._cancelled.is_set():
@@ -157,7 +169,7 @@ class Runner:
                 if self._changed is not None:
                     decoder.take(self._changed)
                     self._changed = None
-                event = decoder.step()
+                event = self._step(decoder, guard)
                 self._committed += [root, *event.tokens[:-1]]
                 stop = event.stop
                 if stop is None and self._cancelled.is_set() and not decoder.ahead:
@@ -175,6 +187,24 @@ class Runner:
             # A pass that failed half-way leaves a state nobody can vouch for.
             self.reset()
             raise
+
+    def _step(self, decoder: StepDecoder, guard: Guard | None) -> StepEvent:
+        """The next step, or what a guard says in its place where the answer has halted."""
+        if guard is None:
+            return decoder.step()
+        if decoder.halted:
+            if (action := guard.intervention) is not None:
+                event = decoder.say(action.tokens, action.event)
+                guard.see(event.tokens, said=True)
+                return event
+            decoder.go_on()
+        decoder.halt_at(guard.limit)
+        event = decoder.step()
+        guard.see(event.tokens)
+        action = guard.intervention if decoder.halted and event.stop is None else None
+        if action is not None and not action.tokens:
+            return dataclasses.replace(event, stop="loop", guard=action.event)
+        return event
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
         """What decodes the next answer. Raises KnobError for knobs that it cannot follow."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import StepEvent, Stop
+from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.base import Decision
@@ -103,6 +103,19 @@ class StepDecoder(Protocol):
     @property
     def ahead(self) -> bool:
         """Whether steps are under way that `step` has not returned yet; `finish` ends them and returns them."""
+
+    @property
+    def halted(self) -> bool:
+        """Whether the answer has reached the place where it is to halt. `go_on` or `say` lifts that."""
+
+    def halt_at(self, tokens: int | None) -> None:
+        """Halt where the answer has so many tokens; None: nowhere. Steps under way may not know of it."""
+
+    def go_on(self) -> None:
+        """Behind a halt: `step` decodes on from the newest token."""
+
+    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+        """Behind a halt: go on with `tokens` in the target's place, none of which ends an answer."""
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
     def take(self, knobs: Knobs) -> None: ...

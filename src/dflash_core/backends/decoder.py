@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.errors import not_finite
-from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree, Stop
+from dflash_core.events import GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
@@ -30,6 +31,28 @@ def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], 
     if answered >= knobs.max_tokens:
         return "max tokens"
     return "context full" if answered >= room else None
+
+
+def said(backend: Backend, root: int, tokens: Sequence[int], event: GuardEvent, knobs: Knobs) -> StepEvent:
+    """A step whose `tokens` a guard said behind `root`: committed but for the last, which is the next root."""
+    run = [root, *tokens[:-1]]
+    began = time.perf_counter()
+    backend.prefill(run)
+    ones = (1.0,) * len(run)
+    nodes = tuple(range(len(run)))
+    return StepEvent(
+        tokens=tuple(tokens),
+        tree=StepTree(tuple(run), tuple(range(-1, len(run) - 1)), nodes, ones, ones, nodes),
+        drafted_depth=len(run) - 1,
+        accepted_depth=len(run) - 1,
+        length=backend.length,
+        stages=StageTimes(verify=(time.perf_counter() - began) * 1e3),
+        mode="ar",
+        reason=event.trigger,
+        bonus=tokens[-1],
+        knobs=knobs,
+        guard=event,
+    )
 
 
 class Decoder:
@@ -52,6 +75,7 @@ class Decoder:
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         self.answer: list[int] = []
+        self._halt: int | None = None
         self.take(knobs)
 
     def take(self, knobs: Knobs) -> None:
@@ -72,6 +96,24 @@ class Decoder:
         self.answer.append(token)
         self._clock = _Clock()
         return token, stop
+
+    @property
+    def halted(self) -> bool:
+        return len(self.answer) == self._halt
+
+    def halt_at(self, tokens: int | None) -> None:
+        self._halt = tokens
+
+    def go_on(self) -> None:
+        self._halt = None
+
+    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+        self._halt = None
+        kept, stop = self._until_stop(tokens)
+        step = said(self.backend, self.answer[-1], kept, event, self.knobs)
+        self.answer += kept
+        self._clock = _Clock()
+        return replace(step, stop=stop)
 
     def step(self) -> StepEvent:
         """Decode one step behind the root, and leave the state at the last token of what it committed."""
@@ -125,11 +167,19 @@ class Decoder:
         return self.backend.propose(self.answer[-1], self.knobs)
 
     def tree(self, drafts: Candidates) -> Tree:
-        """The candidates' best-first tree within the budget; a chain is made of the best ones alone."""
+        """The candidates' best-first tree within the budget; a chain is made of the best ones alone. Nothing in it lies
+        where the answer has ended or halted."""
         knobs, decision = self.knobs, self.decision
-        if decision.mode == "chain":
-            drafts = Candidates(drafts.tokens[:, :1], drafts.log_probs[:, :1])
+        width = 1 if decision.mode == "chain" else drafts.tokens.shape[1]
+        # The token behind the deepest node is drawn, so the last one that the answer has room for is never drafted.
+        depths = min(len(drafts.tokens), self._left() - 1)
+        drafts = Candidates(drafts.tokens[:depths, :width], drafts.log_probs[:depths, :width])
         return ddtree.build(self.answer[-1], drafts, decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+
+    def _left(self) -> int:
+        """Tokens until the answer ends or halts, if it does not before."""
+        end = min(self.knobs.max_tokens, self.context_length - self.prompt_length)
+        return (end if self._halt is None else min(end, self._halt)) - len(self.answer)
 
     def accept(self, tree: Tree, logits: Logits) -> Walk:
         """Walk the tree by the target's own draws from `logits` (nodes, vocab)."""
@@ -148,13 +198,15 @@ class Decoder:
             raise not_finite("target", self.backend.length)
 
     def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
-        """Cut tokens that follow the answer's end: a stop token, the token limit, the end of the context."""
+        """Cut tokens that follow the answer's end - a stop token, the token limit, the end of the context - or the
+        place where it halts."""
         kept: list[int] = []
         room = self.context_length - self.prompt_length
         for token in tokens:
             kept.append(token)
-            stop = stop_at(token, len(self.answer) + len(kept), self.knobs, self.stop_ids, room)
-            if stop is not None:
+            answered = len(self.answer) + len(kept)
+            stop = stop_at(token, answered, self.knobs, self.stop_ids, room)
+            if stop is not None or answered == self._halt:
                 return kept, stop
         return kept, None
 

@@ -22,6 +22,16 @@ class ThinkingSplit:
         self._after_block = start_inside
         self._held = ""
 
+    @property
+    def inside(self) -> bool:
+        """Whether the think block is open."""
+        return self._inside
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is certain that what comes now is the answer, or that the block is open."""
+        return self._inside or self._started
+
     def push(self, text: str) -> tuple[str, str]:
         """The reasoning and the answer that `text` made certain; what may be part of a tag waits."""
         self._held += text

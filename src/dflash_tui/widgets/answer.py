@@ -25,6 +25,7 @@ _STOPS = {
     "max tokens": "cut at max tokens",
     "context full": "cut: context full",
     "cancelled": "stopped",
+    "loop": "stopped: a loop",
 }
 
 
@@ -98,6 +99,8 @@ class Answer(Foldable):
             await self.body.finish()
         except Exception as error:
             await self._give_up(error)
+        for event in report.guards if report is not None and self.is_attached else ():
+            await self.inside.mount(Note(event.summary, kind="info"), before=self.footer)
         self._summary = summary(meter, report, self.knobs, outcome)
         self._show_footer()
 

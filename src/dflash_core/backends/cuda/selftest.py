@@ -110,7 +110,7 @@ class _Bench:
         self.device, self.state = device, DeviceState(device.torch_device)
         host, chosen = self.state.host, knobs or Knobs()
         write_knobs(host, chosen, "tree", DEPTHS + 1)
-        begin_turn(host, chosen, root=ROOT, prompt_length=LENGTH, context_length=1 << 20, stop_ids=())
+        begin_turn(host, chosen, answer=[ROOT], prompt_length=LENGTH, context_length=1 << 20, stop_ids=())
         host["length"] = LENGTH
         if tree is not None:
             self.state.plant(tree.tokens, tree.parents)

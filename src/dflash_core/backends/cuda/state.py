@@ -173,20 +173,22 @@ def begin_turn(
     state: npt.NDArray[np.void],
     knobs: Knobs,
     *,
-    root: int,
+    answer: Sequence[int],
     prompt_length: int,
     context_length: int,
     stop_ids: Sequence[int],
 ) -> None:
-    """Set what a turn fixes behind a prompt of `prompt_length` committed tokens; `root` is its first drawn token.
+    """Set what a turn fixes behind a prompt of `prompt_length` tokens, and what of its answer is drawn already: the
+    last token of `answer` is the root, those before it are committed.
 
     `stop_ids`: MAX_STOP_IDS at most.
     """
     ids = np.full(MAX_STOP_IDS, -1, np.int32)
     ids[: len(stop_ids)] = sorted(stop_ids)
     state["seed"] = knobs.seed
-    state["root"] = state["history"][0] = root
-    state["answered"] = 1
+    state["root"], state["answered"] = answer[-1], len(answer)
+    for place in range(max(0, len(answer) - HISTORY), len(answer)):
+        state["history"][place % HISTORY] = answer[place]
     state["steps"] = state["stop"] = state["accepted"] = 0
     state["max_tokens"] = knobs.max_tokens
     state["prompt_length"], state["context_length"] = prompt_length, context_length

@@ -33,9 +33,9 @@ from dflash_core.backends.cuda.state import (
     width_for,
     write_knobs,
 )
-from dflash_core.backends.decoder import step_drafts, stop_at
+from dflash_core.backends.decoder import said, step_drafts, stop_at
 from dflash_core.errors import Code, UnsupportedError, not_finite
-from dflash_core.events import StepEvent, Stop
+from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.fixed import FixedPolicy
@@ -219,19 +219,61 @@ class CudaDecoder:
         self._last: npt.NDArray[np.void] | None = None
         self._undrained = 0  # rows that plain steps have left for the drafter
         self._begun = self._over = False
+        self._halt: int | None = None
+        self._halted = False
 
     @property
     def ahead(self) -> bool:
         return bool(self._queue)
 
+    @property
+    def halted(self) -> bool:
+        return self._halted
+
+    def halt_at(self, tokens: int | None) -> None:
+        if tokens == self._halt:
+            return
+        self._halt = tokens
+        if self._begun:
+            with self.session.device.stream():
+                self.session.state.host["max_tokens"] = self._most_tokens
+                self.session.state.push("max_tokens", "context_length")
+
+    def go_on(self) -> None:
+        self._rest()
+
+    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+        self._rest()
+        kept, stop = list[int](), None
+        while stop is None and len(kept) < len(tokens):
+            kept.append(tokens[len(kept)])
+            answered = len(self.answer) + len(kept)
+            stop = stop_at(kept[-1], answered, self.knobs, self.stop_ids, self.context_length - self._prompt_length)
+        step = said(self.session, self.answer[-1], kept, event, self.knobs)
+        self.answer += kept
+        self._over = stop is not None
+        return replace(step, stop=stop)
+
+    @property
+    def _most_tokens(self) -> int:
+        """Where the card ends the answer: for it a halt is an end like that of max_tokens."""
+        return self.knobs.max_tokens if self._halt is None else min(self.knobs.max_tokens, self._halt)
+
+    def _rest(self) -> None:
+        """Behind a halt: what is queued does nothing, and the next step begins as a turn's first does."""
+        self.finish()
+        self._halt, self._halted, self._over = None, False, False
+        self._read, self._last, self._undrained = 0, None, 0
+
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt."""
-        length = self.session.length
+        length = self._prompt_length = self.session.length
         if not np.isfinite(logits.max()):
             raise not_finite("target", length)
         token = Sampler(self.knobs).draw(logits, length, ())
         self.answer.append(token)
         stop = stop_at(token, 1, self.knobs, self.stop_ids, self.context_length - length)
+        self._halted = stop is None and self._halt == 1
         self._over = stop is not None
         return token, stop
 
@@ -275,11 +317,12 @@ class CudaDecoder:
             begin_turn(
                 state,
                 self.knobs,
-                root=self.answer[-1],
-                prompt_length=session.length,
+                answer=self.answer,
+                prompt_length=self._prompt_length,
                 context_length=self.context_length,
                 stop_ids=sorted(self.stop_ids),
             )
+            state["max_tokens"] = self._most_tokens
             self._write_knobs()
             self.steps.cancel.array[0] = 0
             self.steps.ring.array["ready"] = 0
@@ -377,6 +420,9 @@ class CudaDecoder:
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
         self.answer += event.tokens
+        if event.stop == "max tokens" and len(self.answer) < self.knobs.max_tokens:
+            full = self._prompt_length + len(self.answer) >= self.context_length
+            event, self._halted = replace(event, stop="context full" if full else None), not full
         self.session.state.host["length"] = event.length
         self.policy.observe(event)
         return event

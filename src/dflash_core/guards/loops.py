@@ -1,0 +1,86 @@
+"""Whether a text goes round in circles, told from the ids of its tail alone.
+
+Three triggers, in this order: the tail repeats with a period; most of it is made of runs that occur again and again;
+it uses next to no different tokens. A passage that is written twice is a draft and its copy, so runs count from their
+third time on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+WINDOW = 2048
+"""Tokens of the tail that are looked at."""
+COVERAGE = 768  # tokens that a loop has to fill
+MOST_PERIOD = 512
+RATES = ((8, 0.995), (64, 0.99), (MOST_PERIOD, 0.98))  # up to which period, what part of the tail has to repeat
+SAMPLE = 128  # tokens whose comparison rules most periods out
+RUNS = (8, 16, 32)
+LEAST_TIMES = 3
+LOW_ENTROPY = 1024  # tokens that hold LEAST_KINDS ids at most, MOST_USED of them LEAST_SHARE of all
+LEAST_KINDS, MOST_USED, LEAST_SHARE = 32, 8, 0.95
+
+Ids = npt.NDArray[np.int64]
+
+
+def find_loop(ids: Sequence[int], *, runs: bool) -> str:
+    """What repeats at the end of `ids`, in words; empty where nothing does. `runs`: whether the second trigger counts,
+    which a list or a table in an answer may well set off."""
+    tail = np.asarray(ids[-WINDOW:], np.int64)
+    return _periodic(tail) or (_repeated_runs(tail) if runs else "") or _low_entropy(tail)
+
+
+def _periodic(tail: Ids) -> str:
+    n = len(tail)
+    most = min(MOST_PERIOD, n // 3, n - COVERAGE)
+    if most < 1:
+        return ""
+    # What may differ over the whole tail may differ in its last tokens: few texts have a period left after these.
+    sample = min(SAMPLE, n - most)
+    windows = np.lib.stride_tricks.sliding_window_view(tail[n - most - sample : -1], sample)[::-1]
+    differing = (windows != tail[n - sample :]).sum(axis=1)
+    for place in np.flatnonzero(differing <= (1 - RATES[-1][1]) * n):
+        period = int(place) + 1
+        same = tail[period:] == tail[:-period]
+        rate = next(rate for longest, rate in RATES if period <= longest)
+        for covered in (max(COVERAGE, 2 * period), n - period):
+            if covered <= len(same) and (share := float(same[-covered:].mean())) >= rate:
+                tokens = "one token" if period == 1 else f"{period} tokens"
+                return f"{tokens} over and over in the last {covered + period:,} ({share:.1%} the same)"
+    return ""
+
+
+def _repeated_runs(tail: Ids) -> str:
+    n = len(tail)
+    hashed, length = tail.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15), 1
+    while length < RUNS[-1]:
+        if 2 * length > len(tail):
+            return ""
+        # A polynomial over 2^64: two runs of equal sums are equal but for one case in 10^13 of a window.
+        factor = np.uint64(pow(0xD1342543DE82EF95, length, 1 << 64))
+        hashed, length = hashed[:-length] * factor + hashed[length:], 2 * length
+        if length not in RUNS:
+            continue
+        _, which, counts = np.unique(hashed, return_inverse=True, return_counts=True)
+        edges = np.zeros(n + 1, np.int64)
+        starts = np.flatnonzero(counts[which] >= LEAST_TIMES)
+        np.add.at(edges, starts, 1)
+        np.add.at(edges, starts + length, -1)
+        covered = int((np.cumsum(edges) > 0).sum())
+        if covered >= max(COVERAGE, n / 2):
+            return f"runs of {length} tokens that occur {LEAST_TIMES} times or more fill {covered:,} of the last {n:,}"
+    return ""
+
+
+def _low_entropy(tail: Ids) -> str:
+    if len(tail) < LOW_ENTROPY:
+        return ""
+    _, counts = np.unique(tail[-LOW_ENTROPY:], return_counts=True)
+    share = np.sort(counts)[-MOST_USED:].sum() / LOW_ENTROPY
+    if len(counts) > LEAST_KINDS or share < LEAST_SHARE:
+        return ""
+    used = min(MOST_USED, len(counts))
+    return f"{len(counts)} different tokens in the last {LOW_ENTROPY:,}, {used} of them {share:.1%}"

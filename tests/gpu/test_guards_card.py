@@ -1,0 +1,150 @@
+"""Guards on a card: steps under way when an answer halts change nothing, and it goes on as plain decoding's does.
+
+Emulated, with planted drafts so that walks lead past the point.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from dflash_core import Knobs
+from dflash_core.events import Event, GuardEvent, StepEvent
+from dflash_core.guards.base import Intervention
+from dflash_core.knobs import Value
+from dflash_core.runner import Runner
+from support import engines
+from support.device_pairs import pair, prompt
+from support.host_drafts import PrimedText
+from support.planted_device import planted
+
+FILE = "tiny-F16.gguf"
+IDS = prompt()[:7]
+SPINE, AROUND = [0] * 15, [0, 0, 0, 2, 0, 1, 1]
+CLOSED = GuardEvent("thinking budget", "thinking", "close", "told to")
+STOPPED = GuardEvent("loop", "answer", "stop", "told to")
+
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or ""),
+]
+
+
+@dataclass
+class Script:
+    """A guard that knows from `since` tokens on of a halt at `at`, where it says `tokens`, ends the answer (no token),
+    or has thought better of it (None)."""
+
+    since: int
+    at: int
+    tokens: tuple[int, ...] | None
+    seen: list[int] = field(default_factory=list)
+    over: bool = False
+
+    @property
+    def limit(self) -> int | None:
+        return self.at if len(self.seen) >= self.since and not self.over else None
+
+    @property
+    def intervention(self) -> Intervention | None:
+        if len(self.seen) == self.at and not self.over and self.tokens is not None:
+            return Intervention(CLOSED if self.tokens else STOPPED, self.tokens)
+        return None
+
+    def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
+        self.seen += tokens
+        self.over = self.over or said or (self.tokens is None and len(self.seen) >= self.since + 1)
+
+
+def answer(run: Runner, guard: Script, **knobs: Value) -> tuple[tuple[int, ...], list[Event]]:
+    given: dict[str, Value] = {"temperature": 0.0, "mode": "tree", "budget": 15, "max_tokens": 26, **knobs}
+    events = list(run.generate(IDS, Knobs().replace(**given), guard=guard))
+    tokens = tuple(token for event in events for token in event.tokens)
+    assert tuple(guard.seen) == tokens
+    assert tuple(run._committed) == (*IDS, *tokens[:-1])
+    assert run.backend.length == len(IDS) + len(tokens) - 1
+    return tokens, events
+
+
+def runner(session: object) -> Runner:
+    return Runner(session, frozenset(), 192, pair("emulated", FILE).target.config.vocab_size)  # type: ignore[arg-type]
+
+
+@functools.cache
+def plain(at: int, tokens: tuple[int, ...], **knobs: Value) -> tuple[int, ...]:
+    session = pair("emulated", FILE).sessions()[0]
+    return answer(runner(session), Script(0, at, tokens), mode="ar", **knobs)[0]
+
+
+@pytest.mark.parametrize(
+    ("at", "ranks", "said"), [(1, SPINE, (90,)), (9, AROUND, (90, 91, 92)), (16, SPINE, (90, 91)), (17, SPINE, (90,))]
+)
+def test_a_halt_in_mid_walk_is_exact(at: int, ranks: list[int], said: tuple[int, ...]) -> None:
+    expected = plain(at, said)
+    assert expected[at : at + len(said)] == said
+    tokens, events = answer(runner(planted(FILE, expected, ranks)[0]), Script(0, at, said))
+    assert tokens == expected
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    assert [step.tokens for step in steps if step.guard] == [said]
+    assert max(step.accepted_depth for step in steps) > 2, "walks past a point are what this is about"
+
+
+def test_a_halt_that_comes_up_while_steps_are_under_way() -> None:
+    """Seen with token 17, when a step of 16 is queued that knows nothing of it."""
+    expected = plain(36, (90,), max_tokens=39)
+    tokens, _ = answer(runner(planted(FILE, expected, SPINE)[0]), Script(2, 36, (90,)), max_tokens=39)
+    assert tokens == expected
+
+
+def test_a_halt_that_is_taken_back() -> None:
+    """The card may have halted by then: the answer goes on as if nothing had been."""
+    expected = plain(25, (90,))[:25]
+    for since, at in ((0, 2), (0, 17), (2, 22)):
+        session = planted(FILE, expected, SPINE)[0]
+        tokens, _ = answer(runner(session), Script(since, at, None), max_tokens=25)
+        assert tokens == expected
+
+
+def test_a_stop_ends_it_there() -> None:
+    expected = plain(25, (90,))
+    tokens, events = answer(runner(planted(FILE, expected, SPINE)[0]), Script(0, 21, ()))
+    assert tokens == expected[:21]
+    assert events[-1].stop == "loop"
+    assert isinstance(events[-1], StepEvent)
+    assert events[-1].guard == STOPPED
+
+
+def test_other_ends_come_first() -> None:
+    expected = plain(9, (90, 91))
+    for most in (9, 10, 11, 12):
+        tokens, events = answer(runner(planted(FILE, expected, SPINE)[0]), Script(0, 9, (90, 91)), max_tokens=most)
+        assert (tokens, events[-1].stop) == (expected[:most], "max tokens")
+
+
+def test_draws_and_penalties_go_on_behind_it() -> None:
+    """History, seed and positions are those of one answer."""
+    knobs: dict[str, Value] = {
+        "temperature": 1.2, "top_k": 40, "repetition_penalty": 1.3, "presence_penalty": 0.5, "seed": 5,
+    }  # fmt: skip
+    expected = plain(12, (90,), **knobs)
+    tokens, _ = answer(runner(planted(FILE, expected, AROUND)[0]), Script(0, 12, (90,)), **knobs)
+    assert tokens == expected
+    mine, reference = pair("emulated", FILE).sessions()
+    assert answer(runner(reference), Script(0, 12, (90,)), **knobs)[0] == expected
+    assert mine is not reference
+
+
+def test_a_drafter_on_the_host_hears_of_it() -> None:
+    expected = plain(13, (90, 91))
+    loaded = pair("emulated", FILE)
+    from dflash_core.backends.cuda.session import CudaSession
+
+    drafter = PrimedText([*IDS[-3:], *expected])
+    session = CudaSession(loaded.device_target, host_drafter=drafter, context=192)
+    run = runner(session)
+    tokens, _ = answer(run, Script(0, 13, (90, 91)))
+    assert tokens == expected
+    assert drafter._ids[-len(run._committed) :] == run._committed

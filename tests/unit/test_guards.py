@@ -1,0 +1,258 @@
+"""Loops are found in tails of ids, and an answer is halted at the same token whatever its steps were. No model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from text_data import tiny
+
+from dflash_core.backends.cuda.state import MAX_DEPTH
+from dflash_core.errors import KnobError
+from dflash_core.events import Event, StepEvent
+from dflash_core.guards.base import LAG
+from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
+from dflash_core.guards.turn import CHECKED_EVERY, LEAST_THINKING, TurnGuard
+from dflash_core.knobs import Knobs, parse_settings
+from dflash_core.runner import Runner
+from dflash_core.turn_check import check_step
+from support.counting import CountingBackend
+
+TOKENIZER = tiny()
+OPEN, CLOSE, END = (TOKENIZER.special[name] for name in ("<think>", "</think>", "<|im_end|>"))
+VOCAB = TOKENIZER.vocab_size
+
+
+def text(count: int, seed: int = 1) -> list[int]:
+    """Tokens without any order."""
+    return random.Random(seed).choices(range(300), k=count)
+
+
+# ---- Loops -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("period", [1, 2, 7, 8, 9, 31, 64, 65, 200, 381, 384, 511, 512])
+@pytest.mark.parametrize("lead", [0, 13, 1500])
+def test_a_period_is_found_as_soon_as_it_covers_enough(period: int, lead: int) -> None:
+    loop = text(period, 2)
+    least = period + max(COVERAGE, 2 * period)
+    tail = [*text(lead), *(loop * (WINDOW // period + 1))]
+    # A lead and a loop agree by chance in a few tokens.
+    for count in (least - 40, least, least + 100, WINDOW):
+        found = find_loop(tail[: lead + count], runs=False)
+        assert bool(found) == (count >= least), (count, found)
+    assert "over and over" in find_loop(tail[: lead + least], runs=False)
+
+
+def test_how_much_of_a_period_may_differ() -> None:
+    """Each wrong token spoils two comparisons."""
+    for period, wrong in ((4, 1), (40, 3), (200, 7)):
+        tail = text(period, 3) * (2000 // period)
+        places = [len(tail) - 60 - 97 * n for n in range(wrong)]
+        for place in places:
+            tail[place] = 301
+        assert find_loop(tail, runs=False), period
+        for place in range(0, len(tail), 15):
+            tail[place] = 301 + place
+        assert not find_loop(tail, runs=False), period
+
+
+def test_a_period_past_the_longest_is_not_one() -> None:
+    loop = text(600, 4)
+    assert not find_loop(loop * 4, runs=False)
+    assert "runs of 8 tokens" in find_loop(loop * 4, runs=True)
+
+
+def test_runs_that_come_again_without_a_period() -> None:
+    chance = random.Random(5)
+    phrases = [text(20, 10 + n) for n in range(12)]
+    tail: list[int] = []
+    while len(tail) < WINDOW:
+        tail += [*chance.choice(phrases), *text(chance.randrange(3), len(tail))]
+    assert "3 times or more" in find_loop(tail, runs=True)
+    assert not find_loop(tail, runs=False)
+    # A draft and its copy are no loop.
+    assert not find_loop([*text(1000, 6), *text(1000, 6)], runs=True)
+
+
+def test_next_to_no_different_tokens() -> None:
+    chance = random.Random(7)
+    few = chance.choices(range(8), k=1024)
+    assert "8 different tokens" in find_loop([*text(500), *few], runs=False)
+    assert not find_loop(few[:1000], runs=False)
+    spread = chance.choices(range(8), k=960) + chance.choices(range(8, 31), k=64)
+    chance.shuffle(spread)
+    assert not find_loop(spread, runs=False), "six in a hundred are others"
+    assert not find_loop([*chance.choices(range(8), k=1000), *range(100, 125)], runs=False), "33 of them"
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 31, 64, 767, 1024, 2048, 5000])
+def test_text_is_no_loop(count: int) -> None:
+    for seed in range(3):
+        assert not find_loop(text(count, seed), runs=True)
+
+
+# ---- A turn ----------------------------------------------------------------------------------------------------------
+
+
+class Looping(CountingBackend):
+    """Its target thinks 0..11 over and over, and answers 40, 41, ... behind the end of thinking; drafts are right for
+    `right` tokens. With `answers` it does so without end."""
+
+    def __init__(self, right: int = 0, block: int = 8, answers: bool = False) -> None:
+        super().__init__(right, block)
+        self.answers = answers
+
+    def after(self, token: int) -> int:
+        if token in (CLOSE, OPEN):
+            return 40 if token == CLOSE else 0
+        if token < 12:
+            return (token + 1) % 12
+        return 40 + (token - 39) % 10 if token < 49 or self.answers else END
+
+    def _row(self, token: int) -> np.ndarray:
+        return np.eye(VOCAB, dtype=np.float32)[self.after(token)] * 5
+
+    def draft(self, root: int, window: int, at: int | None = None) -> np.ndarray:
+        rows, token = [], root
+        for depth in range(self.block - 1):
+            token = self.after(token) if depth < self.right else 300
+            rows.append(np.eye(VOCAB, dtype=np.float32)[token] * 5)
+        return np.stack(rows)
+
+
+def turn(backend: Looping, knobs: Knobs, prompt: Sequence[int] = (7, OPEN), opens: bool = True) -> list[Event]:
+    runner = Runner(backend, frozenset({END}), 100_000, VOCAB)
+    guard = TurnGuard.of(TOKENIZER, knobs, opens_thinking=opens)
+    events = list(runner.generate(prompt, knobs, guard=guard))
+    assert backend.tokens == [*prompt, *ids(events)[:-1]] == runner._committed, "the last token is drawn, not run"
+    for event in events:
+        if isinstance(event, StepEvent):
+            check_step(event)
+    return events
+
+
+def ids(events: Sequence[Event]) -> list[int]:
+    return [token for event in events for token in event.tokens]
+
+
+def guards(events: Sequence[Event]) -> list[str]:
+    return [event.guard.summary for event in events if isinstance(event, StepEvent) and event.guard is not None]
+
+
+WAYS = [(mode, right) for mode in ("ar", "chain", "tree", "auto") for right in (0, 1, 3, 6, 7)]
+LONG_WAYS = [("ar", 0), ("chain", 3), ("chain", 7), ("tree", 5)]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 7, 8, 9, 40])
+def test_a_budget_of_thinking_is_exact(budget: int) -> None:
+    expected = [*[token % 12 for token in range(1, budget + 1)], CLOSE, *range(40, 50), END]
+    for mode, right in WAYS:
+        knobs = Knobs(mode=mode, max_tokens=1000, thinking=True, thinking_budget=budget)
+        events = turn(Looping(right), knobs, prompt=(7, OPEN, 0))
+        assert ids(events) == expected, (mode, right)
+        assert guards(events) == [f"thinking was closed: the budget of {budget} tokens is spent"]
+        assert events[-1].stop == "stop token"
+
+
+def test_no_tree_goes_past_the_point() -> None:
+    for budget in (5, 6, 7, 8, 9, 10, 11):
+        knobs = Knobs(mode="chain", budget=7, max_tokens=1000, thinking_budget=budget)
+        told = 0
+        for event in turn(Looping(7), knobs):
+            if isinstance(event, StepEvent) and event.guard is None and told < budget:
+                assert told + event.drafted_depth < budget
+            told += len(event.tokens)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_budget_counts_what_is_thought_only(opens: bool) -> None:
+    """A block that the answer itself begins counts too; one that ends by itself is left alone."""
+    for mode, right in WAYS:
+        knobs = Knobs(mode=mode, max_tokens=60, thinking_budget=9)
+        if not opens:
+            backend = Looping(right)
+            backend.after = lambda token, plain=backend.after: OPEN if token == 20 else plain(token)  # type: ignore[method-assign]
+            events = turn(backend, knobs, prompt=(20,), opens=False)
+            assert ids(events) == [OPEN, *range(9), CLOSE, *range(40, 50), END]
+        plain = turn(Looping(right), knobs, prompt=(CLOSE,), opens=False)
+        assert ids(plain) == [*range(40, 50), END]
+        assert not guards(plain)
+
+
+def test_a_budget_beside_the_other_ends() -> None:
+    for mode, right in WAYS:
+        for most, stop in ((9, "max tokens"), (10, "max tokens"), (11, "max tokens"), (1000, "stop token")):
+            events = turn(Looping(right), Knobs(mode=mode, max_tokens=most, thinking_budget=10), prompt=(7, OPEN, 0))
+            assert ids(events) == [*[n % 12 for n in range(1, 11)], CLOSE, *range(40, 50), END][:most]
+            assert events[-1].stop == stop
+
+
+def test_a_loop_in_thinking_is_closed_once_and_exactly() -> None:
+    found = -(-LEAST_THINKING // CHECKED_EVERY) * CHECKED_EVERY
+    expected = [*[n % 12 for n in range(found + LAG)], CLOSE, *range(40, 50), END]
+    for mode, right in LONG_WAYS:
+        events = turn(Looping(right), Knobs(mode=mode, budget=9, max_tokens=5000))
+        assert ids(events) == expected, (mode, right)
+        assert guards(events)[0].startswith("thinking was closed: a loop in the thinking: 12 tokens over and over in")
+        assert len(guards(events)) == 1
+    stopped = turn(Looping(7), Knobs(budget=7, max_tokens=5000, loop_guard="stop"))
+    assert ids(stopped) == expected[: found + LAG]
+    assert (stopped[-1].stop, len(guards(stopped))) == ("loop", 1)
+    assert len(ids(turn(Looping(7), Knobs(budget=7, max_tokens=2500, loop_guard="off")))) == 2500
+
+
+def test_a_loop_in_the_answer_is_stopped_where_asked_for() -> None:
+    at = COVERAGE + 2 * CHECKED_EVERY + LAG  # a period of 10 needs 778 tokens, the next look is at 800
+    for mode, right in LONG_WAYS:
+        knobs = Knobs(mode=mode, budget=9, max_tokens=5000, answer_loop_guard="stop")
+        events = turn(Looping(right, answers=True), knobs, prompt=(CLOSE,), opens=False)
+        assert len(ids(events)) == at - CHECKED_EVERY
+        assert events[-1].stop == "loop"
+        assert guards(events)[0].startswith("the answer was stopped: a loop in the answer: 10 tokens")
+    endless = turn(Looping(7, answers=True), Knobs(budget=7, max_tokens=2000), prompt=(CLOSE,), opens=False)
+    assert (len(ids(endless)), endless[-1].stop) == (2000, "max tokens")
+
+
+def test_a_loop_that_ends_by_itself_is_left_alone() -> None:
+    """What was found of the thinking means nothing to the answer behind it."""
+    guard = TurnGuard(TOKENIZER, Knobs(), opens_thinking=True)
+    guard.see([n % 12 for n in range(LEAST_THINKING)])
+    assert guard.limit == LEAST_THINKING + LAG
+    guard.see([5, CLOSE])
+    assert guard.limit is None
+    assert guard.intervention is None
+
+
+def test_a_finding_leaves_room_for_steps_under_way() -> None:
+    """Of the step that shows it up to MAX_DEPTH tokens lie behind the finding, and one more step may be queued."""
+    from dflash_core.backends.cuda.step import AHEAD
+
+    assert LAG >= MAX_DEPTH + (AHEAD - 1) * (MAX_DEPTH + 1)
+
+
+def test_a_cancelled_turn_is_not_spoken_for() -> None:
+    backend = Looping(3)
+    runner = Runner(backend, frozenset({END}), 1000, VOCAB)
+    knobs, seen = Knobs(thinking_budget=8), list[int]()
+    guard = TurnGuard.of(TOKENIZER, knobs, opens_thinking=True)
+    for event in runner.generate([7, OPEN], knobs, guard=guard):
+        seen += event.tokens
+        if len(seen) == 8:
+            runner.cancel()
+    assert seen == list(range(8))
+    assert backend.tokens == [7, OPEN, *seen[:-1]]
+
+
+@pytest.mark.parametrize("value", ["-1", "0.5", "two"])
+def test_a_budget_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(KnobError, match=r"thinking_budget=.*expected .*0 to 1,048,576"):
+        parse_settings({"thinking_budget": value})
+
+
+def test_knobs_that_ask_for_nothing_have_no_guard() -> None:
+    off = Knobs(loop_guard="off")
+    assert TurnGuard.of(TOKENIZER, off, opens_thinking=True) is None
+    assert TurnGuard.of(TOKENIZER, off.replace(thinking_budget=1), opens_thinking=True) is not None
