@@ -81,7 +81,7 @@ class DFlashApp(App[int]):
         self.settings = self.config.settings
         self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
         self._wanted_theme = theme or self.settings.theme
-        self._theme_dirs = theme_dirs
+        self._theme_problems = self._load_themes(theme_dirs)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
         self._signals: dict[signal.Signals, Any] = {}  # what was done at them before the app
@@ -101,14 +101,13 @@ class DFlashApp(App[int]):
 
     async def on_mount(self) -> None:
         self._handle_signals()
-        problems = self._load_themes()
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await self.push_screen(self.chat)
         if self._first_run:
             await self.push_screen(ModelsScreen(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
-        for title, found in (("Themes left out", problems), ("Settings left out", self.config.problems)):
+        for title, found in (("Themes left out", self._theme_problems), ("Settings left out", self.config.problems)):
             for line in found:
                 LOG.warning("%s", line)
             if found:
@@ -128,14 +127,25 @@ class DFlashApp(App[int]):
             self._watchers.remove(watcher)
             self.notify(watcher.problem, title="Trace", severity="warning", timeout=15)
 
-    def _load_themes(self) -> list[str]:
-        found = installed() if self._theme_dirs is None else load_themes(self._theme_dirs)
+    def _load_themes(self, folders: Iterable[Path] | None) -> list[str]:
+        """Register all themes and begin with the one that is wanted. Returns what is wrong with the others."""
+        found = installed() if folders is None else load_themes(folders)
         for theme in found.themes:
             self.register_theme(theme)
         wanted = self._wanted_theme
         unknown = unknown_theme(wanted, self.available_themes, self.config.origins.get("theme", ""))
-        self.theme = next((name for name in (wanted, DEFAULT_THEME) if name in self.available_themes), self.theme)
+        self._begin_with(next((name for name in (wanted, DEFAULT_THEME) if name in self.available_themes), self.theme))
         return [*filter(None, [unknown]), *found.problems]
+
+    def _begin_with(self, name: str) -> None:
+        """What the watcher of `theme` does, before any rule is read: a theme set later has all rules read twice."""
+        self.set_reactive(App.theme, name)
+        theme = self.current_theme
+        self.set_class(True, f"-theme-{theme.name}", update=False)
+        self.set_class(theme.dark, "-dark-mode", update=False)
+        self.set_class(not theme.dark, "-light-mode", update=False)
+        self._refresh_truecolor_filter(self.ansi_theme)
+        self.stylesheet.set_variables(self.get_css_variables())
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         # Our own table has help and quit; the built-in entries of that name would be doubles.
