@@ -222,17 +222,18 @@ __device__ __forceinline__ void multiply_tile(
     }
 }
 
-// Activations of [k0, k0 + kn) x this pass's columns into shared memory, [k][COLUMN_BLOCKS][BLOCK].
+// Start copying activations of [k0, k0 + kn) x this pass's columns into shared memory, [k][COLUMN_BLOCKS][BLOCK].
 template <int BLOCK>
-__device__ __forceinline__ void stage_acts(u8* staged, const u8* acts, int k0, int kn, int column_block) {
+__device__ __forceinline__ void copy_acts(u8* staged, const u8* acts, int k0, int kn, int column_block) {
     constexpr int PER_K = COLUMN_BLOCKS * BLOCK / 16;
     const u8* from = acts + (size_t(k0) * (ACTS_ROWS / 8) + column_block) * BLOCK;
+#ifdef CHUNK
+#pragma unroll 1
+#endif
     for (int i = threadIdx.x; i < kn * PER_K; i += MATMUL_THREADS) {
         const int k = i / PER_K;
         cp_async16(staged + i * 16, from + size_t(k) * (ACTS_ROWS / 8) * BLOCK + (i - k * PER_K) * 16);
     }
-    cp_async_commit();
-    cp_async_wait<0>();
 }
 
 // Which form of activations lies in shared memory.
@@ -270,7 +271,9 @@ __device__ __forceinline__ void stream_rectangle(
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     if (form != FORM) {
         pdl_wait();
-        stage_acts<M::BLOCK>(staged, acts, part.k0, kn, column_block);
+        copy_acts<M::BLOCK>(staged, acts, part.k0, kn, column_block);
+        cp_async_commit();
+        cp_async_wait<0>();
         form = FORM;
     }
     __syncthreads();

@@ -6,6 +6,9 @@
 #pragma once
 
 #include "matmul.cuh"
+#ifdef CHUNK
+#include "matmul_chunks.cuh"
+#endif
 
 // A cap on registers leaves room for a small kernel's blocks beside the one of 16 warps that fills a multiprocessor.
 #ifdef REGISTERS
@@ -59,16 +62,21 @@ template <class SinkOf> struct StreamPieces {
     const MatmulLaunch& launch;
     const u8 *acts_q8, *acts_f16;
     int column_block;
-    u8* shared;  // slots, rings, then staged activations
+    u8* shared;  // slots, rings, then staged activations; of chunks those alone
     Staged& form;
     WarpRing& ring;
     SinkOf& sink_of;
 
     template <class F> __device__ __forceinline__ void operator()() const {
         for_each_piece(launch, F::NUMBER, [&](const Segment& segment, const Rectangle& part, int k_part) {
+            const u8* acts = Meeting<F>::F16_ACTS ? acts_f16 : acts_q8;
+#ifdef CHUNK
+            stream_in_chunks<F>(part, acts, column_block, shared, form, sink_of(segment, k_part));
+#else
             stream_rectangle<F>(
-                part, Meeting<F>::F16_ACTS ? acts_f16 : acts_q8, column_block, (float*)shared,
-                shared + WARPS * (COLUMN_BLOCKS * 512 + RING_BYTES), form, ring, sink_of(segment, k_part));
+                part, acts, column_block, (float*)shared, shared + WARPS * (COLUMN_BLOCKS * 512 + RING_BYTES), form,
+                ring, sink_of(segment, k_part));
+#endif
         });
     }
 };

@@ -159,3 +159,28 @@ def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: 
     for at, shape in zip(deal.offsets, deal.shapes):
         live = slice(at, at + shape.rows)
         assert np.array_equal(found[..., live].view(np.uint32), wanted[..., live].view(np.uint32)), shape.type
+
+
+@pytest.mark.parametrize(
+    "types",
+    [[("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6)], [("Q5_K", 300), ("F16", 40)], [("IQ3_S", 270)]],
+    ids=lambda types: "+".join(name for name, _ in types),
+)
+@pytest.mark.parametrize("slices", [None, 1], ids=["planned", "one-slice"])
+def test_chunks_of_k(
+    engine: Engine, rng: np.random.Generator, types: list[tuple[str, int]], slices: int | None
+) -> None:
+    """A card with little shared memory: several rounds, a last chunk that is short, one pass at every width."""
+    card = Card(2, 99 << 10)
+    weights = random_weights(engine, rng, 1664, *types)
+    x = activations(rng, 64, 1664)
+    deal, widest = multiply(engine, weights, x, card, split_k=slices)
+    check(deal, widest, expected(weights, x, half=False))
+    for width in (1, 16, 24, 40):
+        assert "CHUNK" in deal.defines(width)
+        assert len(deal.passes(width)) == 1
+        _, planes = multiply(engine, weights, x[:width], card, split_k=slices)
+        for at, shape in zip(deal.offsets, deal.shapes):
+            live = slice(at, at + shape.rows)
+            same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
+            assert same.all(), f"{width} columns, {shape.type}"

@@ -45,8 +45,8 @@ def file(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy_architecture.write(tmp_path / "toy.gguf", model)
 
 
-def session_on(target: Any, cache_type: str = cuda_kv.DEFAULT_CACHE) -> CudaSession:
-    device = EmulatedDevice()
+def session_on(target: Any, cache_type: str = cuda_kv.DEFAULT_CACHE, shared_bytes: int = 227 << 10) -> CudaSession:
+    device = EmulatedDevice(shared_bytes=shared_bytes)
     upload = DeviceUpload(device, target.file)
     on_device = DeviceTarget(device, upload, target.config, half=True, cache_type=cache_type)
     upload.close()
@@ -101,6 +101,15 @@ def test_a_toy_architecture_with_a_window(tmp_path: Path, monkeypatch: pytest.Mo
     target = load_target(tmp_path / "toy.gguf")
     with pytest.raises(UnsupportedError, match=r"^a target whose layers see only the last 5 positions, expected "):
         session_on(target)
+
+
+@emulated
+def test_a_toy_architecture_on_a_card_with_little_shared_memory(model: Any, file: Path) -> None:
+    session = session_on(load_target(file), shared_bytes=99 << 10)
+    launched = session.pass_launches(16, 0)
+    assert all("CHUNK" in launch.defines for launch in launched if launch.file == "matmul.cu")
+    close(session.prefill(IDS), expected(model, IDS)[-1])
+    check_tree(session)
 
 
 @emulated

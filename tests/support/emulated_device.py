@@ -34,8 +34,8 @@ class EmulatedDevice:
 
     torch_device = torch.device("cpu")
 
-    def __init__(self, processors: int = 3) -> None:
-        self.card = Card(processors, 227 << 10)
+    def __init__(self, processors: int = 3, shared_bytes: int = 227 << 10) -> None:
+        self.card = Card(processors, shared_bytes)
 
     def stream(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -2,6 +2,9 @@
 
 A plan depends on shapes and on the card, never on how many columns ride along: the order of every sum, and with it
 every bit of a column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
+
+Weights are to be read once whatever the width. A thread block needs the activations of its part of K in shared memory:
+a card with much of that holds them all, and splits K where it must. Elsewhere they go by in chunks.
 """
 
 from __future__ import annotations
@@ -34,6 +37,12 @@ _RING_COLUMNS = 32
 _MOST_SHARED = 160 << 10
 _CAPPED_COLUMNS = 24  # wider passes spill under a cap on registers
 
+# Of kernels/matmul_chunks.cuh.
+_WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
+_MOST_CHUNK = 8  # tiles; more do not make barriers rarer by much
+_MOST_PARTIALS = 4_000_000  # bytes of a launch at _NOMINAL_COLUMNS, which a small L2 has to take
+_STREAMING_WARPS = 8  # that keep a multiprocessor's share of the memory busy
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -45,14 +54,18 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a launch is computed, where that is a matter of speed and not of bits.
+    """How a launch is computed, where shapes leave a choice. Whatever it says holds at every width.
 
-    `prefetch`: tiles that a warp has copied to shared memory before the previous kernel has ended, on a card that sets
-    kernels up early. `registers`: the most that a thread of a narrow pass takes; None for as many as there are.
+    `chunked`: activations are staged in chunks of K, None for what the card asks for; `split_k`: parts of K. These two
+    decide the order of sums. The others change no bit: `prefetch`, tiles that a warp has copied to shared memory before
+    the previous kernel has ended, on a card that sets kernels up early; `registers`, the most that a thread of a narrow
+    pass takes, None for as many as there are.
     """
 
     prefetch: int = 0
     registers: int | None = None
+    chunked: bool | None = None
+    split_k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,8 @@ class Plan:
     stride: int
     half: bool
     shared_limit: int
-    way: Way = Way()
+    chunked: bool
+    way: Way
 
     @property
     def grid(self) -> int:
@@ -105,6 +119,8 @@ class Plan:
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a pass over so many columns."""
+        if self.chunked:
+            return 2 * self._chunk(columns) * _tile_bytes(self.needs_f16, columns)
         ring = self._ring_bytes(columns)
         rings = WARPS * (RING_PLACES * _PLACE_BARRIER + ring) if ring else 0
         return _shared_bytes(self.longest_part, self.needs_f16, columns) + rings
@@ -115,11 +131,18 @@ class Plan:
         found: dict[str, object] = {"COLUMNS": columns, **{f"WITH_{name}": 1 for name in TILE_TYPES if name in names}}
         if self.half:
             found["ACTS_F16"] = 1
-        if ring := self._ring_bytes(columns):
+        if self.chunked:
+            found["CHUNK"] = self._chunk(columns)
+        elif ring := self._ring_bytes(columns):
             found["PREFETCH"] = ring
         if self.way.registers and columns <= _CAPPED_COLUMNS:
             found["REGISTERS"] = self.way.registers
         return found
+
+    def _chunk(self, columns: int) -> int:
+        """Tiles of a chunk: what two buffers hold, in even shares of the longest part."""
+        most = min(_MOST_CHUNK, self.shared_limit // (2 * _tile_bytes(self.needs_f16, columns)))
+        return -(-self.longest_part // -(-self.longest_part // max(1, most)))
 
     def _ring_bytes(self, columns: int) -> int:
         """Tiles of a warp's ring, as bytes: as many of the type that most weights have as there is room for."""
@@ -132,13 +155,16 @@ class Plan:
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
         """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 allow."""
-        tiles, f16 = self.longest_part, self.needs_f16
-        fits = (c for c in range(8, MAX_COLUMNS + 1, 8) if c == 8 or _shared_bytes(tiles, f16, c) <= self.shared_limit)
-        widest = max(fits)
+        widest = max(c for c in range(8, MAX_COLUMNS + 1, 8) if c == 8 or self._fits(c))
         blocks = -(-columns // 8)
         count = -(-blocks * 8 // widest)
         starts = [blocks * i // count * 8 for i in range(count)] + [columns]
         return tuple((a, b - a) for a, b in itertools.pairwise(starts))
+
+    def _fits(self, columns: int) -> bool:
+        tiles, f16 = self.longest_part, self.needs_f16
+        need = 2 * _tile_bytes(f16, columns) if self.chunked else _shared_bytes(tiles, f16, columns)
+        return need <= self.shared_limit
 
     def pack(self, addresses: Sequence[int]) -> bytes:
         """The launch's struct, with the device address of each matrix's tiles."""
@@ -158,7 +184,7 @@ def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = Fals
 
     `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError where nothing fits.
     """
-    return _plan(tuple(shapes), columns, card, half, split_k)
+    return _plan(tuple(shapes), columns, card, half, split_k or card.way.split_k)
 
 
 # A model has few shapes in many layers, and is laid out twice: to predict what it takes, and to load it.
@@ -173,11 +199,20 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
 
     room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
 
+    chunked = card.shared_bytes < _WHOLE_PARTS if card.way.chunked is None else card.way.chunked
+    stride = sum(ROWS * count for count, _ in costs)
+
     def fits(count: int, columns: int) -> bool:
-        return _shared_bytes(-(-tiles_k // count), needs_f16, columns) <= room
+        need = 2 * _tile_bytes(needs_f16, columns) if chunked else _shared_bytes(-(-tiles_k // count), needs_f16, columns)
+        return need <= room
+
+    def small(count: int) -> bool:
+        return count == 1 or count * stride * _NOMINAL_COLUMNS * 4 <= _MOST_PARTIALS
 
     choices = [split_k] if split_k else list(range(1, min(tiles_k, MAX_SPLIT_K, grid) + 1))
-    if not split_k:
+    if not split_k and chunked:
+        choices = [s for s in choices if small(s)]
+    elif not split_k:
         # Best where a pass holds all 64 columns; else 32, in two passes; else what the card can hold.
         wide = [s for s in choices if s <= MOST_WIDE_SPLIT_K and fits(s, 64)]
         choices = wide or next((found for c in (32, 16, 8) if (found := [s for s in choices if fits(s, c)])), [])
@@ -185,7 +220,6 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
         raise UnsupportedError(f"a matrix of {columns} columns does not fit {card.shared_bytes} bytes of shared memory")
 
     best: tuple[float, int, tuple[int, ...], tuple[int, ...]] | None = None
-    stride = sum(ROWS * count for count, _ in costs)
     for count in choices:
         lengths = [tiles_k * (s + 1) // count - tiles_k * s // count for s in range(count)]
         deal = _deal(lengths, min(grid, count * sum(c for c, _ in costs)))
@@ -199,7 +233,13 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
             rows += ways[length, blocks][1]
         partials = count * stride * _NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
         staged = max(lengths) * _NOMINAL_COLUMNS / 8 * Q8_BLOCK / _STAGE
-        cost = most / _STREAM + partials + staged
+        streamed = most / _STREAM
+        if chunked:
+            tallest = -(-most // (max(lengths) * max(size for _, size in costs)))  # blocks of 16 rows
+            rounds = -(-tallest // WARPS)
+            streamed *= max(1.0, _STREAMING_WARPS * rounds / tallest)
+            staged *= rounds
+        cost = streamed + partials + staged
         # A matrix too small to fill the card is cheapest in few parts; one that fills it where shares are even.
         if best is None or cost < best[0]:
             starts = [0]
@@ -210,12 +250,17 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
     offsets = [0]
     for blocks, _ in costs:
         offsets.append(offsets[-1] + ROWS * blocks)
-    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, card.way)
+    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, chunked, card.way)
+
+
+def _tile_bytes(f16: bool, columns: int) -> int:
+    """Staged activations of a tile of K."""
+    return -(-columns // 8) * (F16_BLOCK if f16 else Q8_BLOCK)
 
 
 def _shared_bytes(tiles: int, f16: bool, columns: int) -> int:
-    blocks = -(-columns // 8)
-    return WARPS * blocks * 512 + tiles * blocks * (F16_BLOCK if f16 else Q8_BLOCK)
+    """Of a block that stages a whole part of K."""
+    return WARPS * -(-columns // 8) * 512 + tiles * _tile_bytes(f16, columns)
 
 
 def _deal(lengths: Sequence[int], grid: int) -> list[int]:

@@ -1,0 +1,66 @@
+// A rectangle of super-tiles where shared memory is too small for all activations of its k: they go by in chunks.
+//
+// A warp takes whole blocks of 16 rows, up to WARPS side by side and as many rounds of that as the rectangle asks for.
+// All warps go along k in step, CHUNK tiles at a time: one buffer is read while the next chunk is copied into the other.
+// So a pass of any width reads each weight once, and few parts of K are enough. Activations come from the L2 again in
+// every round.
+//
+// Sums: a block of rows is one warp's from its first k to its last, in order. Nothing of this depends on CHUNK or COLUMNS.
+//
+// CHUNK: tiles of 256 k per chunk. Shared memory: 2 * CHUNK staged tiles.
+
+#pragma once
+
+#include "matmul.cuh"
+
+// As stream_rectangle, which see. `form` says whether the kernel before has been waited for.
+template <class F, class Sink>
+__device__ __forceinline__ void stream_in_chunks(
+    const Rectangle& part, const u8* acts, int column_block, u8* staged, Staged& form, Sink&& sink) {
+    using M = Meeting<F>;
+    const int lane = lane_id(), warp = warp_id(), kn = part.kn;
+    // Rounds are even, so that the last one is not left to a few warps.
+    const int rounds = ceil_div(part.rows, WARPS), side_by_side = ceil_div(part.rows, rounds);
+    const int mine = warp < side_by_side ? ceil_div(part.rows - warp, side_by_side) : 0;  // rounds with a block for me
+    const u32 to_next_round = u32(side_by_side * part.tiles_k - kn + 1) * F::BYTES;
+    const u8* tile = part.weights + (size_t(part.first + warp) * part.tiles_k + part.k0) * F::BYTES;
+
+    Ahead<F> ahead;
+    if (mine > 0) ahead.begin(tile, lane);
+
+    prepare(F{});
+    if (form == Staged::NONE) pdl_wait();
+    form = M::F16_ACTS ? Staged::F16 : Staged::Q8;
+    u8* const buffer[2] = {staged, staged + CHUNK * M::STAGE};
+    copy_acts<M::BLOCK>(buffer[0], acts, part.k0, min(CHUNK, kn), column_block);
+    cp_async_commit();
+
+    int turn = 0;
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+        Accumulator acc = {};
+#pragma unroll 1
+        for (int k = 0; k < kn; k += CHUNK, turn ^= 1) {
+            cp_async_wait<0>();
+            __syncthreads();  // the chunk is there, and nobody reads the other buffer any more
+            const int next_k = k + CHUNK < kn ? k + CHUNK : 0;
+            if (next_k > 0 || round + 1 < rounds) {
+                copy_acts<M::BLOCK>(buffer[turn ^ 1], acts, part.k0 + next_k, min(CHUNK, kn - next_k), column_block);
+            }
+            cp_async_commit();
+            if (round >= mine) continue;
+            const u8* staged_tile = buffer[turn];
+            const u8* const end = staged_tile + min(CHUNK, kn - k) * M::STAGE;
+            // Behind the last tile of all it is asked for once more, of which nothing comes.
+            const u32 behind_chunk = next_k > 0 ? F::BYTES : round + 1 < mine ? to_next_round : 0;
+#pragma unroll 1
+            for (; staged_tile < end; staged_tile += M::STAGE) {
+                const u8* next = tile + (staged_tile + M::STAGE < end ? F::BYTES : behind_chunk);
+                multiply_tile<F, true>(ahead, tile, next, staged_tile, lane, acc);
+                tile = next;
+            }
+        }
+        if (round < mine) sink((part.first + round * side_by_side + warp) * TILE_ROWS, acc);
+    }
+    __syncthreads();  // another rectangle may use the buffers
+}

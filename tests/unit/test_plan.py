@@ -1,0 +1,91 @@
+"""What a plan promises of any card: every weight read once, few partials, and sums that no width changes."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+from dflash_core.backends.cuda.plan import Card, Plan, Shape, Way, plan
+from dflash_core.backends.cuda.repack import TILE_TYPES
+from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.bench.kernels import products_27b
+
+KIB = 1 << 10
+# Multiprocessors of cards whose thread blocks have 99 KiB of shared memory.
+SMALL = {"3090": 82, "4090": 128, "5090": 170, "one of few": 14}
+PRODUCTS = list(dict.fromkeys(products_27b()))
+MOST_PARTIALS = 4_000_000
+
+
+def planned(card: Card, *, half: bool = False) -> list[Plan]:
+    return [
+        plan([Shape(kind, rows) for kind, rows in product.matrices], product.columns, card, half=half,
+             split_k=product.split_k)
+        for product in PRODUCTS
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["q8", "f16"])
+@pytest.mark.parametrize("processors", SMALL.values(), ids=SMALL)
+def test_a_card_with_little_shared_memory_reads_every_weight_once(processors: int, half: bool) -> None:
+    for deal in planned(Card(processors, 99 * KIB), half=half):
+        for width in WIDTHS:
+            assert deal.passes(width) == ((0, width),), deal.shapes
+            assert deal.shared_bytes(width) <= 99 * KIB
+
+
+@pytest.mark.parametrize("processors", SMALL.values(), ids=SMALL)
+def test_partials_of_a_launch_stay_small(processors: int) -> None:
+    """The L2 of a 3090 has 6 MB. A head's one part is its result."""
+    for deal in planned(Card(processors, 99 * KIB)):
+        size = deal.split_k * deal.stride * 24 * 4
+        assert size < MOST_PARTIALS or deal.split_k == 1
+
+
+@pytest.mark.parametrize(
+    "card",
+    [Card(132, 227 * KIB), Card(82, 99 * KIB), Card(170, 99 * KIB), Card(72, 64 * KIB)],
+    ids=["H200", "3090", "5090", "Turing"],
+)
+def test_every_row_and_every_tile_has_one_owner(card: Card) -> None:
+    for deal in planned(card):
+        blocks = sum(-(-shape.rows // 16) for shape in deal.shapes)
+        assert deal.part_begin[0] == 0
+        assert deal.grid <= card.multiprocessors
+        assert len(deal.row_begin) == deal.grid
+        for first, end in zip(deal.part_begin, deal.part_begin[1:]):
+            rows = deal.row_begin[first:end]
+            assert rows[0] == 0
+            assert list(rows) == sorted(rows)
+            assert rows[-1] <= blocks
+        # Nobody has much more than a fair share.
+        shares = [b - a for a, b in zip(deal.row_begin, deal.row_begin[1:]) if b > a]
+        assert max(shares) <= 1.3 * blocks * deal.split_k / deal.grid + 1 or len(deal.shapes) > 1
+
+
+def test_the_plan_of_a_card_does_not_depend_on_the_width() -> None:
+    """Neither parts nor rows: widths differ in shared memory and in what kernels are compiled for, and in no sum."""
+    for deal in planned(Card(82, 99 * KIB)):
+        chunks = {width: deal.defines(width)["CHUNK"] for width in WIDTHS}
+        assert all(1 <= size <= deal.longest_part for size in chunks.values())
+        assert chunks[64] <= chunks[1]
+
+
+def test_a_large_card_stages_whole_parts() -> None:
+    for deal in planned(Card(132, 227 * KIB)):
+        assert not deal.chunked
+        assert "CHUNK" not in deal.defines(24)
+
+
+def test_a_way_is_taken_at_its_word() -> None:
+    shapes = [Shape("Q4_K", 5120)]
+    card = Card(132, 227 * KIB, Way(chunked=True, split_k=2))
+    deal = plan(shapes, 6144, card)
+    assert (deal.chunked, deal.split_k) == (True, 2)
+    assert plan(shapes, 6144, card, split_k=1).split_k == 1, "a head is never split"
+
+
+@pytest.mark.parametrize("name", TILE_TYPES)
+def test_every_type_has_one_pass_at_64_columns_in_99_kib(name: str) -> None:
+    for columns in (256, 5120, 17408, 25600):
+        assert plan([Shape(name, 4096)], columns, Card(82, 99 * KIB)).passes(64) == ((0, 64),)
