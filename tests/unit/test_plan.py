@@ -89,3 +89,14 @@ def test_a_way_is_taken_at_its_word() -> None:
 def test_every_type_has_one_pass_at_64_columns_in_99_kib(name: str) -> None:
     for columns in (256, 5120, 17408, 25600):
         assert plan([Shape(name, 4096)], columns, Card(82, 99 * KIB)).passes(64) == ((0, 64),)
+
+
+@pytest.mark.parametrize("text", ["plain", "registers=104", "prefetch=2,registers=104", "chunked=0,split_k=3"])
+def test_a_way_in_words(text: str) -> None:
+    assert str(Way.of(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "prefetch", "prefetch=-1", "width=3", "prefetch=2;registers=3"])
+def test_words_for_no_way(text: str) -> None:
+    with pytest.raises(ValueError, match="expected one of prefetch, registers, chunked, split_k"):
+        Way.of(text)

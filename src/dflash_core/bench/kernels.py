@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -250,20 +250,8 @@ def ways_table(found: Mapping[tuple[Way, int], Sequence[float]], gap_us: float) 
         least, middle, most = (
             1e3 * (seconds(rounds) - products * gap_us * 1e-6) for seconds in (min, statistics.median, max)
         )
-        lines.append(f"  {way_name(way):28} N={width:<3} {middle:7.3f} ({least:.3f} to {most:.3f})")
+        lines.append(f"  {way!s:28} N={width:<3} {middle:7.3f} ({least:.3f} to {most:.3f})")
     return lines
-
-
-def way_of(text: str) -> Way:
-    """From words such as `prefetch=2,registers=104`, or `plain`. Raises ValueError."""
-    words = [] if text == "plain" else text.split(",")
-    return Way(**{name: int(value) for name, _, value in (word.partition("=") for word in words)})
-
-
-def way_name(way: Way) -> str:
-    """The words for it."""
-    plain = asdict(Way())
-    return ",".join(f"{name}={value}" for name, value in asdict(way).items() if value != plain[name]) or "plain"
 
 
 def main() -> None:
@@ -273,7 +261,7 @@ def main() -> None:
         "--chain", action="store_true", help="also a whole step's products in a row; 17 GiB of the card"
     )
     parser.add_argument("--gap", type=float, default=0.0, metavar="US", help="pause behind every product of the chain")
-    parser.add_argument("ways", nargs="*", type=way_of, metavar="WAY", help="compare chains alone, computed in these")
+    parser.add_argument("ways", nargs="*", type=Way.of, metavar="WAY", help="compare chains alone, computed in these")
     options = parser.parse_args()
     device = CudaDevice()
     if options.ways:

@@ -17,7 +17,6 @@ from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.kernels import way_name, way_of
 from dflash_core.bench.steps import CONTEXT, Case, StepBench, default_cases
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.engine import Engine
@@ -58,7 +57,7 @@ def compare(engine: Engine, ways: Sequence[Way], rounds: int, steps: int) -> Ite
         session.prefill(list(range(100, 100 + PROMPT)))
         found = session.verify(list(range(ROWS)), list(range(-1, ROWS - 1))).tobytes()
         if wanted not in (None, found):
-            raise KernelError(f"the way {way_name(way)} changes bits, expected those of {way_name(ways[0])}")
+            raise KernelError(f"the way {way} changes bits, expected those of {ways[0]}")
         wanted = found
     walls: dict[tuple[Case, Way], list[float]] = {(case, way): [] for case in cases for way in ways}
     verify: dict[tuple[Case, Way], list[float]] = {key: [] for key in walls}
@@ -72,14 +71,13 @@ def compare(engine: Engine, ways: Sequence[Way], rounds: int, steps: int) -> Ite
     for (case, way), times in walls.items():
         middle, pass_ms = statistics.median(times), statistics.median(verify[case, way])
         yield (
-            f"{case.name:10} {way_name(way):28} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), "
-            f"verify {pass_ms:.3f}"
+            f"{case.name:10} {way!s:28} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), verify {pass_ms:.3f}"
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("ways", nargs="+", type=way_of, metavar="WAY")
+    parser.add_argument("ways", nargs="+", type=Way.of, metavar="WAY")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=user_folder("cache") / "synthetic")

@@ -67,6 +67,23 @@ class Way:
     chunked: bool | None = None
     split_k: int | None = None
 
+    @classmethod
+    def of(cls, text: str) -> Way:
+        """From words such as `prefetch=2,registers=104`, or `plain`. Raises ValueError."""
+        found: dict[str, int] = {}
+        for word in [] if text == "plain" else text.split(","):
+            name, _, value = word.partition("=")
+            if name not in cls.__dataclass_fields__ or not value.isdecimal():
+                raise ValueError(f"{word!r}, expected one of {', '.join(cls.__dataclass_fields__)} = a number")
+            found[name] = int(value)
+        chunked = bool(found["chunked"]) if "chunked" in found else None
+        return cls(found.get("prefetch", 0), found.get("registers"), chunked, found.get("split_k"))
+
+    def __str__(self) -> str:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain = dict(zip(values, (0, None, None, None), strict=True))
+        return ",".join(f"{name}={int(value)}" for name, value in values.items() if value != plain[name]) or "plain"
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -203,8 +220,8 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
     stride = sum(ROWS * count for count, _ in costs)
 
     def fits(count: int, columns: int) -> bool:
-        need = 2 * _tile_bytes(needs_f16, columns) if chunked else _shared_bytes(-(-tiles_k // count), needs_f16, columns)
-        return need <= room
+        chunks, whole = 2 * _tile_bytes(needs_f16, columns), _shared_bytes(-(-tiles_k // count), needs_f16, columns)
+        return (chunks if chunked else whole) <= room
 
     def small(count: int) -> bool:
         return count == 1 or count * stride * _NOMINAL_COLUMNS * 4 <= _MOST_PARTIALS
