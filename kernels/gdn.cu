@@ -6,6 +6,7 @@
 #include "partials.cuh"
 
 constexpr int PREPARE_WARPS = 8;
+static_assert(NODES <= 32 * PREPARE_WARPS, "a thread per row");
 constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes of a warp
 constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // of those, how many are on their way together
 
@@ -15,13 +16,13 @@ __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
     );
 }
 
-// From the projection's partials to Q, K, V, beta, G: the pending commit of the convolution's state, the convolution
+// From the projection's partials to Q, K, V, beta, a: the pending commit of the convolution's state, the convolution
 // along the parents, SiLU, l2 norms, gates.
 //
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
 // channels from the partials to the state, so nothing here is exchanged between blocks. The block of a value head also
-// computes its beta and G. Bound by latency: what does not depend on the step's state is asked for before the state is
-// known. In a step of the 27B on an H200: 3.3 us with one row, 5.5 us with 16, 8 us with 64.
+// computes its beta and its decay factors. Bound by latency: what does not depend on the step's state is asked for
+// before the state is known. In a step of the 27B on an H200: 3.3 us with one row, 5.5 us with 16, 8 us with 64.
 //
 // grid (2 K_HEADS + V_HEADS), block 256. partials f32 [SPLIT_K][rows][width], rows NODES at least, whose columns are
 // CHANNELS of attn_qkv first; ssm_alpha and ssm_beta begin at alpha_at and beta_at. conv_weight (CHANNELS, 4), tap 0
@@ -29,12 +30,11 @@ __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     const StepState* st, int node0, const float* partials, int rows, int width, int alpha_at, int beta_at,
     const float* conv_weight, const float* ssm_a, const float* ssm_dt, float* conv, float* inputs, float* q, float* k,
-    float* v, float* beta, double* decay, int capacity
+    float* v, float* beta, float* decay, int capacity
 ) {
     __shared__ float4 x[NODES][32];
     __shared__ float4 past[PAST][32];
     __shared__ int parents[NODES];
-    __shared__ float gate[NODES];
     const int lane = lane_id(), warp = warp_id(), chunk = blockIdx.x, channel = chunk * DIM + 4 * lane;
     const int value_head = chunk - 2 * K_HEADS;
     float4 weight[4];  // a tap each, of 4 channels
@@ -51,15 +51,16 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     const float a = value_head >= 0 ? ssm_a[value_head] : 0.0f, dt = value_head >= 0 ? ssm_dt[value_head] : 0.0f;
     pdl_wait();
 
-    const int early_path = st->pending_path[lane];
-    for (int node = threadIdx.x; node < NODES; node += 32 * PREPARE_WARPS) {
-        parents[node] = st->parent[node0 + node];
+    const int early_path = st->pending_path[lane], own = threadIdx.x;  // the row whose gates this thread computes
+    float factor = 0.0f;
+    if (own < NODES) {
+        parents[own] = st->parent[node0 + own];
         if (value_head >= 0) {
-            const float alpha = partials_sum<SPLIT_K>(partials, rows, width, node, alpha_at + value_head) + dt;
+            const float alpha = partials_sum<SPLIT_K>(partials, rows, width, own, alpha_at + value_head) + dt;
             const float softplus = alpha > 20.0f ? alpha : log1pf(expf(alpha));
-            gate[node] = a * softplus;
-            beta[value_head * ROWS + node] =
-                sigmoid(partials_sum<SPLIT_K>(partials, rows, width, node, beta_at + value_head));
+            factor = expf(a * softplus);
+            beta[value_head * ROWS + own] =
+                sigmoid(partials_sum<SPLIT_K>(partials, rows, width, own, beta_at + value_head));
         }
     }
 #pragma unroll
@@ -85,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     }
     __syncthreads();  // the last pass's inputs and the old state have been read: this pass may write over them
 
+    if (value_head >= 0 && own < live) decay[(u64)(half * V_HEADS + value_head) * capacity + node0 + own] = factor;
     if (commits && warp < PAST) *(float4*)(conv + warp * CHANNELS + channel) = past[warp][lane];
 #pragma unroll 1
     for (int node = warp; node < live; node += PREPARE_WARPS) {
@@ -108,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
 
         float* to = v + (value_head * ROWS + node) * DIM;
         if (value_head < 0) {
-            const float squares = mixed.x * mixed.x + mixed.y * mixed.y + mixed.z * mixed.z + mixed.w * mixed.w;
+            const float4 square = multiply_add(mixed, mixed, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+            const float squares = square.x + square.y + square.z + square.w;
             const bool is_query = chunk < K_HEADS;
             const float numerator = is_query ? 0.08838834764831845f : 1.0f;  // 1 / sqrt(DIM)
             const float norm = numerator / sqrtf(warp_sum(squares) + 1e-6f);
@@ -117,18 +120,6 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
                           : k + ((u64)(half * K_HEADS + chunk - K_HEADS) * capacity + node0 + node) * DIM;
         }
         *(float4*)(to + 4 * lane) = mixed;
-    }
-
-    if (value_head >= 0) {
-        double* const totals = decay + (u64)(half * V_HEADS + value_head) * capacity;
-        for (int node = threadIdx.x; node < live; node += 32 * PREPARE_WARPS) {
-            // Double: it grows along a long chunk while the differences that matter stay small.
-            double total = gate[node];
-            int at = parents[node];
-            for (; at >= node0; at = parents[at - node0]) total += gate[at - node0];
-            if (at >= 0) total += totals[at];
-            totals[node0 + node] = total;
-        }
     }
 }
 

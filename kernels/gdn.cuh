@@ -1,16 +1,15 @@
 // The gated delta net on a tree of rows: what its kernels share. Formulas: docs/architecture.md, section 4.
 //
-// Per value head the committed state S (DIM x DIM, k by v) stands still during a pass. With G the log decays summed
-// from the root to a node and D_ij = exp(G_i - G_j) where j is i or an ancestor of i:
-//     (I + diag(beta) (strict D * K K^T)) U = diag(beta) (V - diag(e^G) K S),   O = diag(e^G) Q S + (D * Q K^T) U
-// and the state after the accepted path, whose last node is p, is  e^{G_p} S + sum over it of k_j e^{G_p - G_j} u_j^T.
-// That commit waits for the first pass of the next step, which has S in registers anyway.
+// Per value head, with S_p the state (DIM x DIM, k by v) of the node's parent, or the committed one at the root:
+//     u = beta (v - a S_p^T k),   o = a S_p^T q + (q k) u,   S = a S_p + k u^T,   a = e^g the node's decay factor
+// The committed state after an accepted path is S of its last node, made again from k, u and a of the path's nodes by
+// the same operations. That commit waits for the first pass of the next step, which has S in registers anyway.
 //
-// Memory of one layer; `capacity` nodes, a multiple of ROWS:
+// Memory of one layer; `capacity` nodes, as many as the widest pass has rows, or a multiple of ROWS:
 //     S     f32 [V_HEADS][DIM][DIM]                 conv  f32 [3][CHANNELS], the last inputs, oldest first
 //     k     f32 [2][K_HEADS][capacity][DIM]         inputs f32 [capacity][CHANNELS], of the convolution
-//     u     f32 [V_HEADS][capacity][DIM]            decay f64 [2][V_HEADS][capacity], G
-// k and decay are double: while one block of gdn_tree still commits from the last step's rows, another kernel has
+//     u     f32 [V_HEADS][capacity][DIM]            decay f32 [2][V_HEADS][capacity], a
+// k and decay are double: while a block of gdn_recurrence still commits from the last step's rows, another kernel has
 // written this step's. A step writes the half st->parity and finds the last step's rows in the other one; accept turns
 // st->parity over at its very end. All else is read and written by the same block.
 // Memory of one pass, shared by all layers, ROWS rows:

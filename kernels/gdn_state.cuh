@@ -1,117 +1,192 @@
-// The recurrent state in registers, and its commit: one code for gdn_tree and gdn_flush, so both leave the same bits.
+// The recurrent state in registers and its one step, S := a S + k u^T: one code for every node that gdn_recurrence
+// runs, for its commits and for gdn_flush, so that all of them leave the same bits.
 //
-// A block holds DIM x WIDTH of one head's state, a warp 8 columns of it, a lane 16 rows of 2 columns:
-//     rows 16 * segment .. of columns 8 * warp + 2 * (lane & 3), + 1     with segment = lane / 4
-// so that one read of a row of K, spread over the segments, meets all the state that a lane has.
+// The columns of a key head's value heads, HEADS * DIM of them, are numbered one head behind the other; column c is of
+// value head key_head + c / DIM * K_HEADS. A block holds WIDTH of them, a warp 4 COLUMNS, a lane 16 rows of COLUMNS:
+//     rows 16 * segment .. with segment = lane / 4, columns in RUNS runs of PAIR neighbours
+// so that one read of a row of K, spread over the segments, meets all the state that a lane has. How the columns are
+// dealt to lanes, warps and blocks does not change a bit: no sum crosses columns.
 //
-// Defines: K_HEADS, V_HEADS; SLICES of a head, one per block; BATCH, rows staged in shared memory at a time.
+// Defines: K_HEADS, V_HEADS; COLUMNS of a lane, WARPS of a block.
 
 #pragma once
 
 #include "gdn.cuh"
 
-constexpr int WIDTH = DIM / SLICES;
-constexpr int WARPS = WIDTH / 8;
+constexpr int HEADS = V_HEADS / K_HEADS;          // value heads of a key head
+constexpr int PAIR = COLUMNS % 2 == 0 ? 2 : 1;    // neighbouring columns of a lane: of one head
+constexpr int RUNS = COLUMNS / PAIR;              // each run of a warp's lanes is 4 PAIR columns of one head
+constexpr int WIDTH = 4 * COLUMNS * WARPS;        // columns of a block
+constexpr int SLICES = HEADS * DIM / WIDTH;       // blocks of a key head
 constexpr int THREADS = 32 * WARPS;
-static_assert(BATCH % 8 == 0 && BATCH <= THREADS, "a thread per staged row");
+constexpr int BATCH = 16;                         // rows of the pending path that are staged at a time
+static_assert(V_HEADS % K_HEADS == 0 && HEADS * DIM % WIDTH == 0, "blocks hold whole parts of one key head");
+static_assert(WIDTH <= 128, "a lane copies 4 columns of a row");
 
-__device__ __forceinline__ int slice_column() { return blockIdx.x % SLICES * WIDTH; }
+__device__ __forceinline__ int block_key_head() { return blockIdx.x / SLICES; }
+__device__ __forceinline__ int block_column() { return blockIdx.x % SLICES * WIDTH; }
+// Of a column of the block's key head.
+__device__ __forceinline__ int value_head(int column) { return block_key_head() + column / DIM * K_HEADS; }
 
 // Where the f4-th float4 of a row of DIM floats stands in shared memory. Both the 8 segments of one row and 8
 // neighbouring rows at one f4 come from different banks.
 __device__ __forceinline__ int swizzled(int row, int f4) { return row * (DIM / 4) + (f4 ^ (f4 >> 3) ^ (row & 7)); }
 
-// Rows of K and U in shared memory, BATCH of them at a time: of the pending path, or of the nodes of an earlier pass.
-struct Staged {
-    float4* k;       // [BATCH][DIM / 4], swizzled
-    float* u;        // [BATCH][WIDTH]
-    float* scale;    // [BATCH]: e^(G_p - G_j)
-    float* carried;  // [1]: e^(G_p)
-    int* path;       // [BATCH]: the path's first nodes
+// A lane's columns: `member` of the key head's value heads and `column` in it, by runs.
+struct Place {
+    int member[RUNS], column[RUNS];
 
-    __device__ __forceinline__ void copy(int row, int node, const float* k_head, const float* u_head) const {
-        const int f4 = lane_id();
-        cp_async16(k + swizzled(row, f4), k_head + node * DIM + 4 * f4);
-        if (f4 < WIDTH / 4) cp_async16(u + row * WIDTH + 4 * f4, u_head + node * DIM + slice_column() + 4 * f4);
+    __device__ __forceinline__ static Place of_lane() {
+        Place place;
+#pragma unroll
+        for (int r = 0; r < RUNS; r++) {
+            const int first = block_column() + (warp_id() * RUNS + r) * 4 * PAIR;
+            place.member[r] = first / DIM;
+            place.column[r] = first % DIM + PAIR * (lane_id() & 3);
+        }
+        return place;
+    }
+    __device__ __forceinline__ int head(int r) const { return block_key_head() + member[r] * K_HEADS; }
+    // Where run r of row `row` begins in an array [V_HEADS][rows][DIM].
+    __device__ __forceinline__ u64 at(int r, int rows, int row) const {
+        return ((u64)head(r) * rows + row) * DIM + column[r];
     }
 };
 
-// Copy the next `count` rows of the pending path, from the begin-th on, a warp per row. They are there after
-// cp_async_wait and a barrier.
-__device__ __forceinline__ void stage_path(
-    const Staged& staged, const StepState* st, int begin, int count, const float* k_head, const float* u_head,
-    const double* decay
-) {
-    const int pending = st->pending;
-    auto node = [&](int at) { return at < BATCH ? staged.path[at] : st->pending_path[at]; };
-#pragma unroll
-    for (int turn = 0; turn < ceil_div(BATCH, WARPS); turn++) {
-        const int row = warp_id() + turn * WARPS;
-        if (row < count) staged.copy(row, node(begin + row), k_head, u_head);
+__device__ __forceinline__ void run_load(float* to, const float* from) {
+    if constexpr (PAIR == 2) {
+        const float2 two = *(const float2*)from;
+        to[0] = two.x, to[1] = two.y;
+    } else {
+        *to = *from;
     }
-    cp_async_commit();
-    const double total = decay[node(pending - 1)];
-    if (threadIdx.x < count) {
-        staged.scale[threadIdx.x] = expf((float)(total - decay[node(begin + threadIdx.x)]));
-    }
-    if (threadIdx.x == 0) *staged.carried = expf((float)total);
+}
+__device__ __forceinline__ void run_store(float* to, const float* from) {
+    if constexpr (PAIR == 2) *(float2*)to = make_float2(from[0], from[1]);
+    else *to = *from;
 }
 
 struct StateTile {
-    float2 s[16];
+    float s[16][COLUMNS];
 
-    __device__ __forceinline__ static int place() {
-        return lane_id() / 4 * 16 * DIM + slice_column() + warp_id() * 8 + 2 * (lane_id() & 3);
-    }
-
-    __device__ __forceinline__ void load(const float* head) {
-        const float* from = head + place();
+    // `states`: [V_HEADS][DIM][DIM]
+    __device__ __forceinline__ void load(const float* states, const Place& place) {
 #pragma unroll
-        for (int r = 0; r < 16; r++) s[r] = *(const float2*)(from + r * DIM);
-    }
-
-    __device__ __forceinline__ void store(float* head) const {
-        float* to = head + place();
+        for (int row = 0; row < 16; row++)
 #pragma unroll
-        for (int r = 0; r < 16; r++) *(float2*)(to + r * DIM) = s[r];
-    }
-
-    // Apply the rows of the pending path that are staged, of which the first carries the old state along.
-    __device__ __forceinline__ void add_path(const Staged& staged, int count, bool first) {
-        if (first) {
-#pragma unroll
-            for (int r = 0; r < 16; r++) s[r].x *= staged.carried[0], s[r].y *= staged.carried[0];
-        }
-#pragma unroll 1
-        for (int row = 0; row < count; row++) {
-            float2 by = *(const float2*)(staged.u + row * WIDTH + warp_id() * 8 + 2 * (lane_id() & 3));
-            by.x *= staged.scale[row], by.y *= staged.scale[row];
-#pragma unroll
-            for (int part = 0; part < 4; part++) {
-                const float4 x = staged.k[swizzled(row, lane_id() / 4 * 4 + part)];
-                add_product(4 * part + 0, x.x, by);
-                add_product(4 * part + 1, x.y, by);
-                add_product(4 * part + 2, x.z, by);
-                add_product(4 * part + 3, x.w, by);
+            for (int r = 0; r < RUNS; r++) {
+                run_load(s[row] + r * PAIR, states + place.at(r, DIM, lane_id() / 4 * 16) + row * DIM);
             }
+    }
+
+    __device__ __forceinline__ void store(float* states, const Place& place) const {
+#pragma unroll
+        for (int row = 0; row < 16; row++)
+#pragma unroll
+            for (int r = 0; r < RUNS; r++) {
+                run_store(states + place.at(r, DIM, lane_id() / 4 * 16) + row * DIM, s[row] + r * PAIR);
+            }
+    }
+
+    // S := a S + k u^T: what a node leaves of its parent's state. k: this segment's 16 values; a: by runs.
+    __device__ __forceinline__ void advance(
+        const float4 (&k)[4], const float (&u)[COLUMNS], const float (&a)[RUNS]
+    ) {
+#pragma unroll
+        for (int part = 0; part < 4; part++) {
+            const float of[4] = {k[part].x, k[part].y, k[part].z, k[part].w};
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int c = 0; c < COLUMNS; c++) {
+                    float& e = s[4 * part + j][c];
+                    e = __fmaf_rn(of[j], u[c], __fmul_rn(a[c / PAIR], e));
+                }
         }
     }
 
-    __device__ __forceinline__ void add_product(int r, float x, float2 by) {
-        s[r].x = fmaf(x, by.x, s[r].x);
-        s[r].y = fmaf(x, by.y, s[r].y);
-    }
-
-    // One row of this segment (16 values as 4 float4) times the tile, added to two columns' sums.
-    __device__ __forceinline__ void multiply(float2& sum, int part, float4 x) const {
-        add_term(sum, x.x, s[4 * part + 0]);
-        add_term(sum, x.y, s[4 * part + 1]);
-        add_term(sum, x.z, s[4 * part + 2]);
-        add_term(sum, x.w, s[4 * part + 3]);
-    }
-
-    __device__ __forceinline__ static void add_term(float2& sum, float x, float2 by) {
-        sum.x = fmaf(x, by.x, sum.x);
-        sum.y = fmaf(x, by.y, sum.y);
+    // This segment's 4 values of `part` times the tile, added to the columns' sums.
+    __device__ __forceinline__ void multiply(float (&sum)[COLUMNS], int part, float4 x) const {
+        const float of[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) sum[c] = __fmaf_rn(of[j], s[4 * part + j][c], sum[c]);
     }
 };
+
+// Rows of the pending path in shared memory, BATCH of them at a time.
+struct Staged {
+    float4* k;  // [BATCH][DIM / 4], swizzled
+    float* u;   // [BATCH][WIDTH]
+    float* a;   // [HEADS][BATCH]
+
+    static constexpr int BYTES = BATCH * (DIM + WIDTH + HEADS) * 4;
+
+    __device__ __forceinline__ static Staged in(u8* shared) {
+        float4* const k = (float4*)shared;
+        float* const u = (float*)(k + BATCH * DIM / 4);
+        return {k, u, u + BATCH * WIDTH};
+    }
+
+    // Copy the next `count` rows of the path from the begin-th on, a warp per row; `path` holds its first BATCH nodes.
+    // k: of the block's key head; u, decay: of all value heads. The rows are there after cp_async_wait and a barrier.
+    __device__ __forceinline__ void copy(
+        const StepState* st, const int* path, int begin, int count, const float* k_head, const float* all_u,
+        const float* decay, int capacity
+    ) const {
+        auto node = [&](int at) { return at < BATCH ? path[at] : st->pending_path[at]; };
+        const int lane = lane_id(), column = block_column() + 4 * lane;
+#pragma unroll
+        for (int turn = 0; turn < ceil_div(BATCH, WARPS); turn++) {
+            const int row = warp_id() + turn * WARPS;
+            if (row >= count) continue;
+            const int from = node(begin + row);
+            cp_async16(k + swizzled(row, lane), k_head + (u64)from * DIM + 4 * lane);
+            if (4 * lane < WIDTH) {
+                const u64 at = ((u64)value_head(column) * capacity + from) * DIM + column % DIM;
+                cp_async16(u + row * WIDTH + 4 * lane, all_u + at);
+            }
+        }
+        cp_async_commit();
+        for (int i = threadIdx.x; i < HEADS * BATCH; i += THREADS) {
+            const int row = i % BATCH;
+            if (row >= count) continue;
+            a[i] = decay[(u64)value_head(i / BATCH * DIM) * capacity + node(begin + row)];
+        }
+    }
+
+    // The state after these rows, the path's nodes in order.
+    __device__ __forceinline__ void apply(StateTile& tile, const Place& place, int count) const {
+#pragma unroll 1
+        for (int row = 0; row < count; row++) {
+            float4 key[4];
+            float by[COLUMNS], factor[RUNS];
+#pragma unroll
+            for (int part = 0; part < 4; part++) key[part] = k[swizzled(row, lane_id() / 4 * 4 + part)];
+#pragma unroll
+            for (int r = 0; r < RUNS; r++) {
+                const int column = (warp_id() * RUNS + r) * 4 * PAIR + PAIR * (lane_id() & 3);
+                run_load(by + r * PAIR, u + row * WIDTH + column);
+                factor[r] = a[place.member[r] * BATCH + row];
+            }
+            tile.advance(key, by, factor);
+        }
+    }
+};
+
+// The state after the pending path, row by row. All threads of the block call it; `path` is shared memory that holds
+// the path's first BATCH nodes. `staged` is free again after the next barrier.
+__device__ __forceinline__ void commit_path(
+    StateTile& tile, const Place& place, const Staged& staged, const StepState* st, const int* path, int pending,
+    const float* k_head, const float* all_u, const float* decay, int capacity
+) {
+    for (int begin = 0; begin < pending; begin += BATCH) {
+        const int count = min(BATCH, pending - begin);
+        if (begin > 0) __syncthreads();  // the rows before these have been applied
+        staged.copy(st, path, begin, count, k_head, all_u, decay, capacity);
+        cp_async_wait<0>();
+        __syncthreads();
+        staged.apply(tile, place, count);
+    }
+}

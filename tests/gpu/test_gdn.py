@@ -1,4 +1,4 @@
-"""gdn.cu and gdn_tree.cu against the recurrence in float64: trees of any shape, any accepted path, many steps."""
+"""The gated delta net's kernels against the recurrence in float64, and trees against one row at a time bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaLaunch, DeltaShape
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.state import MAX_NODES, WIDTHS, width_for
 from dflash_core.errors import UnsupportedError
 from support import oracles
 from support.acts import BLOCK_F16, BLOCK_Q8, acts_f16
@@ -17,7 +19,7 @@ from support.engines import Array, Engine
 from support.oracles import DeltaNode, DeltaState, DeltaWeights, Float32s, Floats
 from support.steps import random_parents, tree_state
 
-HOPPER, GEFORCE, TURING = 232_448, 101_376, 65_536  # bytes of shared memory that one block may have
+HOPPER, AMPERE, GEFORCE, TURING = Card(132, 232_448), Card(108, 166_912), Card(82, 101_376), Card(72, 65_536)
 SMALL = (1, 3)  # key heads, value heads
 SPLITS = 11
 EPS = 1e-6
@@ -74,19 +76,29 @@ class Projected:
         return oracles.delta_tree(weights, qkv, alpha, beta, parents, state)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How states are cut into blocks: as `card` wants it, or in lanes of `columns` and blocks of `warps`."""
+
+    card: Card = HOPPER
+    columns: int = 0
+    warps: int = 4
+    shared_levels: int = 0
+
+    def launch(self, shape: DeltaShape, nodes: int) -> DeltaLaunch:
+        if self.columns:
+            return DeltaLaunch(shape, nodes, self.columns, self.warps, self.shared_levels)
+        return DeltaLaunch.of(shape, nodes, self.card)
+
+
 class Layer:
     """One layer's memory in an engine, and the kernels that work on it. Everything unwritten is poison."""
 
-    def __init__(
-        self, engine: Engine, weights: DeltaWeights, state: DeltaState, capacity: int, limit: int = HOPPER
-    ) -> None:
-        self.engine, self.weights, self.capacity, self.limit = engine, weights, capacity, limit
+    def __init__(self, engine: Engine, weights: DeltaWeights, state: DeltaState, capacity: int) -> None:
+        self.engine, self.weights, self.capacity = engine, weights, capacity
         self.shape = DeltaShape.of(weights.key_heads, weights.value_heads, DIM, DIM, oracles.TAPS)
         memory = self.shape.layer_shapes(capacity)
-        self.memory = {
-            name: engine.poisoned(shape, np.float64 if name == "decay" else np.float32)
-            for name, shape in memory.items()
-        }
+        self.memory = {name: engine.poisoned(shape, np.float32) for name, shape in memory.items()}
         self.memory["s"].set(state.s.astype(np.float32))
         self.memory["conv"].set(state.conv.astype(np.float32))
         self.constants = [engine.array(x) for x in (weights.conv, weights.a, weights.dt)]
@@ -100,6 +112,7 @@ class Layer:
         nodes: int = 0,
         pending: Sequence[int] = (),
         parity: int = 0,
+        cut: Cut = Cut(),
         **state: int,
     ) -> Floats:
         """All passes of one step; returns outputs (n, value_heads, DIM). `nodes`: rows of a pass, or just enough."""
@@ -110,7 +123,7 @@ class Layer:
         outputs = []
         for node0 in range(0, n, PASS):
             rows = range(node0, min(n, node0 + PASS))
-            launch = DeltaLaunch.of(self.shape, nodes or len(rows), self.limit)
+            launch = cut.launch(self.shape, nodes or width_for(len(rows)))
             outputs.append(self.one_pass(st, launch, projected.rows(slice(node0, node0 + PASS)), node0)[: len(rows)])
         return np.concatenate(outputs)
 
@@ -119,36 +132,41 @@ class Layer:
         self.scratch = {
             name: self.engine.poisoned(shape, np.float32) for name, shape in self.shape.pass_shapes().items()
         }
-        m, x = self.memory, self.scratch
-        capacity = np.int32(self.capacity)
-        arguments = [st, np.int32(node0), self.engine.array(planes), np.int32(launch.nodes), np.int32(planes.shape[-1])]
+        m, x, node = self.memory, self.scratch, np.int32(node0)
+        capacity, rows = np.int32(self.capacity), np.int32(launch.nodes)
+        order = self.engine.poisoned(ORDER_INTS, np.uint32)
+        if launch.nodes > 1 or node0:
+            self.engine.kernel("gdn_order.cu", "gdn_order", self.shape.defines)(1, MAX_NODES, [st, node, rows, order])
+        arguments = [st, node, self.engine.array(planes), rows, np.int32(planes.shape[-1])]
         arguments += [np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
         arguments += [m["conv"], m["inputs"], x["q"], m["k"], x["v"], x["beta"], m["decay"], capacity]
-        prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.defines, "SPLIT_K": SPLITS})
+        prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.pass_defines, "SPLIT_K": SPLITS})
         prepare(launch.prepare_grid, launch.prepare_block, arguments)
-        arguments = [st, np.int32(node0), m["s"], m["k"], m["u"], m["decay"], x["q"], x["v"], x["beta"], x["out"]]
-        tree = self.engine.kernel("gdn_tree.cu", "gdn_tree", launch.defines)
-        tree(launch.tree_grid, launch.tree_block, [*arguments, capacity], shared=launch.tree_shared)
+        far = launch.far_levels(later_pass=node0 > 0)
+        levels = self.engine.poisoned((max(far, 1), self.shape.value_heads, DIM, DIM), np.float32)
+        arguments = [st, node, order, m["s"], m["k"], m["u"], m["decay"], x["q"], x["v"], x["beta"], x["out"], levels]
+        kernel = self.engine.kernel("gdn_recurrence.cu", "gdn_recurrence", launch.defines)
+        kernel(launch.grid, launch.block, [*arguments, capacity], shared=launch.shared)
         return x["out"].numpy().astype(np.float64)
 
-    def flush(self, pending: Sequence[int], parity: int, **state: int) -> None:
-        flush([self], pending, parity, **state)
+    def flush(self, pending: Sequence[int], parity: int, *, cut: Cut = Cut(), **state: int) -> None:
+        flush([self], pending, parity, cut=cut, **state)
 
     def check_state(self, expected: DeltaState, tolerance: float = 2e-5) -> None:
         close(self.memory["s"].numpy(), expected.s, tolerance)
         close(self.memory["conv"].numpy(), expected.conv, 2e-6)
 
 
-def flush(layers: Sequence[Layer], pending: Sequence[int], parity: int, **state: int) -> None:
+def flush(layers: Sequence[Layer], pending: Sequence[int], parity: int, *, cut: Cut = Cut(), **state: int) -> None:
     """gdn_flush over layers of one shape, whose memory it wants side by side."""
     first = layers[0]
-    engine, launch = first.engine, DeltaLaunch.of(first.shape, 8, first.limit)
+    engine, launch = first.engine, cut.launch(first.shape, 1)
     step = tree_state([-1], 1000, pending=len(pending), parity=parity, **state)
     step["pending_path"][0, : len(pending)] = pending
     joined = {name: engine.array(np.stack([x.memory[name].numpy() for x in layers])) for name in first.memory}
     arguments = [engine.array(step), *(joined[name] for name in ("s", "k", "u", "decay", "conv", "inputs"))]
-    kernel = engine.kernel("gdn_flush.cu", "gdn_flush", launch.defines)
-    kernel(launch.flush_grid(len(layers)), launch.tree_block, [*arguments, np.int32(first.capacity)])
+    kernel = engine.kernel("gdn_flush.cu", "gdn_flush", launch.state_defines)
+    kernel(launch.flush_grid(len(layers)), launch.block, [*arguments, np.int32(first.capacity)])
     for i, layer in enumerate(layers):
         for name in ("s", "conv"):
             layer.memory[name].set(joined[name].numpy()[i])
@@ -162,12 +180,12 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
 
 
 def started(
-    engine: Engine, rng: np.random.Generator, heads: tuple[int, int] = SMALL, capacity: int = 64, limit: int = HOPPER
+    engine: Engine, rng: np.random.Generator, heads: tuple[int, int] = SMALL, capacity: int = 64
 ) -> tuple[Layer, DeltaState]:
     weights = DeltaWeights.random(rng, *heads)
     state = DeltaState.random(rng, weights)
     rounded = DeltaState(*(x.astype(np.float32).astype(np.float64) for x in (state.s, state.conv)))
-    return Layer(engine, weights, rounded, capacity, limit), rounded
+    return Layer(engine, weights, rounded, capacity), rounded
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 16, 24, 33, 48, 64])
@@ -189,7 +207,8 @@ def test_a_tree_is_the_recurrence_along_each_of_its_paths(
     close(x["v"][:, :n], np.stack([node.v for node in nodes], 1), 1e-5)
     close(m["u"][:, :n], np.stack([node.u for node in nodes], 1), 2e-5)
     np.testing.assert_allclose(x["beta"][:, :n], np.stack([node.beta for node in nodes], 1), rtol=1e-5)
-    np.testing.assert_allclose(m["decay"][parity, :, :n], np.stack([node.decay for node in nodes], 1), rtol=1e-5)
+    own = [node.decay - (nodes[parent].decay if parent >= 0 else 0) for node, parent in zip(nodes, parents)]
+    np.testing.assert_allclose(m["decay"][parity, :, :n], np.exp(np.stack(own, 1)), rtol=1e-5)
     np.testing.assert_allclose(m["inputs"][:n], oracles.planes_sum(projected.qkv), atol=3e-6)
     # Nothing was pending: the committed state stands. And no row behind the tree's was touched.
     np.testing.assert_array_equal(m["s"], state.s.astype(np.float32))
@@ -288,49 +307,103 @@ def test_many_steps_are_one_row_at_a_time(engine: Engine, rng: np.random.Generat
     layer.check_state(expected, 1e-4)
 
 
-def test_a_row_depends_on_its_ancestors_alone(engine: Engine, rng: np.random.Generator) -> None:
-    """Bit for bit: whatever else is in the tree, however wide the pass, however the heads are cut into slices."""
+CUTS = (
+    Cut(HOPPER),
+    *(Cut(columns=c, warps=w, shared_levels=levels) for c, w, levels in ((2, 6, 0), (3, 4, 1), (3, 8, 0), (4, 4, 2))),
+    Cut(GEFORCE),
+)
+
+
+def one_by_one(
+    layer: Layer, projected: Projected, path: Sequence[int], parity: int = 0
+) -> tuple[list[Floats], tuple[np.ndarray, ...]]:
+    """Plain decoding of a path: a pass of one row per node, each committing the one before; outputs, S and conv."""
+    outputs: list[Floats] = []
+    for node in path:
+        outputs.append(layer.run(projected.rows([node]), [-1], pending=[0] * bool(outputs), parity=parity)[0])
+        parity ^= 1
+    layer.flush([0], parity)
+    return outputs, states(layer)
+
+
+def states(layer: Layer) -> tuple[np.ndarray, ...]:
+    return layer.memory["s"].numpy(), layer.memory["conv"].numpy()
+
+
+def equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def bushy(n: int, rng: np.random.Generator) -> list[int]:
+    """Complete binary below a short chain, numbered at random as far as parents come first: every level is kept."""
+    parents = [-1, 0, 1][:n]
+    open_nodes = [2, 2]
+    while len(parents) < n:
+        parents.append(open_nodes.pop(int(rng.integers(min(len(open_nodes), 3)))))
+        open_nodes += [len(parents) - 1] * 2
+    return parents
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 13, 24, 40, 64])
+def test_a_tree_is_decoding_its_paths_one_by_one(engine: Engine, rng: np.random.Generator, n: int) -> None:
+    """Bit for bit, outputs and committed states: whatever the tree, the width and how the states are cut."""
     weights = DeltaWeights.random(rng, *SMALL)
     state = DeltaState.random(rng, weights)
-    parents = random_parents(40, rng)
-    projected = Projected.random(rng, weights, 40)
-
-    def outputs(keep: Sequence[int], nodes: int, limit: int = HOPPER) -> tuple[np.ndarray, ...]:
-        layer = Layer(engine, weights, state, 64, limit)
-        inner = [keep.index(parents[i]) if parents[i] >= 0 else -1 for i in keep]
-        out = layer.run(projected.rows(list(keep)), inner, nodes=nodes)
-        return out, layer.memory["u"].numpy()[:, : len(keep)].transpose(1, 0, 2)
-
-    everything = outputs(range(40), 40)
-    for limit in (GEFORCE, 90_000):
-        for a, b in zip(outputs(range(40), 48, limit), everything):
-            np.testing.assert_array_equal(a, b)
-    for last in (0, 1, 17, 39):
-        path = path_to(last, parents)
-        widths = {1: (1, 8, 64)}.get(len(path), (-(-len(path) // 8) * 8, 64))
-        for nodes in widths:
-            for a, b in zip(outputs(path, nodes), everything):
-                np.testing.assert_array_equal(a, b[path])
+    projected = Projected.random(rng, weights, n)
+    for number, parents in enumerate((chain(n), random_parents(n, rng), bushy(n, rng))):
+        trees = []
+        for cut, nodes in zip(CUTS[number::3], (width_for(n), 64)):
+            layer = Layer(engine, weights, state, 64)
+            trees.append((layer, layer.run(projected, parents, nodes=nodes, parity=1, cut=cut)))
+        for other in trees[1:]:
+            np.testing.assert_array_equal(other[1], trees[0][1])
+        path = path_to(n - 1 if number else int(rng.integers(n)), parents)
+        outputs, after = one_by_one(Layer(engine, weights, state, 1), projected, path)
+        np.testing.assert_array_equal(trees[0][1][path], np.stack(outputs))
+        for (layer, _), cut in zip(trees, CUTS[number::3]):
+            layer.flush(path, parity=0, cut=cut)
+            equal(states(layer), after)
 
 
-def test_the_commit_is_the_same_in_every_kernel(engine: Engine, rng: np.random.Generator) -> None:
-    """Bit for bit: in front of one row, in front of a wide pass, in slices, or flushed."""
+@pytest.mark.parametrize("n", [65, 130, 255])
+def test_trees_of_several_passes_are_decoding_one_by_one(engine: Engine, rng: np.random.Generator, n: int) -> None:
+    """Ancestors of earlier passes are run again; the levels that they need are more than shared memory has."""
+    weights = DeltaWeights.random(rng, 1, 1)
+    state = DeltaState.random(rng, weights)
+    projected = Projected.random(rng, weights, n)
+    for parents in (bushy(n, rng), random_parents(n, rng), chain(n)):
+        trees = [Layer(engine, weights, state, 256) for _ in range(2)]
+        cuts = Cut(HOPPER), Cut(columns=2, warps=4, shared_levels=1)
+        found = [layer.run(projected, parents, parity=1, cut=cut) for layer, cut in zip(trees, cuts)]
+        np.testing.assert_array_equal(found[0], found[1])
+        for node in (n - 1, int(rng.integers(n))):
+            path = path_to(node, parents)
+            outputs, _ = one_by_one(Layer(engine, weights, state, 1), projected, path)
+            np.testing.assert_array_equal(found[0][path], np.stack(outputs))
+
+
+@pytest.mark.parametrize("nodes", [1, 24, 64])
+def test_a_step_behind_a_commit_is_that_of_plain_decoding(engine: Engine, rng: np.random.Generator, nodes: int) -> None:
+    """A wide pass that first commits a path off the spine, against one row at a time, step after step."""
     weights = DeltaWeights.random(rng, *SMALL)
     state = DeltaState.random(rng, weights)
-    parents, projected = random_parents(24, rng), Projected.random(rng, weights, 24)
-    pending = path_to(23, parents)
-    results = []
-    for nodes, limit in ((1, HOPPER), (24, HOPPER), (64, GEFORCE), (0, HOPPER), (0, TURING)):
-        layer = Layer(engine, weights, state, 64, limit)
-        layer.run(projected, parents, parity=1)
-        if nodes:
-            layer.run(projected.rows([0]), [-1], nodes=nodes, pending=pending, parity=0)
-        else:
-            layer.flush(pending, parity=0)
-        results.append((layer.memory["s"].numpy(), layer.memory["conv"].numpy()))
-    for result in results[1:]:
-        for a, b in zip(result, results[0]):
-            np.testing.assert_array_equal(a, b)
+    tree, plain = Layer(engine, weights, state, 64), Layer(engine, weights, state, 1)
+    pending: list[int] = []
+    before: list[int] = []
+    plain_parity = 0
+    for step in range(4):
+        n = min(nodes, 40)
+        parents, projected = random_parents(n, rng), Projected.random(rng, weights, n)
+        out = tree.run(projected, parents, nodes=nodes, pending=pending, parity=step % 2, cut=CUTS[step])
+        pending = path_to(n - 1, parents)
+        for node in pending:
+            alone = plain.run(projected.rows([node]), [-1], pending=before, parity=plain_parity)[0]
+            np.testing.assert_array_equal(out[node], alone)
+            before, plain_parity = [0], plain_parity ^ 1
+    tree.flush(pending, parity=0)
+    plain.flush([0], plain_parity)
+    equal(states(tree), states(plain))
 
 
 def test_a_stopped_turn_leaves_no_trace(engine: Engine, rng: np.random.Generator) -> None:
@@ -395,7 +468,7 @@ def test_gdn_out_norms_and_gates(
     arguments += [np.int32(starts["gate"]), engine.array(weights.norm), np.float32(EPS), *acts]
     arguments += [engine.array(np.array([live], np.int32)), np.int32(0)]
     launch = DeltaLaunch(shape, rows)
-    kernel = engine.kernel("gdn.cu", "gdn_out", {**launch.defines, "SPLIT_K": SPLITS})
+    kernel = engine.kernel("gdn.cu", "gdn_out", {**launch.pass_defines, "SPLIT_K": SPLITS})
     kernel((-(-groups // warps), rows), 32 * warps, arguments)
     gate = oracles.silu(oracles.planes_sum(projected.gate)).reshape(live, value_heads, DIM)
     expected = oracles.rms_norm(out[:live].astype(np.float64), weights.norm, EPS) * gate
@@ -407,10 +480,16 @@ def test_gdn_out_norms_and_gates(
 
 def test_launches_fit_the_cards() -> None:
     shape = DeltaShape.of(16, 48, 128, 128, 4)
-    for nodes in (1, 8, 16, 24, 32, 40, 48, 64):
-        assert DeltaLaunch.of(shape, nodes, HOPPER).slices == 2
-        assert DeltaLaunch.of(shape, nodes, GEFORCE).tree_shared <= GEFORCE
-    assert DeltaLaunch.of(shape, 32, TURING).tree_shared <= TURING
+    for nodes in WIDTHS:
+        for card in (HOPPER, AMPERE, GEFORCE, Card(128, 101_376), Card(170, 101_376)):
+            launch = DeltaLaunch.of(shape, nodes, card)
+            assert launch.shared <= card.shared_bytes
+        # All of the card at once, kept states in shared memory but for one, and room for the L1 beside it.
+        launch = DeltaLaunch.of(shape, nodes, HOPPER)
+        assert launch.grid == 128
+        assert launch.far_levels(later_pass=False) == (nodes == 64)
+        assert launch.shared <= 160 << 10
+    assert DeltaLaunch.of(shape, 32, TURING).shared <= TURING.shared_bytes
     with pytest.raises(UnsupportedError, match="run it on the CPU"):
         DeltaLaunch.of(shape, 64, TURING)
     with pytest.raises(UnsupportedError, match="heads of 64"):

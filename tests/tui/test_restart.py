@@ -19,7 +19,7 @@ from .fake import ANSWER, FakeSession
 from .support import ask, idle, loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
-LOST = KernelError("the GPU gave up in gdn_tree (illegal address); reload the engine", reload=True)
+LOST = KernelError("the GPU gave up in gdn_recurrence (illegal address); reload the engine", reload=True)
 
 
 async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: MakeApp) -> None:
@@ -28,7 +28,7 @@ async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: 
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        await shows(pilot, "✗ the GPU gave up in gdn_tree (illegal address)", "/reload restarts the program")
+        await shows(pilot, "✗ the GPU gave up in gdn_recurrence (illegal address)", "/reload restarts the program")
         answer = app.chat.transcript.answer
         assert answer is not None
         said = answer.text

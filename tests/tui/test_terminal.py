@@ -299,7 +299,7 @@ if "dflash_tui" in sys.orig_argv and "--resume" not in sys.orig_argv:
 
     def generate(self, *args, **options):
         yield next(sound(self, *args, **options))
-        raise KernelError("the GPU gave up in gdn_tree (illegal address); reload the engine", reload=True)
+        raise KernelError("the GPU gave up in gdn_recurrence (illegal address); reload the engine", reload=True)
 
     Runner.generate = generate
 """

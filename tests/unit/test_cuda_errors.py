@@ -122,7 +122,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     made = CudaDevice.__new__(CudaDevice)
     driver = Driver(FakeDriver())
-    driver.launched = "gdn_tree"
+    driver.launched = "gdn_recurrence"
     facts = {"card": SimpleNamespace(name="A card"), "memory": lambda: (1 << 20, 80 << 30)}
     made.runtime = SimpleNamespace(driver=driver, torch_stream=None, **facts)  # type: ignore[assignment]
     return made
@@ -136,11 +136,11 @@ def test_torch_out_of_memory_is_one_line_and_loses_nothing(device: CudaDevice) -
 
 
 def test_an_error_that_torch_hears_of_names_the_kernel_and_asks_for_a_reload(device: CudaDevice) -> None:
-    said = r"^the GPU gave up in gdn_tree \(an illegal memory access"
+    said = r"^the GPU gave up in gdn_recurrence \(an illegal memory access"
     with pytest.raises(KernelError, match=said) as caught, device.stream():
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be")
     assert caught.value.reload
-    with pytest.raises(KernelError, match=r"gave up in gdn_tree .*reload the engine"):
+    with pytest.raises(KernelError, match=r"gave up in gdn_recurrence .*reload the engine"):
         device.runtime.driver.call("anything", lambda: (R.CUDA_SUCCESS, None))
     with pytest.raises(RuntimeError, match=r"^shapes"), device.stream():
         raise RuntimeError("shapes do not match")

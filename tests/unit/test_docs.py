@@ -219,7 +219,7 @@ def test_a_name_that_is_gone_is_seen(span: str) -> None:
     [
         "make test", "backends/base.py", "src/dflash_core/arch/", "Makefile", "arch/NAME.py", "/whatif",
         "Drafter.propose", "drafters.base.Drafter", "dflash_core.engine", "write_knobs", "StepState.pending",
-        "WIDTHS", "gdn_tree", "tests/unit/test_docs.py::test_a_name_that_is_gone_is_seen", "tests/gpu/test_*.py",
+        "WIDTHS", "gdn_recurrence", "tests/unit/test_docs.py::test_a_name_that_is_gone_is_seen", "tests/gpu/test_*.py",
     ],
 )  # fmt: skip
 def test_a_name_that_is_there_is_found(span: str) -> None:

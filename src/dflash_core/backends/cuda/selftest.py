@@ -49,8 +49,8 @@ TOLERANCE = 0.2
 
 # The kernels of a target's pass and of a drafter's.
 MODEL = (
-    "embed", "rms_norm", "matmul", "gdn_prepare", "gdn_tree", "gdn_out", "attn_prepare", "attn_split", "attn_combine",
-    "swiglu",
+    "embed", "rms_norm", "matmul", "gdn_order", "gdn_prepare", "gdn_recurrence", "gdn_out", "attn_prepare",
+    "attn_split", "attn_combine", "swiglu",
 )  # fmt: skip
 DRAFTER = ("draft_gather", "draft_update", "draft_prepare", "draft_split", "draft_combine")
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
-from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaLaunch, DeltaShape, ScanLaunch
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import Op, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
 
 
 class DeltaWeights:
@@ -60,7 +60,16 @@ class DeltaNetLayers:
 
     def launch(self, rows: int) -> DeltaLaunch:
         """How a pass of `rows` rows is laid over the card."""
-        return DeltaLaunch.of(self.shape, rows, self.device.card.shared_bytes)
+        return DeltaLaunch.of(self.shape, rows, self.device.card)
+
+    def far_levels(self, capacity: int) -> int:
+        """Levels of kept states in global memory that passes of trees of up to `capacity` nodes need."""
+        return max(
+            launch.far_levels(later)
+            for rows in WIDTHS
+            if (launch := DeltaLaunch.fitting(self.shape, rows, self.device.card))
+            for later in ((False, True) if capacity > PASS_ROWS else (False,))
+        )
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         """First what the products write, then what the recurrence leaves where the first of them lay."""
@@ -109,7 +118,10 @@ class DeltaMemory:
         self._rows = torch.zeros(sum(math.prod(shape) for shape in shapes), device=device)
         parts = torch.split(self._rows, [math.prod(shape) for shape in shapes])
         self.inputs, self.k, self.u = (part.view(shape) for part, shape in zip(parts, shapes))
-        self.decay = zeros(sizes["decay"], torch.float64)
+        self.decay = zeros(sizes["decay"])
+        self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=device)
+        # States that wait for their node's second child, as far as shared memory has no room for them.
+        self.levels = torch.zeros((layers.far_levels(capacity), *sizes["s"]), device=device)
         scratch = {name: torch.zeros(size, device=device) for name, size in layers.shape.pass_shapes().items()}
         self.q, self.v, self.beta, self.out = (scratch[name] for name in ("q", "v", "beta", "out"))
 
@@ -119,7 +131,7 @@ class DeltaMemory:
 
     @property
     def scratch_bytes(self) -> int:
-        rows = (self.inputs, self.k, self.u, self.decay, self.q, self.v, self.beta, self.out)
+        rows = (self.inputs, self.k, self.u, self.decay, self.q, self.v, self.beta, self.out, self.order, self.levels)
         return sum(tensor.nbytes for tensor in rows)
 
     def layer(self, place: int) -> DeltaBranch:
@@ -130,10 +142,9 @@ class DeltaMemory:
 
     def flush(self, state: DeviceState) -> list[Launch]:
         launch = self.layers.launch(1)
-        defines = {name: launch.defines[name] for name in ("K_HEADS", "V_HEADS", "SLICES", "BATCH")}
         return [
             Launch(
-                "gdn_flush.cu", "gdn_flush", defines, launch.flush_grid(len(self.s)), launch.tree_block,
+                "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.block,
                 [state.pointer, self.s, self.k, self.u, self.decay, self.conv, self.inputs, np.int32(self.capacity)],
             )
         ]  # fmt: skip
@@ -190,8 +201,13 @@ class DeltaBranch:
         partials, rows, node0 = buffers.wide, np.int32(scope.rows), np.int32(scope.node0)
         width, capacity = np.int32(self.inputs.width), np.int32(memory.capacity)
         _, gate_at, alpha_at, beta_at = (np.int32(offset) for offset in self.inputs.offsets)
-        defines = {**launch.defines, "SPLIT_K": self.inputs.split_k}
+        defines = {**launch.pass_defines, "SPLIT_K": self.inputs.split_k}
         k, decay, conv = memory.k[place], memory.decay[place], memory.conv[place]
+        if place == 0 and (scope.rows > 1 or scope.node0 > 0):  # one order for all layers; a root alone has none
+            yield Launch(
+                "gdn_order.cu", "gdn_order", memory.layers.shape.defines, 1, MAX_NODES,
+                [scope.state.pointer, node0, rows, memory.order],
+            )  # fmt: skip
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
         yield Launch(
             "gdn.cu", "gdn_prepare", defines, launch.prepare_grid, launch.prepare_block,
@@ -200,10 +216,10 @@ class DeltaBranch:
             per_sm=2,
         )  # fmt: skip
         yield Launch(
-            "gdn_tree.cu", "gdn_tree", launch.defines, launch.tree_grid, launch.tree_block,
-            [scope.state.pointer, node0, memory.s[place], k, memory.u[place], decay, memory.q, memory.v, memory.beta,
-             memory.out, capacity],
-            launch.tree_shared, per_sm=1,
+            "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
+            [scope.state.pointer, node0, memory.order, memory.s[place], k, memory.u[place], decay, memory.q, memory.v,
+             memory.beta, memory.out, pointer(memory.levels if len(memory.levels) else None), capacity],
+            launch.shared, per_sm=1,
         )  # fmt: skip
         yield Launch(
             "gdn.cu", "gdn_out", defines, (groups_of(self.out.columns), scope.rows), WARP,

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from dflash_core.backends.cuda.launch import WARP
-from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.launch import WARP, ceil_div
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
 DIM = 128  # of a key and of a value head
 PAST = 3  # inputs that the convolution looks back on
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
-BLOCK_NODES = 8  # nodes that one step of the forward substitution solves
+BATCH = 16  # rows of the pending path that gdn_recurrence stages at a time
+MOST_WIDTH = 128  # columns of a block
+# A block that takes more leaves the multiprocessor so little L1 that the matmuls behind it are slower.
+MOST_SHARED = 160 << 10
+ORDER_INTS = 1 + MAX_NODES  # of gdn_order: how many visits, then these
+SCHEDULERS = 4  # of a multiprocessor: each issues one warp's instruction at a time
+VISIT_SLOTS, COLUMN_SLOTS = 60, 75  # instructions that a node costs a warp, and each column of its lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,15 @@ class DeltaShape:
         return DeltaShape(key_heads, value_heads)
 
     @property
+    def heads_per_key(self) -> int:
+        """Value heads that read one key head."""
+        return self.value_heads // self.key_heads
+
+    @property
+    def defines(self) -> dict[str, int]:
+        return {"K_HEADS": self.key_heads, "V_HEADS": self.value_heads}
+
+    @property
     def chunks(self) -> int:
         """Heads of q, k and v: what gdn_prepare gives a block to."""
         return 2 * self.key_heads + self.value_heads
@@ -43,7 +60,7 @@ class DeltaShape:
         return self.chunks * DIM
 
     def layer_shapes(self, capacity: int) -> dict[str, tuple[int, ...]]:
-        """Memory of one layer for trees of up to `capacity` nodes: f32 but for `decay`, which is f64."""
+        """Memory of one layer for trees of up to `capacity` nodes, f32."""
         return {
             "s": (self.value_heads, DIM, DIM),
             "conv": (PAST, self.channels),
@@ -65,40 +82,63 @@ class DeltaShape:
 
 @dataclass(frozen=True, slots=True)
 class DeltaLaunch:
-    """One width's launches: passes of `nodes` rows, the state of a head in `slices` blocks of gdn_tree."""
+    """One width's launches: passes of `nodes` rows, blocks of `warps` warps whose lanes hold `columns` columns each of
+    the states of one key head's value heads, and how many levels of kept states lie in shared memory."""
 
     shape: DeltaShape
     nodes: int
-    slices: int = 2
-    batch: int = 16
+    columns: int = 2
+    warps: int = 4
+    shared_levels: int = 0
 
     @staticmethod
-    def of(shape: DeltaShape, nodes: int, shared_limit: int) -> DeltaLaunch:
-        """The fewest slices whose blocks fit `shared_limit` bytes. Raises UnsupportedError where none does."""
-        launches = [DeltaLaunch(shape, nodes, *choice) for choice in ((2, 16), (4, 16), (8, 8))]
-        for launch in launches:
-            if launch.tree_shared <= shared_limit:
-                return launch
-        raise UnsupportedError(
-            f"passes of {nodes} rows need {launches[-1].tree_shared:,} bytes of shared memory, found "
-            f"{shared_limit:,}; run it on the CPU",
-            code=Code.NOT_ON_THIS_DEVICE,
-        )
+    def of(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch:
+        """Raises UnsupportedError where shared memory has no room for a pass of `nodes` rows."""
+        launch = DeltaLaunch.fitting(shape, nodes, card)
+        if launch is None:
+            least = min(one.shared for one in _blocks(shape, nodes))
+            raise UnsupportedError(
+                f"passes of {nodes} rows need {least:,} bytes of shared memory, found {card.shared_bytes:,}; "
+                "run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
+            )
+        return launch
+
+    @staticmethod
+    def fitting(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch | None:
+        """Of what fits, the blocks whose busiest multiprocessor is done first. The cut does not change a bit."""
+        fitting = [one for one in _blocks(shape, nodes) if one.shared <= card.shared_bytes]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda one: (one.cost(card.multiprocessors), one.grid))
+        room = (min(card.shared_bytes, MOST_SHARED) - best.rows_bytes) // (DIM * best.width * 4)
+        return replace(best, shared_levels=max(0, min(room, first_pass_levels(nodes))))
+
+    def cost(self, multiprocessors: int) -> int:
+        """Of a pass, for comparing: one row waits for the state, more for the slots to issue instructions."""
+        rounds = ceil_div(self.grid, multiprocessors)
+        if self.nodes == 1:
+            return rounds * self.width
+        return rounds * ceil_div(self.warps, SCHEDULERS) * (VISIT_SLOTS + COLUMN_SLOTS * self.columns)
 
     @property
     def defines(self) -> dict[str, int]:
-        return {
-            "K_HEADS": self.shape.key_heads,
-            "V_HEADS": self.shape.value_heads,
-            "NODES": self.nodes,
-            "SLICES": self.slices,
-            "BATCH": self.batch,
-        }
+        return {**self.state_defines, "NODES": self.nodes, "SHARED_LEVELS": self.shared_levels}
+
+    @property
+    def state_defines(self) -> dict[str, int]:
+        """Those of gdn_state.cuh."""
+        return {**self.shape.defines, "COLUMNS": self.columns, "WARPS": self.warps}
+
+    @property
+    def pass_defines(self) -> dict[str, int]:
+        """Those of gdn.cu, whose kernels know nothing of how the state is cut."""
+        return {**self.shape.defines, "NODES": self.nodes}
 
     @property
     def width(self) -> int:
-        """Columns of a head's state in one block."""
-        return DIM // self.slices
+        """Columns of the state in one block."""
+        return 4 * self.columns * self.warps
 
     @property
     def prepare_grid(self) -> int:
@@ -109,28 +149,59 @@ class DeltaLaunch:
         return 8 * WARP
 
     @property
-    def tree_grid(self) -> int:
-        return self.shape.value_heads * self.slices
+    def grid(self) -> int:
+        """Of gdn_recurrence."""
+        return self.shape.value_heads * DIM // self.width
 
     @property
-    def tree_block(self) -> int:
-        return self.width // 8 * WARP
+    def block(self) -> int:
+        return self.warps * WARP
 
     @property
-    def tree_shared(self) -> int:
-        """Bytes of dynamic shared memory, term by term as gdn_tree.cu lays it out."""
-        block = 1 if self.nodes == 1 else BLOCK_NODES
-        solved = -(-self.nodes // block) * block
-        triangle = (solved // block) * (solved // block + 1) // 2 * block * block
-        queries_keys = 2 * (self.nodes + self.nodes % 2) * DIM * 4
-        staged = self.batch * (DIM + self.width) * 4
-        columns = 2 * solved * self.width * 4
-        factors = 2 * max(triangle, self.nodes * self.batch) * 4
-        return queries_keys + staged + columns + factors + solved * (8 + 8 + 4 + 4) + (2 * self.batch + 1) * 4
+    def rows_bytes(self) -> int:
+        """Of shared memory, but for staged rows and kept states: term by term as gdn_recurrence.cu lays it out."""
+        rows = self.nodes * (2 * DIM + self.width + 2 * self.shape.heads_per_key + 1) * 4
+        return ceil_div(rows + (MAX_NODES + BATCH) * 4, 16) * 16
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory."""
+        staged = BATCH * (DIM + self.width + self.shape.heads_per_key) * 4
+        return self.rows_bytes + max(staged, self.shared_levels * DIM * self.width * 4)
+
+    def far_levels(self, later_pass: bool) -> int:
+        """Levels that shared memory has no room for: what a pass needs in global memory."""
+        needed = later_pass_levels(self.nodes) if later_pass else first_pass_levels(self.nodes)
+        return max(0, needed - self.shared_levels)
 
     def flush_grid(self, layers: int) -> tuple[int, int]:
-        """Of gdn_flush, which commits all layers at once; its blocks are gdn_tree's."""
-        return self.tree_grid + self.shape.chunks, layers
+        """Of gdn_flush, which commits all layers at once; its first blocks are gdn_recurrence's."""
+        return self.grid + self.shape.chunks, layers
+
+
+def _blocks(shape: DeltaShape, nodes: int) -> Iterator[DeltaLaunch]:
+    # One row is bound by the state's bytes, which pairs of columns read in whole sectors.
+    for columns in (2,) if nodes == 1 else (2, 3, 4):
+        for warps in range(4, 17):
+            width = 4 * columns * warps
+            if width <= MOST_WIDTH and shape.heads_per_key * DIM % width == 0:
+                yield DeltaLaunch(shape, nodes, columns, warps)
+
+
+def first_pass_levels(nodes: int) -> int:
+    """Kept states at a time, at most, of a tree of `nodes` nodes. kernels/gdn_order.cuh says in which order it is run.
+
+    A node keeps its state for a second child with children; all but the largest hold less than half of its nodes.
+    """
+    levels = 0
+    while nodes >= 5:
+        levels, nodes = levels + 1, (nodes - 1) // 2
+    return levels
+
+
+def later_pass_levels(nodes: int) -> int:
+    """The same for a pass of `nodes` rows below nodes of earlier passes, which are run again but do not count."""
+    return nodes.bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +219,7 @@ class ScanLaunch:
 
     @property
     def defines(self) -> dict[str, int]:
-        return {"K_HEADS": self.shape.key_heads, "V_HEADS": self.shape.value_heads, "STAGES": self.stages}
+        return {**self.shape.defines, "STAGES": self.stages}
 
     def rows_grid(self, chunks: int) -> tuple[int, int]:
         return self.shape.chunks, chunks

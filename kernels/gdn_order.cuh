@@ -1,0 +1,28 @@
+// In which order a pass of the gated delta net visits a tree: what gdn_order writes and gdn_recurrence follows.
+//
+// Depth first: a node's own children without children first, which need its state but leave it as it is; then the
+// others, those with fewer nodes first and the one with most last. A state is kept only where a second child with
+// children follows, so no more than log2(nodes) states are kept at a time, each in its `level`.
+
+#pragma once
+
+#include "state.cuh"
+
+struct Visit {
+    // LEAF: its output, from the state that there is. INNER: then also its state. REPLAY: a node of an earlier pass;
+    // its state alone.
+    enum Kind { LEAF = 0, INNER = 1, REPLAY = 2 };
+    static constexpr int NO_LEVEL = 255;
+
+    int node, load, keep, kind;  // `load`: the level to take the state from first; `keep`: to put it to at last
+
+    __device__ __forceinline__ static Visit of(u32 bits) {
+        return {int(bits & 255), int(bits >> 8 & 255), int(bits >> 16 & 255), int(bits >> 24)};
+    }
+    __device__ __forceinline__ u32 bits() const {
+        return u32(node) | u32(load) << 8 | u32(keep) << 16 | u32(kind) << 24;
+    }
+};
+static_assert(MAX_NODES <= 256, "a node is 8 bits");
+
+constexpr int ORDER_INTS = 1 + MAX_NODES;  // how many visits, then these
