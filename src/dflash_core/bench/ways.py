@@ -49,7 +49,7 @@ def compare(engine: Engine, ways: Sequence[Way], rounds: int, steps: int) -> Ite
     changes a bit."""
     bench = StepBench(engine)
     session = bench.session
-    cases = [case for case in default_cases(1) if case.name in CASES]
+    cases = [case for case in default_cases(16) if case.name in CASES]
     wanted = None
     for way in ways:
         take(session, way)

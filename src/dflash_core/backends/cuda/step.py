@@ -219,6 +219,7 @@ class CudaDecoder:
         self._last: npt.NDArray[np.void] | None = None
         self._undrained = 0  # rows that plain steps have left for the drafter
         self._begun = self._over = False
+        self._prompt_length = session.length  # until `first` says so: steps that are timed have no first token
         self._halt: int | None = None
         self._halted = False
 
