@@ -11,7 +11,7 @@ import torch
 
 from dflash_core import memory
 from dflash_core.backends.base import Logits, Session, Target
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.events import Event
 from dflash_core.guards.base import Guard
@@ -19,9 +19,13 @@ from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
 from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.kept import Kept, pair_of, shipped_beside
+from dflash_core.policy.learned import LearnedPolicy, PairState
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
+from dflash_core.text.tokenizer import THINK_TAGS
 from dflash_core.tree import Candidates
 
 # What torch starts with: the cores this process may use.
@@ -34,11 +38,19 @@ class Engine:
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
+    `kept`: where what is learned of the pair is kept; without it, it is forgotten with the engine.
     Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, and
     OutOfMemoryError where the context does not fit.
     """
 
-    def __init__(self, target: Target, draft: Draft | None = None, *, context_length: int | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        draft: Draft | None = None,
+        *,
+        context_length: int | None = None,
+        kept: Kept | None = None,
+    ) -> None:
         if draft is not None and draft.target is not target:
             raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
         if context_length is not None and context_length < 2:
@@ -51,6 +63,8 @@ class Engine:
         remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
         memory.check(self.machine.breakdown(self.machine.sequence(config, drafting, context)), remedies)
         self.session: Session = target.session(draft, context=context)
+        self.kept = kept
+        self.policy = self._policy()
         self.runner = Runner(
             self.session,
             target.tokenizer.stop_ids,
@@ -58,7 +72,28 @@ class Engine:
             config.vocab_size,
             self.machine.prefill_chunk,
             self.machine.tree_width,
+            self.policy,
         )
+
+    def _policy(self) -> LearnedPolicy | None:
+        """What decides the steps of `auto`; None where the knobs alone do."""
+        shape, drafter = self.machine.step_costs, self.session.capabilities
+        if shape is None or drafter is None:
+            return None
+        special = self.target.tokenizer.special
+        think = tuple(special.get(tag, -1) for tag in THINK_TAGS)
+        return LearnedPolicy(
+            drafter,
+            self.kept.read() if self.kept is not None else PairState(),
+            StepCosts(shape),
+            think_ids=None if -1 in think else (think[0], think[1]),
+            keep=self.kept.write if self.kept is not None else None,
+        )
+
+    def forget_learned(self) -> None:
+        """Begin with start values again, on disk too; not while an answer is under way."""
+        if self.policy is not None:
+            self.policy.state = self.kept.forget() if self.kept is not None else PairState()
 
     # ---- Answering, all of it the runner's ---------------------------------------------------------------------------
 
@@ -148,10 +183,11 @@ def load_pair(
     context_length: int | None = None,
     card: CardOptions = DEFAULT_CARD,
     knobs: Knobs | None = None,
+    learned: Path | None = None,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
-    could not follow (KnobError)."""
+    could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept."""
     say = progress or silent
     _leave_a_core()
     opened = open_target(target, device, progress=say, card=card)
@@ -162,10 +198,18 @@ def load_pair(
     opened.check_room(opened_draft, context_length)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
-    engine = Engine(opened, drafter, context_length=context_length)
+    kept = _kept(learned, opened, opened_draft) if opened_draft is not None else None
+    engine = Engine(opened, drafter, context_length=context_length, kept=kept)
     engine.session.prepare(say)
     say("ready", 1.0)
     return engine
+
+
+def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> Kept | None:
+    """Where what is learned of a pair is kept; start values may ship with the drafter all the same."""
+    file = draft.file
+    pair = pair_of(target.file.path, file.path if file is not None else draft.capabilities.kind)
+    return Kept(folder, pair, shipped_beside(file.path) if file is not None else None)
 
 
 def _leave_a_core() -> None:

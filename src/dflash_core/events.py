@@ -40,7 +40,8 @@ class StepTree:
     """The candidate tree of one step. Node 0 is the root; parents come before children; all tuples have one length.
 
     `probs[i]` is the drafter's own probability of node i at its depth (1 for the root), `path_probs[i]` the product
-    along its path. `accepted` lists the nodes of the accepted path, the root first.
+    along its path. `accepted` lists the nodes of the accepted path, the root first. `values[i]`: the learned chance
+    that the walk comes to node i, where the policy goes by it. `copied`: the nodes that came from the text.
     """
 
     tokens: tuple[int, ...]
@@ -49,6 +50,8 @@ class StepTree:
     probs: tuple[float, ...]
     path_probs: tuple[float, ...]
     accepted: tuple[int, ...]
+    values: tuple[float, ...] = ()
+    copied: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,16 @@ class StepDrafts:
     log_probs: tuple[tuple[float, ...], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `auto` knew of a step. `brings[i]`: the tokens that a tree of SHOWN_ROWS[i] rows was expected to bring, as
+    far as it was built; `rows`: how many `auto` took, or would have taken where the budget was fixed."""
+
+    brings: tuple[float, ...]
+    rows: int
+
+
+SHOWN_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 NO_DRAFTS = StepDrafts()
 DEFAULT_KNOBS = Knobs()
 
@@ -110,7 +123,8 @@ class StepEvent:
     `drafted_depth` is the deepest drafted position, `accepted_depth` how deep the walk went. Where the answer ends
     inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed. `drafts` are all
     candidates that were there to choose from, `bonus` the token that the target drew after the last accepted one,
-    `knobs` what this step ran with. `guard`: a guard stepped in; with "close" the tokens are its own, not the target's.
+    `knobs` what this step ran with, `choice` what was known where `auto` had a say. `guard`: a guard stepped in; with
+    "close" the tokens are its own, not the target's.
     """
 
     tokens: tuple[int, ...]
@@ -126,6 +140,7 @@ class StepEvent:
     bonus: int | None = None
     knobs: Knobs = DEFAULT_KNOBS
     guard: GuardEvent | None = None
+    choice: Choice | None = None
 
     @property
     def bonus_rank(self) -> int | None:

@@ -12,10 +12,13 @@ from dflash_core.errors import KnobError
 
 Mode = Literal["ar", "chain", "tree", "auto"]
 LoopAction = Literal["close", "stop", "off"]
+PolicyName = Literal["auto", "fixed"]
 Value = int | float | bool | str
 Group = Literal["speculation", "sampling", "answer", "loading"]
 Applies = Literal["next step", "next turn", "reload"]
 
+SHAPES_FIXED = frozenset({"budget", "p_min", "chain_seed"})
+"""Who sets one of these wants a tree of that shape, and no longer the program's choice."""
 MOST_WIDTH = 64  # candidates per draft position, on any device
 
 
@@ -115,8 +118,12 @@ class Knobs:
         "auto", "mode", "plain decoding, a chain of drafts, a tree of drafts, or the program's choice",
         "speculation", choices=("ar", "chain", "tree", "auto"),
     )  # fmt: skip
+    policy: PolicyName = _knob(
+        "auto", "policy", "under mode auto: as many candidates as pay, or a tree of the budget",
+        "speculation", choices=("auto", "fixed"),
+    )  # fmt: skip
     budget: int = _knob(
-        22, "tree budget", "draft tokens that one target pass verifies, the root not counted",
+        22, "tree budget", "draft tokens that a target pass verifies, the root not counted; the most under policy auto",
         "speculation", bounds=(1, 256), slider=(1, 64),
     )  # fmt: skip
     p_min: float = _knob(
@@ -132,7 +139,13 @@ class Knobs:
         "speculation", bounds=(1, MOST_WIDTH), slider=(1, 16),
     )  # fmt: skip
     chain_seed: bool = _knob(
-        True, "chain seed", "put the drafter's best chain into the tree before anything else", "speculation"
+        False, "chain seed", "put the drafter's best chain into the tree before anything else", "speculation"
+    )  # fmt: skip
+    from_text: bool = _knob(
+        True, "copy from text", "under policy auto, offer what followed the same words earlier", "speculation"
+    )  # fmt: skip
+    learn: bool = _knob(
+        True, "learn", "under policy auto, learn from every step how likely candidates are", "speculation"
     )  # fmt: skip
     draft_window: int = _knob(
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
@@ -200,10 +213,15 @@ class Knobs:
             object.__setattr__(self, spec.name, spec.check(getattr(self, spec.name)))
 
     def replace(self, **changes: Value) -> Knobs:
-        """A copy with some values changed. Raises KnobError."""
+        """A copy with some values changed. Raises KnobError.
+
+        Under mode auto a tree of a shape of one's own is a fixed one, unless the policy is named too.
+        """
         unknown = [name for name in changes if name not in SPEC]
         if unknown:
             raise KnobError(unknown_knob(unknown[0]))
+        if SHAPES_FIXED & changes.keys() and "policy" not in changes and changes.get("mode", self.mode) == "auto":
+            changes["policy"] = "fixed"
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def in_mid_turn(self, wanted: Knobs) -> Knobs:

@@ -23,6 +23,7 @@ from dflash_core.guards.base import Guard
 from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
 from dflash_core.limits import Limits
+from dflash_core.policy.base import Policy
 from dflash_core.tree import Candidates
 
 
@@ -37,9 +38,12 @@ class Runner:
         vocab_size: int,
         prefill_chunk: int = PREFILL_CHUNK,
         tree_width: int = MOST_WIDTH,
+        policy: Policy | None = None,
     ) -> None:
+        """`policy`: what picks the steps of all answers; without one the knobs alone do."""
         self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
+        self.policy = policy
         self._committed: list[int] = []
         self._checkpoints: list[Checkpoint] = []  # shortest first
         self._cancelled = threading.Event()
@@ -160,6 +164,7 @@ class Runner:
                     decoder.halt_at(guard.limit)
                 token, stop = decoder.first(logits)
                 tokens = (token,)
+                self._begin(ids, token, knobs)
                 if guard is not None:
                     guard.see(tokens)
             elapsed = (time.perf_counter() - started) * 1e3
@@ -187,6 +192,9 @@ class Runner:
             # A pass that failed half-way leaves a state nobody can vouch for.
             self.reset()
             raise
+        finally:
+            if self.policy is not None:
+                self.policy.end()
 
     def _step(self, decoder: StepDecoder, guard: Guard | None) -> StepEvent:
         """The next step, or what a guard says in its place where the answer has halted."""
@@ -208,7 +216,13 @@ class Runner:
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
         """What decodes the next answer. Raises KnobError for knobs that it cannot follow."""
-        return self.backend.decoder(knobs, self.stop_ids, self.context_length)
+        return self.backend.decoder(knobs, self.stop_ids, self.context_length, self.policy)
+
+    def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
+        """Tell the policy what an answer begins behind."""
+        if self.policy is not None:
+            stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids
+            self.policy.begin([*ids, token], stops)
 
     def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""

@@ -35,13 +35,16 @@ NO_CANDIDATES = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes in topological order, node 0 the root (depth 0, parent -1). All lists have one entry per node."""
+    """Nodes in topological order, node 0 the root (depth 0, parent -1). All lists have one entry per node, but for
+    `values`, which only trees by learned value have, and `copied`, the nodes that came from the text."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     depths: tuple[int, ...]
     log_probs: tuple[float, ...]
     path_log_probs: tuple[float, ...]
+    values: tuple[float, ...] = ()
+    copied: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -83,7 +86,7 @@ class _Builder:
         return Tree(*(tuple(column) for column in columns))  # type: ignore[arg-type]
 
 
-def build(root: int, drafts: Candidates, budget: int, *, p_min: float = 0.0, chain_seed: bool = True) -> Tree:
+def build(root: int, drafts: Candidates, budget: int, *, p_min: float = 0.0, chain_seed: bool = False) -> Tree:
     """The best-first tree of at most `budget` nodes below `root`.
 
     Trees of growing budget are prefixes of each other. A candidate whose own probability is under `p_min` is left

@@ -13,6 +13,8 @@ from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.models.delta_net import DeltaState
+from dflash_core.policy.costs import CPU, StepCosts
+from dflash_core.policy.learned import LearnedPolicy, PairState
 from support.golden import golden, goldens, reference, target
 from support.planted import PlantedBackend, decode
 
@@ -47,6 +49,52 @@ def check(name: str, knobs: Knobs, seed: int, sampled: bool = False, tokens: int
     assert answer == expected[:tokens], f"{knobs} seed {seed}"
     assert sum(len(step.tokens) for step in steps) == tokens - 1
     return steps
+
+
+def learned(backend: PlantedBackend) -> LearnedPolicy:
+    """What decides under auto, with nothing learned yet and a drafter that is hardly ever switched off: it learns what
+    planted drafts are worth."""
+    return LearnedPolicy(backend.capabilities, PairState(), StepCosts(CPU))
+
+
+def check_auto(name: str, knobs: Knobs, seed: int, sampled: bool, policy: LearnedPolicy) -> list[StepEvent]:
+    """As `check`, decided by a policy that goes on learning from answer to answer, with changes to fixed and back."""
+    expected = plain(name, sampled)
+    fixed, tree = knobs.replace(budget=9, p_min=0.1), knobs.replace(mode="tree", budget=20)
+    changes: dict[int, Knobs] = {} if seed % 2 else {2: fixed, 4: knobs, 6: tree, 7: knobs.replace(from_text=False)}
+    backend = PlantedBackend(target(name), prompt(name), expected, seed)
+    answer, steps = decode(backend, prompt(name), knobs, policy, changes)
+    assert answer == expected[: knobs.max_tokens], f"{knobs} seed {seed}"
+    return steps
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_auto_is_lossless(name: str, sampled: bool) -> None:
+    """Whatever is learned, offered from the text, or changed in mid-turn: the tokens are the plain ones."""
+    policy = learned(PlantedBackend(target(name), prompt(name), [], 0))
+    shapes, copied, modes = Counter[int](), 0, Counter[str]()
+    for seed in range(16):
+        knobs = Knobs(max_tokens=LONG if seed % 4 == 3 else TOKENS, **(SAMPLED if sampled else {}))
+        for step in check_auto(name, knobs, seed, sampled, policy):
+            shapes[len(step.tree.tokens)] += 1
+            copied += len(step.tree.copied)
+            modes[step.mode] += 1
+            assert step.choice is not None or step.knobs.mode == "tree" or step.mode == "ar"
+    assert len(shapes) >= 8, shapes
+    assert copied or sampled, "the text never offered a token"
+    assert modes["tree"]
+
+
+def test_a_spoiled_commit_is_seen_under_auto() -> None:
+    """The suite above can fail."""
+    ids, expected = prompt(BOTH[0]), plain(BOTH[0], False)
+    wrong = 0
+    for seed in range(6):
+        backend = SpoiledBackend(target(), ids, expected, seed)
+        knobs = Knobs(max_tokens=48, policy="auto")
+        wrong += decode(backend, ids, knobs, learned(backend))[0] != expected[:48]
+    assert wrong
 
 
 def test_plain_decoding_matches_the_reference() -> None:

@@ -61,8 +61,8 @@ def test_any_change_of_the_speculation_leaves_the_answer_alone(engine: Engine) -
 def test_sampling_knobs_count_from_the_next_step_on(engine: Engine) -> None:
     """The same change at the same token gives the same answer, however the tokens were drafted."""
     cold, hot = (
-        Knobs(max_tokens=64, seed=3),
-        Knobs(max_tokens=64, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
+        Knobs(mode="tree", max_tokens=64, seed=3),
+        Knobs(mode="tree", max_tokens=64, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
     )
     drafted = answer(engine, cold, {})
     ends = list(itertools.accumulate(len(event.tokens) for event in drafted.events))

@@ -11,6 +11,7 @@ from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Policy
 from dflash_core.tree import Candidates
 
 VOCAB, STOP = 50, 49
@@ -45,8 +46,10 @@ class CountingBackend:
     def capabilities(self) -> Capabilities | None:
         return Capabilities("counting", self.block) if self.block else None
 
-    def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length)
+    def decoder(
+        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
+    ) -> Decoder:
+        return Decoder(self, knobs, stop_ids, context_length, policy)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return ranked(self.draft(root, knobs.draft_window), knobs, self.length)

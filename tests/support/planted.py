@@ -5,7 +5,7 @@ Random golden drafters are never accepted, so without this no test would ever se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Policy
 from dflash_core.tree import Candidates
 
 
@@ -91,13 +92,23 @@ class PlantedBackend:
         return logits
 
 
-def decode(backend: PlantedBackend, prompt: Sequence[int], knobs: Knobs) -> tuple[list[int], list[StepEvent]]:
-    """Decode one answer on a planted backend: its ids and its steps."""
-    decoder = Decoder(backend, knobs, frozenset(), context_length=1 << 20)
+def decode(
+    backend: PlantedBackend,
+    prompt: Sequence[int],
+    knobs: Knobs,
+    policy: Policy | None = None,
+    changes: Mapping[int, Knobs] = {},
+) -> tuple[list[int], list[StepEvent]]:
+    """Decode one answer on a planted backend: its ids and its steps. `changes`: knobs from such a step on."""
+    decoder = Decoder(backend, knobs, frozenset(), 1 << 20, policy)
     logits = backend.prefill(prompt)
-    _, stop = decoder.first(logits)
-    steps = []
+    token, stop = decoder.first(logits)
+    if policy is not None:
+        policy.begin([*prompt, token], frozenset())
+    steps: list[StepEvent] = []
     while stop is None:
+        if len(steps) in changes:
+            decoder.take(changes[len(steps)])
         steps.append(decoder.step())
         stop = steps[-1].stop
     return decoder.answer, steps

@@ -323,7 +323,7 @@ class TestSweep:
             ("/sweep budget 4..300", "expected 1 to 256"),
             ("/sweep bugdet 4", "did you mean budget"),
             ("/sweep budget=4 repeats=0", "expected a whole number from 1"),
-            ("/ab budget=22", "both settings are the same"),
+            ("/ab seed=0", "both settings are the same"),
             ("/ab mode=forest", "expected ar, chain, tree, auto"),
         ],
     )

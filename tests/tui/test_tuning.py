@@ -55,10 +55,10 @@ async def test_a_change_is_staged_and_applied_to_the_running_turn(make_app: Make
     async with app.run_test(size=(120, 40)) as pilot:
         await under_way(pilot, app, 3)
         await pilot.press("f2", "right", "right")
-        await shows(pilot, "▸•tree budget", "• 1 changed; a applies now", "from the next step")
+        await shows(pilot, "▸•tree budget", "• 2 changed; a applies now", "from the next step")
         assert session.changes == []
         await pilot.press("a")
-        await shows(pilot, "from the next step: budget 24")
+        await shows(pilot, "from the next step: policy fixed, budget 24")
         assert [knobs.budget for knobs in session.changes] == [24]
         await wait_until(pilot, lambda: not app.chat.inspector.params_panel.row("budget").staged)
         gate.release(1000)
@@ -81,7 +81,7 @@ async def test_what_only_a_new_turn_can_take_waits(make_app: MakeApp) -> None:
         assert session.changes == []
         app.chat.set_knobs(p_min=0.2)
         await pilot.press("alt+a")
-        assert flash(app) == "from the next step: p_min 0.20; seed from the next turn"
+        assert flash(app) == "from the next step: policy fixed, p_min 0.20; seed from the next turn"
         assert app.chat.inspector.params_panel.row("seed").staged
         assert not app.chat.inspector.params_panel.row("p_min").staged
         await pilot.press("alt+a")
@@ -90,7 +90,7 @@ async def test_what_only_a_new_turn_can_take_waits(make_app: MakeApp) -> None:
         await idle(pilot)
         await send(pilot, "again")
         await idle(pilot)
-        assert session.asked[-1][1] == Knobs(seed=5, p_min=0.2)
+        assert session.asked[-1][1] == Knobs(seed=5).replace(p_min=0.2)
 
 
 async def test_nothing_to_apply(make_app: MakeApp) -> None:
@@ -138,7 +138,7 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.chat.query_one(PresetRow).chosen == "")
         await send(pilot, "/preset save mine")
         await shows(pilot, "‹mine›")
-        assert (config_folder() / "presets" / "mine.toml").read_text().endswith("[knobs]\nbudget = 31\n")
+        assert (config_folder() / "presets" / "mine.toml").read_text().endswith('[knobs]\npolicy = "fixed"\nbudget = 31\n')
         await send(pilot, "/preset wide")
         await wait_until(pilot, lambda: app.chat.knobs == Knobs(mode="tree", budget=48))
         await send(pilot, "/preset wde")
@@ -280,7 +280,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         await wait_until(pilot, lambda: all(turn.answers[-1].compared for turn in app.chat.transcript.turns[1:]))
         before = compared(app)
         assert [len(lines) for lines in before] == [0, 1, 1]
-        assert "since step 6, with budget 40" in before[2][0]
+        assert "since step 6, with policy fixed, budget 40" in before[2][0]
         resumed = app.chat.conversation.resumable
 
     app = make_app(FakeSession(), resume=resumed)
@@ -352,7 +352,7 @@ async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
         await idle(pilot)
         await wait_until(pilot, lambda: bool(app.chat.transcript.turns[0].answers[0].compared))
         [line] = app.chat.transcript.turns[0].answers[0].compared
-        assert "with budget 40" in line
+        assert "budget 40" in line
         assert "since step " in line
         await pilot.press("f3")
         await shows(pilot, "changed on the way")

@@ -42,7 +42,7 @@ def test_what_matters_not_for_speed_is_no_other_setting() -> None:
 
 
 def test_many_changes_are_counted() -> None:
-    other = Knobs(budget=4, p_min=0.2, tree_width=2, tree_temperature=1.5, chain_seed=False)
+    other = Knobs(budget=4, p_min=0.2, tree_width=2, tree_temperature=1.5, chain_seed=True)
     line = against_earlier(turn(LONG, Knobs()), [turn(SHORT, other)])
     assert line.endswith("against budget 4, p_min 0.20, tree_temperature 1.50 and 2 more")
 

@@ -17,7 +17,10 @@ def test_defaults_as_designed() -> None:
     knobs = Knobs()
     assert knobs.mode == "auto"
     assert (knobs.budget, knobs.p_min, knobs.tree_temperature, knobs.tree_width) == (22, 0, 1, 8)
-    assert knobs.chain_seed
+    assert knobs.policy == "auto"
+    assert not knobs.chain_seed
+    assert knobs.from_text
+    assert knobs.learn
     assert not knobs.thinking
     with pytest.raises(FrozenInstanceError):
         knobs.budget = 3  # type: ignore[misc]
@@ -48,7 +51,7 @@ def test_every_value_survives_its_own_text(spec: object) -> None:
         ({"thinking": "maybe"}, "expected on or off"),
         ({"seed": "9" * 400}, "expected 0 to 9,223,372,036,854,775,807"),
         ({"buget": "3"}, "did you mean budget?"),
-        ({"zzz": "3"}, "known: mode, budget"),
+        ({"zzz": "3"}, "known: mode, policy, budget"),
     ],
 )
 def test_refusals(settings: dict[str, str], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.tree import Candidates
 from support.counting import CountingBackend
 
 DRAFTER = Capabilities("dflash", 8)
@@ -23,6 +25,8 @@ DRAFTER = Capabilities("dflash", 8)
     ("knobs", "drafter", "decision"),
     [
         (Knobs(), DRAFTER, Decision("tree", 22, "auto: a drafter is loaded")),
+        (Knobs(policy="fixed"), DRAFTER, Decision("tree", 22, "fixed budget 22")),
+        (Knobs().replace(budget=5), DRAFTER, Decision("tree", 5, "fixed budget 5")),
         (Knobs(mode="tree", budget=200), DRAFTER, Decision("tree", 200, "asked for")),
         (Knobs(mode="chain", budget=5), DRAFTER, Decision("chain", 5, "asked for")),
         (Knobs(mode="chain", budget=200), DRAFTER, Decision("chain", 7, "asked for")),
@@ -42,12 +46,21 @@ class Turns:
     def __init__(self) -> None:
         self.steps: list[StepEvent] = []
 
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None: ...
+
     def next(self, knobs: Knobs) -> Decision:
         count = len(self.steps)
         return Decision("tree", count, f"step {count}") if count % 2 else Decision("ar", 0, f"step {count}")
 
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> None:
+        """The knobs' own tree."""
+
     def observe(self, step: StepEvent) -> None:
         self.steps.append(step)
+
+    def said(self, tokens: Sequence[int]) -> None: ...
+
+    def end(self) -> None: ...
 
 
 def test_a_policy_is_asked_before_each_step_and_told_after() -> None:

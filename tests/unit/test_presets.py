@@ -40,11 +40,11 @@ def test_any_setting_survives_its_file(tmp_path_factory: pytest.TempPathFactory,
 
 def test_saved_presets_hold_what_differs_from_the_defaults(tmp_path: Path) -> None:
     presets = Presets(tmp_path / "presets")
-    path = presets.save("mine", Knobs(budget=40, p_min=0.15))
-    assert tomllib.loads(path.read_text()) == {"knobs": {"budget": 40, "p_min": 0.15}}
+    path = presets.save("mine", Knobs().replace(budget=40, p_min=0.15))
+    assert tomllib.loads(path.read_text()) == {"knobs": {"policy": "fixed", "budget": 40, "p_min": 0.15}}
     again = Presets(tmp_path / "presets")
-    assert again["mine"].knobs == Knobs(budget=40, p_min=0.15)
-    assert again.like(Knobs(budget=40, p_min=0.15)) == "mine"
+    assert again["mine"].knobs == Knobs().replace(budget=40, p_min=0.15)
+    assert again.like(Knobs().replace(budget=40, p_min=0.15)) == "mine"
     assert again.like(Knobs(budget=41)) == ""
     assert again.names == (*(preset.name for preset in BUILT_IN), "mine")
 
@@ -85,9 +85,13 @@ def test_in_turn(tmp_path: Path) -> None:
             Knobs(),
         ),
         ("[knobs]\nbudgt = 5\n", "line 2: knobs.budgt: unknown parameter 'budgt'; did you mean budget?", Knobs()),
-        ("# x\nabout = 5\n[knobs]\nbudget = 7\n", "line 2: about: found 5, expected text", Knobs(budget=7)),
+        ("# x\nabout = 5\n[knobs]\nbudget = 7\n", "line 2: about: found 5, expected text", Knobs().replace(budget=7)),
         ("knobs = 5\n", "line 1: knobs: found 5, expected a table", Knobs()),
-        ("theme = 'x'\n[knobs]\nbudget = 7\n", "line 1: theme: expected only about and the table", Knobs(budget=7)),
+        (
+            "theme = 'x'\n[knobs]\nbudget = 7\n",
+            "line 1: theme: expected only about and the table",
+            Knobs().replace(budget=7),
+        ),
     ],
 )
 def test_a_wrong_field_is_named_and_its_default_used(tmp_path: Path, text: str, says: str, left: Knobs) -> None:
@@ -136,3 +140,10 @@ def test_limits_refuse_what_the_pair_can_never_do() -> None:
     pair.check(Knobs(mode="tree", max_tokens=2047), ["mode", "max_tokens"])
     plain.check(Knobs(mode="ar"), ["mode"])
     plain.check(Knobs(mode="tree", budget=7), ["budget"])
+
+
+def test_a_most_that_auto_may_take_is_kept(tmp_path: Path) -> None:
+    """A budget alone means a fixed tree, so the policy is written where it is auto all the same."""
+    capped = Knobs().replace(budget=40, policy="auto")
+    Presets(tmp_path / "presets").save("capped", capped)
+    assert Presets(tmp_path / "presets")["capped"].knobs == capped

@@ -1,16 +1,64 @@
-"""The conversation's own text as a drafter: what it copies, and what it forgets when the text is cut."""
+"""The conversation's own text as a source of drafts: what it finds, and what it forgets when the text is cut."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
+import hypothesis.strategies as st
 import numpy as np
+from hypothesis import given
 
-from dflash_core.drafters.text import BLOCK, LEAST, LOOKED_AT, MOST, TextDrafter
+from dflash_core.drafters.successors import LONGEST, Successor, Successors
+from dflash_core.drafters.text import CAPABILITIES, TextDrafter
 from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
 
 KNOBS = Knobs()
+MATCHES = (1, 2, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5)
+
+
+def scanned(text: Sequence[int], tail: Sequence[int]) -> Successor | None:
+    """The rule in words, by scanning: the latest place of the longest of the last three, two, one tokens."""
+    for run in (3, 2, 1):
+        if len(tail) < run:
+            continue
+        for place in range(len(text) - 2, run - 2, -1):
+            if list(text[place - run + 1 : place + 1]) == list(tail[-run:]):
+                match = run
+                while match < min(LONGEST, len(tail), place + 1) and text[place - match] == tail[-1 - match]:
+                    match += 1
+                return Successor(text[place + 1], MATCHES[match - 1] - 1)
+    return None
+
+
+tokens = st.lists(st.integers(0, 3), max_size=40)
+
+
+@given(tokens, tokens)
+def test_a_successor_always_followed_its_run(text: list[int], behind: list[int]) -> None:
+    """At the end of the text and behind any path that it does not hold; tokens near 2**31 too."""
+    for scale in (1, 715_827_882):
+        big, tail = [scale * token for token in text], tuple(scale * token for token in (text + behind)[-LONGEST:])
+        assert Successors(big).after(tail) == scanned(big, tail)
+
+
+@given(tokens, tokens, st.integers(0, 40), st.integers(0, 40))
+def test_a_text_that_is_cut_and_edited_is_that_text(text: list[int], other: list[int], cut: int, within: int) -> None:
+    found, fresh = Successors(text), Successors([*text[:cut], *other])
+    found.become([*text[:cut], *other])
+    assert found.tokens == fresh.tokens
+    assert found._last == fresh._last
+    assert found._before == fresh._before
+    tail = fresh.tail()
+    assert found.after(tail, within) == scanned(fresh.tokens[:within], tail)
+
+
+def test_texts_of_no_and_of_one_token() -> None:
+    assert Successors().after(()) is None
+    assert Successors().after((1,)) is None
+    assert Successors([1]).after((1,)) is None
+    assert Successors([1, 1]).after((1,)) == Successor(1, 0)
 
 
 def drafter(ids: list[int]) -> TextDrafter:
@@ -25,48 +73,30 @@ def proposed(candidates: Candidates) -> list[int]:
     return candidates.tokens[:, 0].tolist()  # type: ignore[no-any-return]
 
 
-def scanned(ids: list[int], root: int) -> list[int]:
-    """The rule in words, by scanning all of the text: the longest match, the latest of equals."""
-    text = [*ids, root]
-    best, longest = -1, 0
-    seen = 0
-    for place in range(len(ids) - 1, 0, -1):
-        if text[place - 1 : place + 1] != text[-2:]:
-            continue
-        seen += 1
-        if seen > LOOKED_AT:
-            break
-        match = 0
-        while match < min(MOST, place + 1) and text[place - match] == text[len(text) - 1 - match]:
-            match += 1
-        if match > longest:
-            best, longest = place, match
-    return text[best + 1 : best + BLOCK] if best >= 0 and longest >= LEAST else []
-
-
 def test_it_copies_what_followed_the_last_time() -> None:
-    assert proposed(drafter([1, 2, 3, 4, 5, 9, 1, 2]).propose(3, KNOBS)) == [4, 5, 9, 1, 2, 3]
-    assert proposed(drafter([1, 2, 7, 1, 2, 8, 1]).propose(2, KNOBS)) == [8, 1, 2], "the latest of equal matches"
-    assert proposed(drafter([5, 1, 2, 7, 6, 1, 2, 8, 5, 1]).propose(2, KNOBS))[0] == 7, "the longest match"
-    assert proposed(drafter([4, 4]).propose(4, KNOBS)) == [4], "a run reaches up to the root itself"
+    assert proposed(drafter([1, 2, 3, 4, 5, 9, 1, 2]).propose(3, KNOBS))[:6] == [4, 5, 9, 1, 2, 3]
+    assert proposed(drafter([1, 2, 7, 1, 2, 8, 1]).propose(2, KNOBS))[:3] == [8, 1, 2], "the latest of equal runs"
+    assert proposed(drafter([5, 1, 2, 7, 6, 1, 2, 8, 5, 1]).propose(2, KNOBS))[0] == 7, "the longest run"
+    assert proposed(drafter([4, 4]).propose(4, KNOBS))[0] == 4, "a run reaches up to the root itself"
 
 
 def test_it_has_nothing_to_say_where_nothing_matches() -> None:
-    for ids, root in (([], 1), ([1], 2), ([1], 1), ([1, 2, 3], 9), ([9, 1, 2, 3], 2)):
+    for ids, root in (([], 1), ([1], 2), ([1, 2, 3], 9)):
         assert proposed(drafter(ids).propose(root, KNOBS)) == []
 
 
-def test_longer_matches_are_surer() -> None:
-    text = list(range(20))
+def test_longer_matches_are_surer_and_go_further() -> None:
+    text = list(range(60))
     short, long = (drafter([*text, *text[:n]]).propose(n, KNOBS) for n in (1, 12))
     assert short.log_probs[0, 0] < long.log_probs[0, 0] < 0
     assert (np.diff(short.log_probs[:, 0]) >= 0).all(), "a copied token lengthens the match of the next one"
+    assert len(short.tokens) < len(long.tokens) <= CAPABILITIES.depths
 
 
-def test_it_equals_a_scan_of_the_whole_text_however_it_was_rewound() -> None:
+def test_it_proposes_as_it_did_however_it_was_rewound() -> None:
     """Random texts of few tokens, committed in pieces, cut back and gone on with, as conversations are edited."""
     choose = random.Random(3)
-    for _ in range(60):
+    for _ in range(40):
         ids: list[int] = []
         found, points = TextDrafter(), [(0, TextDrafter().checkpoint())]
         for _ in range(25):
@@ -80,10 +110,13 @@ def test_it_equals_a_scan_of_the_whole_text_however_it_was_rewound() -> None:
                 found.restore(point)
                 del ids[length:]
                 points = [one for one in points if one[0] <= length]
-            root = choose.randrange(4)
-            assert proposed(found.propose(root, KNOBS)) == scanned(ids, root)
-            at = choose.randrange(len(ids) + 1)
-            assert proposed(found.propose(root, KNOBS, at)) == scanned(ids[:at], root), "as it was then"
+            root, at = choose.randrange(4), choose.randrange(len(ids) + 1)
+            for fewer in (None, at):
+                text = [*ids[:fewer], root]
+                offered = proposed(found.propose(root, KNOBS, fewer))
+                first = scanned(text, text[-LONGEST:])
+                assert offered[:1] == ([first.token] if first else []), "as it was then"
+                assert offered == proposed(drafter(ids[:fewer]).propose(root, KNOBS))
+            assert found._text.tokens == ids, "proposing changes nothing"
         found.begin()
         assert proposed(found.propose(1, KNOBS)) == []
-        assert found._places == {}

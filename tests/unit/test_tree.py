@@ -90,7 +90,7 @@ def test_best_first_holds_the_best_nodes(seed: int, budget: int, p_min: float) -
 def test_small_budget_with_a_seed_is_the_chain() -> None:
     found = drafts(3)
     for budget in range(1, DEPTHS + 1):
-        tree = build(7, found, budget)
+        tree = build(7, found, budget, chain_seed=True)
         assert tree.parents == tuple(range(-1, budget))
         assert tree.tokens[1:] == tuple(found.tokens[:budget, 0])
     assert build(7, found, 16).parents[16] != 15, "node 16 has to be a sibling"

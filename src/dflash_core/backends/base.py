@@ -16,7 +16,8 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component, MemoryBreakdown
-from dflash_core.policy.base import Decision
+from dflash_core.policy.base import Decision, Policy
+from dflash_core.policy.costs import Shape
 from dflash_core.tree import Candidates
 
 if TYPE_CHECKING:
@@ -126,8 +127,11 @@ class StepDecoder(Protocol):
 class Session(Backend, Protocol):
     """A backend that decodes answers, and shows what its target's layers put out."""
 
-    def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> StepDecoder:
-        """What decodes one answer behind the prompt that was read last. Raises KnobError."""
+    def decoder(
+        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
+    ) -> StepDecoder:
+        """What decodes one answer behind the prompt that was read last. `policy`: what picks each step; without one the
+        knobs alone do. Raises KnobError."""
 
     def prepare(self, progress: Progress) -> None:
         """Make ready what a first answer would have to wait for."""
@@ -157,6 +161,10 @@ class Machine(Protocol):
     @property
     def tree_width(self) -> int:
         """Candidates per draft position that a step can keep, at most."""
+
+    @property
+    def step_costs(self) -> Shape | None:
+        """How the cost of a step grows with its rows, before any is measured; None where the knobs alone decide."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.errors import not_finite
-from dflash_core.events import GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
+from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
@@ -112,6 +112,7 @@ class Decoder:
         kept, stop = self._until_stop(tokens)
         step = said(self.backend, self.answer[-1], kept, event, self.knobs)
         self.answer += kept
+        self.policy.said(kept)
         self._clock = _Clock()
         return replace(step, stop=stop)
 
@@ -122,7 +123,7 @@ class Decoder:
         clock.lap("host")
         drafts = self.draft()
         clock.lap("draft")
-        tree = self.tree(drafts)
+        tree, choice = self.tree(drafts)
         clock.lap("tree")
         logits = self.backend.verify(tree.tokens, tree.parents)
         self._check_finite(logits)
@@ -148,6 +149,7 @@ class Decoder:
             drafts=step_drafts(drafts),
             bonus=walk.next_token,
             knobs=self.knobs,
+            choice=choice,
         )
         self.policy.observe(event)
         return event
@@ -161,20 +163,26 @@ class Decoder:
         return ()
 
     def draft(self) -> Candidates:
-        """The drafter's best tokens per depth behind the root, or none in plain decoding."""
-        if self.decision.mode == "ar":
+        """The drafter's best tokens per depth behind the root, or none where it is not asked."""
+        if self.decision.mode == "ar" or not self.decision.drafts:
             return NO_CANDIDATES
         return self.backend.propose(self.answer[-1], self.knobs)
 
-    def tree(self, drafts: Candidates) -> Tree:
-        """The candidates' best-first tree within the budget; a chain is made of the best ones alone. Nothing in it lies
-        where the answer has ended or halted."""
-        knobs, decision = self.knobs, self.decision
-        width = 1 if decision.mode == "chain" else drafts.tokens.shape[1]
+    def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
+        """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain is made
+        of the best ones alone. Nothing in it lies where the answer has ended or halted."""
+        knobs, left = self.knobs, self._left()
         # The token behind the deepest node is drawn, so the last one that the answer has room for is never drafted.
-        depths = min(len(drafts.tokens), self._left() - 1)
-        drafts = Candidates(drafts.tokens[:depths, :width], drafts.log_probs[:depths, :width])
-        return ddtree.build(self.answer[-1], drafts, decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+        deepest = max(0, left - 1)
+        plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
+        if plan is not None:
+            self.decision = plan.decision
+            return plan.tree, plan.choice
+        decision = self.decision
+        width = 1 if decision.mode == "chain" else drafts.tokens.shape[1]
+        drafts = Candidates(drafts.tokens[:deepest, :width], drafts.log_probs[:deepest, :width])
+        tree = ddtree.build(self.answer[-1], drafts, decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+        return tree, None
 
     def _left(self) -> int:
         """Tokens until the answer ends or halts, if it does not before."""
@@ -214,7 +222,9 @@ class Decoder:
 def _describe(tree: Tree, walk: Walk) -> StepTree:
     probs = tuple(map(math.exp, tree.log_probs))
     path_probs = tuple(map(math.exp, tree.path_log_probs))
-    return StepTree(tree.tokens, tree.parents, tree.depths, probs, path_probs, walk.path)
+    return StepTree(
+        tree.tokens, tree.parents, tree.depths, probs, path_probs, walk.path, tree.values, tree.copied
+    )  # fmt: skip
 
 
 def step_drafts(drafts: Candidates) -> StepDrafts:

@@ -1,14 +1,12 @@
 """The conversation's own text as a drafter: what followed the last tokens the last time they occurred.
 
-No file, no weights, no pass: it runs on the host, beside any target on any device. A proposal is the continuation of
-the longest earlier run that ends like the text does now, the latest of equals; one token per depth.
+No file, no weights, no pass: it runs on the host, beside any target on any device. A proposal is one token per depth:
+what followed the latest place of the last three, two or one tokens, then what followed those and that one, and so on.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ import numpy as np
 
 from dflash_core.drafters.base import DraftLogits, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.successors import HIT_RATES, LONGEST, Successor, Successors
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
 from dflash_core.tree import NO_CANDIDATES, Candidates
@@ -29,78 +28,66 @@ if TYPE_CHECKING:
     from dflash_core.progress import Progress
 
 KIND = "text"
-BLOCK = 16
-LEAST, MOST = 2, 12  # tokens that have to match, and how far back a longer match is looked for
-LOOKED_AT = 32  # earlier places of one run, the latest first
+BLOCK = 32
+LEAST_CHANCE = 0.01  # of a whole run: what follows is not proposed
 # A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
 FOLLOWED = frozenset({"budget", "p_min", "chain_seed"})
 CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
-# How often a copied token is right, by the tokens that matched before it: priors of chat and code, not of one model.
-HIT_RATES = ((9, 0.85), (5, 0.72), (3, 0.59), (2, 0.46))
 
 
 class TextDrafter:
-    """Implements `drafters.base.Drafter`. Positions of every pair of tokens are kept, so a look-up costs no scan."""
+    """Implements `drafters.base.Drafter`. Places of every run are kept, so a look-up costs no scan."""
 
     capabilities = CAPABILITIES
 
     def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._places: dict[tuple[int, int], list[int]] = {}  # of a pair's second token, ascending
+        self._text = Successors()
 
     @property
     def nbytes(self) -> Mapping[str, int]:
         return {}  # some bytes a token: nothing beside a cache
 
     def begin(self) -> None:
-        self._ids.clear()
-        self._places.clear()
+        self._text.cut(0)
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
-        for token in tokens:
-            if self._ids:
-                self._places.setdefault((self._ids[-1], token), []).append(len(self._ids))
-            self._ids.append(token)
+        self._text.extend(tokens)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
-        end = len(self._ids) if at is None else at
-        text = [*self._ids[max(0, end - MOST + 1) : end], root]
-        if end < LEAST - 1:
+        text, length = self._text, len(self._text)
+        now = length if at is None else at
+        tail = (*text.tokens[max(0, now - LONGEST + 1) : now], root)
+        # What followed may reach up to the root itself, so it stands in the text for once.
+        later = text.tokens[now:] if text.tokens[now : now + 1] != [root] else None
+        if later is not None:
+            text.cut(now)
+            text.extend([root])
+        found = list(follow(text, tail, now + 1))
+        if later is not None:
+            text.cut(now)
+            text.extend(later)
+        if not found:
             return NO_CANDIDATES
-        places = self._places.get((text[-2], root), [])
-        last = bisect_left(places, end)
-        best, match = -1, 0
-        for place in reversed(places[max(0, last - LOOKED_AT) : last]):
-            length = self._match(place, text)
-            if length > match:
-                best, match = place, length
-        if best < 0:
-            return NO_CANDIDATES
-        # What followed may reach up to the root itself, which is not among the committed ids.
-        found = [*self._ids[best + 1 : min(best + BLOCK, end)], *([root] if best + BLOCK > end else [])]
-        log_probs = [math.log(_hit_rate(match + depth)) for depth in range(len(found))]
-        return Candidates(np.array(found, np.int64)[:, None], np.array(log_probs)[:, None])
+        tokens = np.array([one.token for one in found], np.int64)
+        return Candidates(tokens[:, None], np.log([[HIT_RATES[one.match]] for one in found]))
 
     def checkpoint(self) -> object:
-        return len(self._ids)
+        return len(self._text)
 
     def restore(self, checkpoint: object) -> None:
         assert isinstance(checkpoint, int), "a checkpoint of another drafter"
-        for place in range(len(self._ids) - 1, max(checkpoint, 1) - 1, -1):
-            pair = self._ids[place - 1], self._ids[place]
-            self._places[pair].pop()
-            if not self._places[pair]:
-                del self._places[pair]
-        del self._ids[checkpoint:]
-
-    def _match(self, place: int, text: Sequence[int]) -> int:
-        """Tokens that the ids up to `place` and the end of `text` have in common."""
-        longest = min(place + 1, len(text))
-        return next((n for n in range(longest) if self._ids[place - n] != text[-1 - n]), longest)
+        self._text.cut(checkpoint)
 
 
-def _hit_rate(matched: int) -> float:
-    return next(rate for least, rate in HIT_RATES if matched >= least)
+def follow(text: Successors, tail: tuple[int, ...], within: int) -> Iterator[Successor]:
+    """Token after token of what followed `tail`, as far as it is likely at all."""
+    chance = 1.0
+    for _ in range(CAPABILITIES.depths):
+        found = text.after(tail, within)
+        if found is None or (chance := chance * HIT_RATES[found.match]) < LEAST_CHANCE:
+            return
+        yield found
+        tail = (*tail[1 - LONGEST :], found.token)
 
 
 @dataclass(frozen=True, slots=True)

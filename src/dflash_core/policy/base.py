@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from dflash_core.events import EffectiveMode, StepEvent
+from dflash_core.events import Choice, EffectiveMode, StepEvent
 from dflash_core.knobs import Knobs
+
+if TYPE_CHECKING:
+    from dflash_core.tree import Candidates, Tree
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a step really runs, and why it is not something else. `budget`: nodes below the root, 0 where none."""
+    """What a step really runs, and why it is not something else. `budget`: nodes below the root at most, 0 where none;
+    `drafts`: whether the drafter is asked."""
 
     mode: EffectiveMode
     budget: int
     reason: str
+    drafts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The tree that a step verifies, where a policy builds it itself, and what it knew of it."""
+
+    tree: Tree
+    decision: Decision
+    choice: Choice | None = None
 
 
 class Policy(Protocol):
-    """Picks what runs. Owned by one decoder, called on its thread; the text of an answer never depends on it."""
+    """Picks what runs. Owned by one runner, called on its thread; the text of an answer never depends on it."""
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        """An answer begins: `ids` are the prompt and the first token, which is drawn but not yet run."""
 
     def next(self, knobs: Knobs) -> Decision:
         """What the next step runs under `knobs`. Asked again for the same step, it answers the same."""
 
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+        """The tree behind `root` for what `next` has said, no node of it below depth `deepest`; None: the best-first
+        tree that the knobs describe."""
+
     def observe(self, step: StepEvent) -> None:
         """A step that was decided here is over. Steps come in order, on a card a few of them late."""
+
+    def said(self, tokens: Sequence[int]) -> None:
+        """Tokens were put behind the answer without a step."""
+
+    def end(self) -> None:
+        """The answer is over."""

@@ -1,11 +1,17 @@
-"""Today's rule: what the knobs ask for, and with `auto` a tree whenever a drafter is loaded."""
+"""What the knobs ask for, and with `auto` a tree of the budget whenever a drafter is loaded."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Decision
+from dflash_core.policy.base import Decision, Plan
+
+if TYPE_CHECKING:
+    from dflash_core.tree import Candidates
 
 
 class FixedPolicy:
@@ -14,6 +20,9 @@ class FixedPolicy:
     def __init__(self, drafter: Capabilities | None) -> None:
         self._drafter = drafter
 
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        """The text makes no difference."""
+
     def next(self, knobs: Knobs) -> Decision:
         if self._drafter is None:
             return Decision("ar", 0, "asked for" if knobs.mode == "ar" else "no drafter is loaded")
@@ -21,7 +30,18 @@ class FixedPolicy:
             return Decision("ar", 0, "asked for")
         if knobs.mode == "chain":
             return Decision("chain", min(knobs.budget, self._drafter.depths), "asked for")
-        return Decision("tree", knobs.budget, "asked for" if knobs.mode == "tree" else "auto: a drafter is loaded")
+        fixed = f"fixed budget {knobs.budget}" if knobs.policy == "fixed" else "auto: a drafter is loaded"
+        return Decision("tree", knobs.budget, "asked for" if knobs.mode == "tree" else fixed)
+
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+        """None: the tree is what the knobs describe."""
+        return None
 
     def observe(self, step: StepEvent) -> None:
         """Nothing is learned."""
+
+    def said(self, tokens: Sequence[int]) -> None:
+        """The text makes no difference."""
+
+    def end(self) -> None:
+        """Nothing is kept."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash_core.errors import KnobError
-from dflash_core.knobs import LIVE, SPEC, Value
+from dflash_core.knobs import LIVE, SHAPES_FIXED, SPEC, Value
 from dflash_tui.chat.desk import Desk
 from dflash_tui.settings.presets import Presets
 
@@ -22,8 +22,11 @@ class Tuning:
         knobs = desk.knobs.replace(**changes)
         if desk.session is not None:
             desk.session.limits.check(knobs, changes)
-        desk.knobs = knobs
+        before, desk.knobs = desk.knobs, knobs
         desk.show_knobs()
+        if knobs.policy != before.policy and "policy" not in changes:
+            named = ", ".join(sorted(SHAPES_FIXED & changes.keys()))
+            desk.say(f"policy is {knobs.policy}: {named} was set; /set policy=auto lets the program choose again")
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""

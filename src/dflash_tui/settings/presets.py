@@ -98,8 +98,9 @@ class Presets:
 
 
 def changed(knobs: Knobs) -> dict[str, Value]:
-    """What differs from the defaults."""
-    return {name: value for name, value in knobs.to_dict().items() if value != SPEC[name].default}
+    """What differs from the defaults, and the policy where it would follow from that otherwise."""
+    changes = {name: value for name, value in knobs.to_dict().items() if value != SPEC[name].default}
+    return changes if Knobs().replace(**changes) == knobs else {**changes, "policy": knobs.policy}
 
 
 def read_preset(path: Path, problems: list[str]) -> Preset | None:

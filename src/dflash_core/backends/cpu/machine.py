@@ -8,6 +8,7 @@ from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
 from dflash_core.config import DraftConfig
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.policy.costs import CPU, Shape
 
 # The reference decoder's default ceiling: attention over more would take it minutes per answer.
 CEILING = 32_768
@@ -21,6 +22,7 @@ class CpuMachine:
     name = "this machine"
     prefill_chunk = PREFILL_CHUNK
     tree_width = MOST_WIDTH
+    step_costs: Shape | None = CPU
     notes: tuple[str, ...] = ()
 
     def __init__(self, program_bytes: int = 0) -> None:

@@ -16,6 +16,7 @@ from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
+from dflash_core.policy.base import Policy
 from dflash_core.progress import Progress
 from dflash_core.tree import Candidates
 
@@ -100,8 +101,10 @@ class CpuSession:
     def prepare(self, progress: Progress) -> None:
         """Nothing: torch is ready as it is."""
 
-    def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length)
+    def decoder(
+        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
+    ) -> Decoder:
+        return Decoder(self, knobs, stop_ids, context_length, policy)
 
     def checkpoint(self) -> CpuCheckpoint:
         states = [state.checkpoint() for state in self.states]

@@ -16,6 +16,7 @@ from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
 from dflash_core.errors import DeviceError
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.nvml import Management
+from dflash_core.policy.costs import Shape
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
@@ -33,6 +34,7 @@ class CudaMachine:
 
     prefill_chunk = PREFILL_ROWS
     tree_width = MAX_WIDTH
+    step_costs: Shape | None = None
 
     def __init__(self, device: CudaDevice, footprint: Footprint) -> None:
         self.device, self.footprint = device, footprint

@@ -28,6 +28,7 @@ from dflash_core.drafters.base import Drafter, ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs, Mode
+from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.progress import Progress
 from dflash_core.tree import Candidates
@@ -174,9 +175,11 @@ class CudaSession:
             if self.host_drafter is not None:
                 self.host_drafter.restore(checkpoint.draft)
 
-    def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int) -> CudaDecoder:
+    def decoder(
+        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
+    ) -> CudaDecoder:
         """What decodes one answer behind the prompt that was read last."""
-        return CudaDecoder(self, knobs, stop_ids, context_length)
+        return CudaDecoder(self, knobs, stop_ids, context_length, policy)
 
     # ---- Session -------------------------------------------------------------------------------------------------
 

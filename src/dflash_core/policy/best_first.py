@@ -1,0 +1,201 @@
+"""The tree of the most likely candidates, by learned value: nodes in the order in which they are worth verifying.
+
+Rank 0 of every depth below ranks 0 is the spine. There is no forced chain; nothing is offered below a stop token, or
+deeper than may still be said. What followed the same words earlier in the text is offered under every node.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from dflash_core.drafters.successors import LONGEST, Successor, Successors
+from dflash_core.policy.values import (
+    BEYOND,
+    CHILD,
+    COPIED,
+    DEEPER,
+    LEAST_COPIED,
+    SPINE,
+    Features,
+    Learned,
+    Stated,
+    copied_features,
+)
+from dflash_core.tree import Tree
+
+DEEPEST = 40
+"""Depth to which a branch of copied text grows."""
+
+
+@dataclass(slots=True)
+class ValueTree:
+    """Nodes in the order of their values, the root first; a list per column. `log_probs`: what the drafter states.
+
+    `off`: 0 on the spine, else the steps since it was left. `found[i]`: the successor that the text has behind node i,
+    `trial[i]` its features where the drafter's first choice there is another token.
+    """
+
+    tokens: list[int]
+    parents: list[int] = field(default_factory=lambda: [-1])
+    depths: list[int] = field(default_factory=lambda: [0])
+    values: list[float] = field(default_factory=lambda: [1.0])
+    log_probs: list[float] = field(default_factory=lambda: [0.0])
+    off: list[int] = field(default_factory=lambda: [0])
+    copied: list[bool] = field(default_factory=lambda: [False])
+    found: list[Successor | None] = field(default_factory=list)
+    trial: list[Features | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def first(self, nodes: int) -> Tree:
+        """The tree of the root and the `nodes` best below it."""
+        end = nodes + 1
+        paths = [0.0]
+        for node in range(1, end):
+            paths.append(paths[self.parents[node]] + self.log_probs[node])
+        return Tree(
+            tuple(self.tokens[:end]),
+            tuple(self.parents[:end]),
+            tuple(self.depths[:end]),
+            tuple(self.log_probs[:end]),
+            tuple(paths),
+            tuple(self.values[:end]),
+            tuple(node for node in range(1, end) if self.copied[node]),
+        )
+
+
+def _none_pays(value: float, nodes: int) -> bool:
+    return False
+
+
+def build(
+    stated: Stated,
+    learned: Learned,
+    text: Successors | None,
+    root: int,
+    stops: Collection[int],
+    most: int,
+    deepest: int = DEEPEST,
+    ends: Callable[[float, int], bool] = _none_pays,
+) -> ValueTree:
+    """At most `most` nodes below `root`, none deeper than `deepest`. `text` ends with the root; None: copy nothing.
+
+    `ends(value, nodes)` may end it where the best offer has that value and the tree has so many nodes.
+    """
+    tree = ValueTree([root])
+    tokens, parents, depths, values = tree.tokens, tree.parents, tree.depths, tree.values
+    log_probs, offs, copied = tree.log_probs, tree.off, tree.copied
+    found, trial = tree.found, tree.trial
+    on_spine, rows = stated.spine_values(learned.weights), learned.rows
+    heap: list[tuple[float, int, int, int, int, int, float]] = []  # -value, order, parent, token, rank, off, log-prob
+    tails: list[tuple[int, ...]] = [text.tail() if text is not None else ()]
+    taken: set[tuple[int, int]] = set()
+    drafted, width = min(stated.depths, deepest), stated.width
+    order = 0
+    exp, push = math.exp, heapq.heappush
+
+    def offer(parent: int, rank: int) -> None:
+        nonlocal order
+        depth = depths[parent]
+        if depth >= drafted or rank >= width:
+            return
+        off = offs[parent]
+        if off == 0:
+            value, below = on_spine[depth][rank], 1 if rank else 0
+        else:
+            x = stated.off_spine(depth, rank, log_probs[parent])
+            w = rows[(CHILD if off == 1 else DEEPER) + (rank if rank < 2 else 2)]
+            z = w[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3] + w[4] * x[4]
+            value, below = 1 / (1 + exp(-z)) if z > -500 else 0.0, off + 1
+        push(heap, (-values[parent] * value, order, parent, stated.tokens[depth][rank], rank, below,
+                    stated.log_probs[depth][rank]))  # fmt: skip
+        order += 1
+
+    def look_up(node: int) -> None:
+        nonlocal order
+        depth = depths[node]
+        successor = text.after(tails[node]) if text is not None and depth < DEEPEST else None
+        found.append(successor)
+        if successor is None:
+            trial.append(None)
+            return
+        token, match = successor
+        p, best = BEYOND
+        if depth < stated.depths:
+            ranked = stated.tokens[depth]
+            if token == ranked[0]:
+                trial.append(None)
+                return
+            p, best = stated.p[depth][ranked.index(token)] if token in ranked else 0.0, stated.p[depth][0]
+        x = copied_features(p, best, 2 if copied[node] else 1 if offs[node] else 0)
+        trial.append(x)
+        if depth < deepest:
+            value = values[node] * learned.value(COPIED + match, x)
+            push(heap, (-value, order, node, token, -1, offs[node] + 1, math.log(max(p, LEAST_COPIED))))
+            order += 1
+
+    offer(0, 0)
+    look_up(0)
+    while heap and len(tokens) <= most:
+        if ends(-heap[0][0], len(tokens) - 1):
+            break
+        value, _, parent, token, rank, off, log_prob = heapq.heappop(heap)
+        if rank >= 0 and (off < 2 or rank > 0):
+            offer(parent, rank + 1)
+        if (parent, token) in taken:
+            continue
+        taken.add((parent, token))
+        node = len(tokens)
+        tokens.append(token)
+        parents.append(parent)
+        depths.append(depths[parent] + 1)
+        values.append(-value)
+        log_probs.append(log_prob)
+        offs.append(off)
+        copied.append(rank < 0)
+        if text is not None:
+            tails.append((*tails[parent][1 - LONGEST :], token))
+        if token in stops:
+            found.append(None)
+            trial.append(None)
+            continue
+        look_up(node)
+        offer(node, 0)
+        if off >= 1:
+            offer(node, 1)
+    return tree
+
+
+def trials(
+    tree: ValueTree, stated: Stated, path: Collection[int], said: Collection[int], stops: Collection[int]
+) -> tuple[list[int], list[Features], list[bool]]:
+    """What a walk has shown: classes, features, and whether each was the target's token.
+
+    `path`: the accepted nodes, the root first; `said`: the target's own token after each of them, as far as the answer
+    went. Nodes that were not walked over are no trials: the text before them is wrong.
+    """
+    classes: list[int] = []
+    features: list[Features] = []
+    outcomes: list[bool] = []
+    drafting = True
+    for node, token in zip(path, said):
+        depth, off = tree.depths[node], tree.off[node]
+        if drafting and depth < stated.depths and not (node and tree.tokens[node] in stops):
+            kind = SPINE if off == 0 else CHILD if off == 1 else DEEPER
+            for rank in range(stated.width):
+                classes.append(kind + min(rank, 2))
+                above = tree.log_probs[node]
+                features.append(stated.off_spine(depth, rank, above) if off else stated.on_spine(depth, rank))
+                outcomes.append(stated.tokens[depth][rank] == token)
+        else:
+            drafting = False
+        successor, x = tree.found[node], tree.trial[node]
+        if successor is not None and x is not None:
+            classes.append(COPIED + successor.match)
+            features.append(x)
+            outcomes.append(successor.token == token)
+    return classes, features, outcomes

@@ -1,0 +1,173 @@
+"""What a step costs on this machine by the rows that it verifies, learned from the steps that ran.
+
+Where too little was measured a recorded shape stands in, scaled to what is known. Milliseconds; a row is a node, the
+root included.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from dflash_core.events import StepEvent
+
+FEWEST = 5
+"""Steps of the same kind and size that make their median a measurement."""
+KEPT = 33  # newest times per kind and size: the context grows, and so does what a step costs
+MOST_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A recorded machine: whole steps by rows, drafting included; `plain`: one without drafts; `draft`: drafting."""
+
+    steps: Mapping[int, float]
+    plain: float
+    draft: float
+    widths: tuple[int, ...] = ()
+    """Rows are filled up to the next of these; () where every row costs."""
+
+    def curve(self) -> list[float]:
+        """Milliseconds by rows, 0..MOST_ROWS + 1."""
+        known = sorted(self.steps)
+        rows = np.arange(MOST_ROWS + 2)
+        if self.widths:
+            filled = np.searchsorted(np.array(self.widths), rows)
+            rows = np.array(self.widths)[np.minimum(filled, len(self.widths) - 1)]
+        curve: list[float] = np.interp(rows, known, [self.steps[row] for row in known]).tolist()
+        return curve
+
+
+CPU = Shape({1: 18.3, 4: 22.3, 8: 25.5, 16: 28.5, 23: 32.5, 40: 40.0, 64: 51.5}, plain=9.6, draft=7.8)
+"""The demo pair on one core."""
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+H200 = Shape(
+    {1: 6.41, 8: 6.79, 16: 7.28, 24: 7.94, 32: 8.95, 40: 10.53, 48: 11.85, 64: 15.15}, plain=5.49, draft=0.92,
+    widths=WIDTHS,
+)  # fmt: skip
+"""A 27B pair on a data-centre card."""
+CONSUMER = Shape(
+    {1: 29.5, 8: 30.0, 16: 30.8, 24: 32.0, 32: 33.5, 40: 40.0, 48: 46.0, 64: 58.0}, plain=26.5, draft=3.0,
+    widths=WIDTHS,
+)  # fmt: skip
+"""A 27B pair on a consumer card: plain decoding measured, the rest assumed."""
+
+
+class StepCosts:
+    """The cost curve: measured medians where there are enough steps, the shape scaled to them between and beyond."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape, self._shape_curve = shape, shape.curve()
+        self._drafted: dict[int, deque[float]] = {}
+        self._verified: dict[int, deque[float]] = {}  # without drafting; 1 row is plain decoding
+        self._drafts: deque[float] = deque(maxlen=KEPT)
+        self._any: deque[float] = deque(maxlen=KEPT)  # measured over what the shape says
+        self._curve: list[float] | None = None
+
+    def add(self, step: StepEvent, drafted: bool) -> float:
+        """Count a step: the milliseconds it took. What the program did between two steps is no part of it."""
+        ms, rows = step.stages.total - step.stages.host, len(step.tree.tokens)
+        if ms <= 0:
+            return 0.0
+        times = self._drafted if drafted else self._verified
+        times.setdefault(rows, deque(maxlen=KEPT)).append(ms)
+        if drafted:
+            self._drafts.append(step.stages.draft)
+        shape = self._shape_curve[min(rows, MOST_ROWS)]
+        self._any.append(ms / (shape if drafted else shape - self._shape.draft if rows > 1 else self._shape.plain))
+        self._curve = None
+        return ms
+
+    @property
+    def measured(self) -> dict[int, float]:
+        """Median milliseconds of drafted steps by rows, where there are enough; ascending."""
+        return _medians(self._drafted)
+
+    @property
+    def scale(self) -> float:
+        """What this machine takes over what the shape says."""
+        return statistics.median(self._any) if self._any else 1.0
+
+    def curve(self) -> list[float]:
+        """Milliseconds of a step that drafts, by rows 0..MOST_ROWS + 1; never falling."""
+        if self._curve is None:
+            self._curve = self._scaled()
+        return self._curve
+
+    def _scaled(self) -> list[float]:
+        ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self.measured.items()}
+        if not ratios:
+            return [ms * self.scale for ms in self._shape_curve]
+        at = np.interp(np.arange(len(self._shape_curve)), list(ratios), list(ratios.values()))
+        weights = [float(len(self._drafted.get(rows, ()))) + 1.0 for rows in range(len(self._shape_curve))]
+        return rising((at * np.array(self._shape_curve)).tolist(), weights)
+
+    @property
+    def draft(self) -> float:
+        """Milliseconds of drafting alone."""
+        if len(self._drafts) >= FEWEST:
+            return statistics.median(self._drafts)
+        return self._shape.draft * self.scale
+
+    @property
+    def plain(self) -> float:
+        """Milliseconds of a step without drafts."""
+        found = _medians(self._verified).get(1)
+        return found if found is not None else self._shape.plain * self.scale
+
+    def copying(self) -> list[float]:
+        """Milliseconds by rows, as `curve`, of a step that drafts nothing; one row is plain decoding."""
+        draft, plain = self.draft, self.plain
+        curve = [max(ms - draft, plain) for ms in self.curve()]
+        curve[0] = curve[1] = plain
+        return curve
+
+
+def _medians(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    return {rows: statistics.median(some) for rows, some in sorted(times.items()) if len(some) >= FEWEST}
+
+
+def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The nearest never falling curve in the least squares, by pooling neighbours that fall."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, count
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, count = value, weight, 1
+        while pools and pools[-1][0] > mean:
+            before, more, others = pools.pop()
+            mean = (mean * total + before * more) / (total + more)
+            total, count = total + more, count + others
+        pools.append((mean, total, count))
+    return [mean for mean, _, count in pools for _ in range(count)]
+
+
+def least_slopes(curve: Sequence[float]) -> list[float]:
+    """By nodes below the root: the least that a further one costs, on average over however many are added."""
+    rows = np.arange(len(curve))
+    costs = np.array(curve)
+    least = []
+    for nodes in range(len(curve) - 2):
+        more = rows[nodes + 2 :] - (nodes + 1)
+        least.append(float(((costs[nodes + 2 :] - costs[nodes + 1]) / more).min()))
+    return least
+
+
+def gains(values: Sequence[float], curve: Sequence[float], rate: float) -> list[float]:
+    """By nodes below the root: the tokens that a step brings, less what its time is worth at `rate` tokens per ms."""
+    brought = accumulate(values)  # the root's value is 1: the token that the target draws anyway
+    return [tokens - rate * curve[nodes + 1] for nodes, tokens in enumerate(brought)]
+
+
+def paying(values: Sequence[float], curve: Sequence[float], rate: float) -> int:
+    """How many of the nodes pay (`values` in the tree's order, the root's 1 first), filled up to what costs nothing."""
+    best, use = float("-inf"), 0
+    for nodes, gain in enumerate(gains(values, curve, rate)):
+        if gain > best + 1e-12:
+            best, use = gain, nodes
+    while use < len(values) - 1 and curve[use + 2] <= curve[use + 1] + 1e-9:
+        use += 1
+    return use

@@ -1,0 +1,214 @@
+"""What was learned of a pair, on disk: one small file per pair of models, written beside its name and moved into place.
+
+A file that is damaged or was learned with another pair is left alone until there is something better to write; the
+policy then begins with the values that ship with the drafter, or with its word as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from dflash_core.drafters.successors import MATCH_CLASSES
+from dflash_core.errors import DFlashError
+from dflash_core.files import read_input
+from dflash_core.policy.learned import PARTS, PairState, PartState
+from dflash_core.policy.pace import Copies, Pace, Worth
+from dflash_core.policy.values import CLASSES, FEATURES, Learned
+
+VERSION = 1
+MOST_BYTES = 1 << 20
+LARGEST_WEIGHT = 1e3
+SUFFIX = ".policy.json"
+_SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
+
+
+class KeptPart(msgspec.Struct, frozen=True):
+    """`PartState` as numbers. Only the weights are there in a file that ships."""
+
+    weights: list[list[float]]
+    covariance: list[list[list[float]]] = []
+    counts: list[list[float]] = []  # trials, stated, expected, found: sums by class
+    copies: tuple[list[float], list[float]] = ([], [])
+    worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)
+
+
+class KeptPair(msgspec.Struct, frozen=True):
+    """`PairState` as it is written."""
+
+    version: int
+    pair: str
+    parts: dict[str, KeptPart]
+    pace: tuple[float, float, int] = (3.0, 1.0, 0)
+
+
+class NotKeptError(DFlashError):
+    """A file of learned values that cannot be used; one line says why."""
+
+
+def fingerprint(path: Path) -> str:
+    """Of a model file or a folder of them: its size and samples of its bytes, so that 20 GB take no time."""
+    digest = hashlib.blake2b(digest_size=12)
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    for one in files:
+        size = one.stat().st_size
+        digest.update(f"{one.name if path.is_dir() else ''}:{size}:".encode(errors="surrogateescape"))
+        with open(one, "rb") as file:
+            for part in range(_SAMPLES):
+                file.seek(part * max(size - _SAMPLE_BYTES, 0) // (_SAMPLES - 1))
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def pair_of(target: Path, draft: Path | str) -> str:
+    """The name of a pair: fingerprints of both files; of a drafter without a file its kind."""
+    drafter = fingerprint(draft) if isinstance(draft, Path) else draft
+    return f"{fingerprint(target)}-{drafter}"
+
+
+@dataclass(slots=True)
+class Kept:
+    """Where the values of one pair are kept; without a folder nowhere. `note`: why they could not be read or written,
+    for the log."""
+
+    folder: Path | None
+    pair: str
+    shipped: Path | None = None
+    note: str | None = None
+
+    @property
+    def path(self) -> Path | None:
+        return None if self.folder is None else self.folder / f"{self.pair}{SUFFIX}"
+
+    def read(self) -> PairState:
+        """What was learned, or start values."""
+        try:
+            if self.path is not None:
+                return read(self.path, self.pair)
+        except FileNotFoundError:
+            pass
+        except (NotKeptError, DFlashError, OSError) as error:
+            self.note = f"learned values are not used: {error}; they start again"
+        return self.start()
+
+    def start(self) -> PairState:
+        """Start values: those that ship with the drafter, where some do."""
+        if self.shipped is not None and self.shipped.exists():
+            try:
+                return read(self.shipped, None)
+            except (NotKeptError, DFlashError, OSError) as error:
+                self.note = f"the drafter's own start values are not used: {error}"
+        return PairState()
+
+    def write(self, state: PairState) -> None:
+        """Keep `state`; where that fails `note` says why, and nothing that was there is lost."""
+        try:
+            if self.path is not None:
+                write(self.path, self.pair, state)
+        except OSError as error:
+            self.note = f"learned values cannot be kept in {self.folder} ({error.strerror or error})"
+
+    def forget(self) -> PairState:
+        """Take what was learned off the disk; start values."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        return self.start()
+
+
+def shipped_beside(draft: Path) -> Path:
+    """Where a drafter's own start values would be."""
+    return draft.with_name(draft.stem + SUFFIX)
+
+
+def read(path: Path, pair: str | None) -> PairState:
+    """Values of `pair`, or of any where it is None. Raises NotKeptError, OSError."""
+    data = read_input(path, MOST_BYTES)
+    try:
+        kept = msgspec.json.decode(data, type=KeptPair)
+    except msgspec.MsgspecError as error:
+        raise NotKeptError(f"{path} is damaged: {error}") from None
+    if kept.version != VERSION:
+        raise NotKeptError(f"{path} is of version {kept.version}, expected {VERSION}")
+    if pair is not None and kept.pair != pair:
+        raise NotKeptError(f"{path} was learned with another pair of models")
+    state = PairState()
+    for part in PARTS:
+        if part in kept.parts:
+            state.parts[part] = _part(path, kept.parts[part])
+    tokens, units, steps = kept.pace
+    if not (0 < tokens < 1e3 and 0 < units < 1e3 and steps >= 0):
+        raise NotKeptError(f"{path} is damaged: a pace of {tokens:g} tokens in {units:g}")
+    state.pace = Pace(tokens, units, steps)
+    return state
+
+
+def _part(path: Path, kept: KeptPart) -> PartState:
+    weights = _array(path, "weights", kept.weights, (CLASSES, FEATURES), LARGEST_WEIGHT)
+    covariance = None
+    if kept.covariance:
+        covariance = _array(path, "covariance", kept.covariance, (CLASSES, FEATURES, FEATURES), 1.0)
+        if not (np.linalg.eigvalsh(covariance) > 0).all():
+            raise NotKeptError(f"{path} is damaged: a covariance that is none")
+    part = PartState(Learned(weights, covariance))
+    if kept.counts:
+        counts = _array(path, "counts", kept.counts, (4, CLASSES), 1e15)
+        part.learned.trials = counts[0].astype(np.int64)
+        part.learned.stated, part.learned.expected, part.learned.found = counts[1:].copy()
+    trials, hits = kept.copies
+    if trials or hits:
+        counted = len(trials) == len(hits) == MATCH_CLASSES
+        if not counted or not all(0 <= hit <= count < 1e6 for count, hit in zip(trials, hits)):
+            raise NotKeptError(f"{path} is damaged: rates of copies that are none")
+        part.copies = Copies(list(trials), list(hits))
+    net, variance, tokens, ms, drafts = kept.worth
+    if not (abs(net) < 1e3 and 0 <= variance < 1e6 and 0 <= tokens < 1e3 and 0 <= ms < 1e9 and drafts >= 0):
+        raise NotKeptError(f"{path} is damaged: a worth of drafts that is none")
+    part.worth = Worth(net, variance, tokens, ms, drafts)
+    return part
+
+
+def _array(path: Path, name: str, values: object, shape: tuple[int, ...], largest: float) -> np.ndarray:
+    try:
+        array = np.array(values, np.float64)
+    except ValueError:
+        array = np.zeros(0)
+    if array.shape != shape or not (np.abs(array) <= largest).all():
+        raise NotKeptError(f"{path} is damaged: {name} of shape {array.shape}, expected {shape} of at most {largest:g}")
+    return array
+
+
+def packed(pair: str, state: PairState) -> KeptPair:
+    """`state` as it is written."""
+    parts = {}
+    for name, part in state.parts.items():
+        learned, worth = part.learned, part.worth
+        counts = np.stack([learned.trials.astype(np.float64), learned.stated, learned.expected, learned.found])
+        parts[str(name)] = KeptPart(
+            learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
+            (part.copies.trials, part.copies.hits),
+            (worth.net, worth.variance, worth.tokens, worth.ms, worth.drafts),
+        )  # fmt: skip
+    pace = state.pace
+    return KeptPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))
+
+
+def write(path: Path, pair: str, state: PairState) -> None:
+    """Replace the file as a whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(packed(pair, state)))
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

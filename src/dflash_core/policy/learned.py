@@ -1,0 +1,286 @@
+"""`auto`: the tree of the candidates that are worth their time, by what was learned of this pair and measured here.
+
+Nodes by learned value, text copied from the conversation among them, as many rows as pay at the present rate of tokens
+per millisecond; and no drafts at all while they do not pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.successors import Successors
+from dflash_core.events import SHOWN_ROWS, Choice, StepEvent
+from dflash_core.knobs import SPEC, Knobs
+from dflash_core.policy.base import Decision, Plan
+from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
+from dflash_core.policy.costs import MOST_ROWS, StepCosts, least_slopes, paying
+from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.pace import START_ROWS, Chain, Copies, Pace, Worth, chain, chain_rows
+from dflash_core.policy.values import Learned, Stated
+from dflash_core.tree import Candidates, Tree
+from dflash_core.tree import build as best_first
+
+MOST_NODES = MOST_ROWS - 1
+RANKS = 8  # candidates per depth that are looked at
+_MORE = 8  # rows that the reason speaks of
+_TWICE = 2.0  # building ends where an offer would not pay at twice its value: later ones are rarely better than that
+
+Part = Literal["answer", "thinking"]
+PARTS: tuple[Part, ...] = ("answer", "thinking")
+
+
+@dataclass(slots=True)
+class PartState:
+    """What was learned of reasoning, or of answers."""
+
+    learned: Learned = field(default_factory=Learned)
+    copies: Copies = field(default_factory=Copies)
+    worth: Worth = field(default_factory=Worth)
+
+
+@dataclass(slots=True)
+class PairState:
+    """What was learned of a pair on this machine."""
+
+    parts: dict[Part, PartState] = field(default_factory=lambda: {part: PartState() for part in PARTS})
+    pace: Pace = field(default_factory=Pace)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is decided for the step under way, until it is observed."""
+
+    decision: Decision
+    knobs: Knobs
+    copied: Chain | None = None
+    nodes: int = 0
+    tree: ValueTree | None = None
+    stated: Stated | None = None
+    rate: float = 0.0
+    row_cost: float = 0.0
+
+
+class LearnedPolicy:
+    """Implements `policy.base.Policy` for a drafter in lock-step with its target.
+
+    `pausing`: the drafter may be switched off while it does not pay. `think_ids`: the tokens that open and close
+    reasoning, where the vocabulary has them. `keep` is called behind an answer that something was learned from.
+    """
+
+    def __init__(
+        self,
+        drafter: Capabilities | None,
+        state: PairState,
+        costs: StepCosts,
+        *,
+        think_ids: tuple[int, int] | None = None,
+        pausing: bool = True,
+        keep: Callable[[PairState], None] | None = None,
+    ) -> None:
+        self.state, self.costs = state, costs
+        self._keep, self._news = keep, False
+        self._drafter, self._think_ids, self._pausing = drafter, think_ids, pausing
+        self._copies_only = drafter is not None and drafter.kind == "text"
+        self._fixed = FixedPolicy(drafter)
+        self._text = Successors()
+        self._stops = frozenset[int]()
+        self._part: Part = "answer"
+        self._step: _Step | None = None
+
+    @property
+    def text(self) -> Sequence[int]:
+        """The conversation as it is known here: prompt and answer, the root at its end."""
+        return self._text.tokens
+
+    @property
+    def _state(self) -> PartState:
+        return self.state.parts[self._part]
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond at present."""
+        return self.state.pace.rate(self.costs.curve()[START_ROWS])
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        self._text.become(ids)
+        self._stops, self._step = stops, None
+        self._part = "answer"
+        self._follow(ids)
+
+    def next(self, knobs: Knobs) -> Decision:
+        if self._step is None or self._step.knobs != knobs:
+            self._step = self._decide(knobs)
+        return self._step.decision
+
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+        self.next(knobs)
+        step = self._step
+        assert step is not None, "a plan before its decision"
+        if step.copied is not None:
+            return self._copied(step, step.copied, root, deepest)
+        if step.decision.mode == "ar" or not self._free(knobs):
+            return self._as_asked(step, knobs, root, drafts, deepest)
+        return self._valued(step, knobs, root, drafts, deepest)
+
+    def observe(self, step: StepEvent) -> None:
+        done, self._step = self._step, None
+        if done is not None:
+            self._learn(done, step)
+        self._text.extend(step.tokens)
+        self._follow(step.tokens)
+
+    def said(self, tokens: Sequence[int]) -> None:
+        self._step = None
+        self._text.extend(tokens)
+        self._follow(tokens)
+
+    def end(self) -> None:
+        if self._news and self._keep is not None:
+            self._keep(self.state)
+        self._news = False
+
+    def _free(self, knobs: Knobs) -> bool:
+        """Whether the knobs leave the choice to this policy."""
+        return self._drafter is not None and knobs.mode == "auto" and knobs.policy == "auto"
+
+    def _decide(self, knobs: Knobs) -> _Step:
+        fixed = self._fixed.next(knobs)
+        if not self._free(knobs):
+            return _Step(fixed, knobs)
+        most = most_nodes(knobs)
+        rate, part = self.rate, self._state
+        if self._copies_only or (self._pausing and not part.worth.due()):
+            copying = self.costs.copying()
+            known = self._text if knobs.from_text or self._copies_only else Successors()
+            found = chain(known, part.copies, self._stops, most)
+            nodes, brings = chain_rows(found, copying, rate)
+            if self._copies_only or part.worth.beaten_by(brings):
+                return self._without_drafts(knobs, found, nodes, rate)
+        return _Step(Decision("tree", most, "auto: as many candidates as pay"), knobs, rate=rate)
+
+    def _without_drafts(self, knobs: Knobs, found: Chain, nodes: int, rate: float) -> _Step:
+        worth = self._state.worth
+        if nodes:
+            why = f"copying: {nodes} rows from the text"
+            decision = Decision("chain", nodes, why, drafts=False)
+        elif self._copies_only:
+            decision = Decision("ar", 0, "auto: nothing to copy that pays", drafts=False)
+        else:
+            plain = worth.ms / self.costs.plain if self.costs.plain > 0 else 0.0
+            soon = f"{left} steps" if (left := worth.pause - worth.without) > 1 else "a step"
+            brought = f"{worth.tokens:.1f} tokens for {plain:.1f} plain steps"
+            why = f"auto: drafts brought {brought}; next try in {soon}"
+            decision = Decision("ar", 0, why, drafts=False)
+        return _Step(decision, knobs, copied=found, nodes=nodes, rate=rate)
+
+    def _copied(self, step: _Step, found: Chain, root: int, deepest: int) -> Plan:
+        nodes = min(step.nodes, deepest)
+        tokens = [one.token for one in found.found[:nodes]]
+        values = found.values[: nodes + 1]
+        count = len(tokens) + 1
+        nothing = (0.0,) * count
+        tree = Tree((root, *tokens), tuple(range(-1, count - 1)), tuple(range(count)), nothing, nothing,
+                    tuple(values), tuple(range(1, count)))  # fmt: skip
+        return Plan(tree, step.decision, Choice(_brings(found.values), count))
+
+    def _as_asked(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+        """Nothing of its own; where the budget is fixed, it tells what it would have taken."""
+        if step.decision.mode != "tree" or knobs.mode != "auto" or not len(drafts.tokens):
+            return None
+        free = knobs.replace(policy="auto", budget=SPEC["budget"].default)
+        drafts = Candidates(drafts.tokens[:deepest], drafts.log_probs[:deepest])
+        tree, _, curve = self._tree(free, root, drafts, self.rate, deepest)
+        rows = paying(tree.values, curve, self.rate) + 1
+        why = f"{step.decision.reason} (auto would take {rows - 1})"
+        asked = best_first(root, drafts, step.decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+        decision = Decision("tree", step.decision.budget, why)
+        return Plan(asked, decision, Choice(_brings(tree.values), rows))
+
+    def _tree(
+        self, knobs: Knobs, root: int, drafts: Candidates, rate: float, deepest: int
+    ) -> tuple[ValueTree, Stated, list[float]]:
+        curve = self.costs.curve()
+        slopes = least_slopes(curve)
+        text = self._text if knobs.from_text and self._text.tokens[-1:] == [root] else None
+        stated = Stated(drafts.tokens[:, :RANKS], drafts.log_probs[:, :RANKS])
+        tree = build(
+            stated, self._state.learned, text, root, self._stops, most_nodes(knobs),
+            min(DEEPEST, deepest),
+            lambda value, nodes: _TWICE * value <= rate * slopes[nodes],
+        )  # fmt: skip
+        return tree, stated, curve
+
+    def _valued(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan:
+        step.tree, step.stated, curve = self._tree(knobs, root, drafts, step.rate, deepest)
+        nodes = paying(step.tree.values, curve, step.rate)
+        step.nodes, step.row_cost = nodes, curve[nodes + 1]
+        tree = step.tree.first(nodes)
+        decision = Decision("tree", nodes, _why(step.tree, nodes, curve, step.rate))
+        return Plan(tree, decision, Choice(_brings(step.tree.values), nodes + 1))
+
+    def _learn(self, done: _Step, step: StepEvent) -> None:
+        drafted = done.decision.drafts and done.decision.mode != "ar"
+        spent = self.costs.add(step, drafted)
+        part, unit = self._state, self.costs.curve()[START_ROWS]
+        if self._free(done.knobs):
+            self._news = True
+            self.state.pace.add(len(step.tokens), spent, unit, drafted=drafted)
+        if done.copied is not None:
+            for one, token in zip(done.copied.found, step.tokens):
+                part.copies.add(one.match, one.token == token)
+                if one.token != token:
+                    break
+            part.worth.without += 1
+        if done.tree is None or done.stated is None:
+            return
+        path = step.tree.accepted[: len(step.tokens)]
+        part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - done.rate * spent)
+        for node, token in zip(path, step.tokens):
+            found = done.tree.found[node]
+            if found is not None:
+                part.copies.add(found.match, found.token == token)
+        if done.knobs.learn:
+            part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
+
+    def _follow(self, ids: Sequence[int]) -> None:
+        """Whether the text has come into reasoning, or out of it."""
+        if self._think_ids is None:
+            return
+        opens, closes = self._think_ids
+        last = next((token for token in reversed(ids) if token in (opens, closes)), None)
+        if last is not None:
+            self._part = "thinking" if last == opens else "answer"
+
+    def reset(self) -> None:
+        """Start values again, for reasoning and answers."""
+        self.state = PairState()
+
+
+def most_nodes(knobs: Knobs) -> int:
+    """The most nodes that `auto` may take: the budget, where it was set; the table's own is that of fixed trees."""
+    return MOST_NODES if knobs.budget == SPEC["budget"].default else min(MOST_NODES, knobs.budget)
+
+
+def _brings(values: Sequence[float]) -> tuple[float, ...]:
+    """Tokens that trees of SHOWN_ROWS rows would bring, as far as there are nodes."""
+    return tuple(round(sum(values[:rows]), 4) for rows in SHOWN_ROWS if rows <= len(values))
+
+
+def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> str:
+    copied = sum(tree.copied[1 : nodes + 1])
+    if nodes and 2 * copied > nodes:
+        return f"copying: {copied} of {nodes} rows from the text"
+    offered = len(tree) - 1
+    more = min(_MORE, offered - nodes)
+    if not more:
+        return f"auto: all {offered} candidates pay" if nodes else "auto: no candidate pays"
+    ms = curve[nodes + 1 + more] - curve[nodes + 1]
+    brings = sum(tree.values[nodes + 1 : nodes + 1 + more])
+    rows = "row costs" if more == 1 else f"{more} rows cost"
+    return (
+        f"auto: {nodes} of {offered} candidates pay; the next {rows} {ms:.2f} ms = {rate * ms:.2f} tokens, "
+        f"would bring {brings:.2f}"
+    )

@@ -1,0 +1,123 @@
+"""The present speed, as what a millisecond is worth in tokens; and whether drafting pays at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from dflash_core.drafters.successors import HIT_RATES, MATCH_CLASSES, Successor, Successors
+from dflash_core.policy.costs import paying
+
+START_TOKENS, START_ROWS = 3.0, 16  # a step of so many rows is taken to bring so many tokens, before any ran
+LEAST_WEIGHT = 0.02
+NET_WEIGHT, PROBE_WEIGHT = 0.05, 0.25
+FIRST_DRAFTS = 8  # before the drafter may be switched off
+LEAST_PAUSE, MOST_PAUSE = 8, 64  # steps without a draft before one is tried again
+FORGET_AT = 200.0
+LEAST_VALUE = 0.01  # of a node in a chain of copied text
+_PRIOR_TRIALS = 4.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """Running means of a step's tokens and of its time in units of the cost of START_ROWS rows."""
+
+    tokens: float = START_TOKENS
+    units: float = 1.0
+    steps: int = 0
+
+    def rate(self, unit_ms: float) -> float:
+        """Tokens per millisecond. `unit_ms`: what START_ROWS rows cost now."""
+        return self.tokens / (self.units * unit_ms)
+
+    def add(self, tokens: int, ms: float, unit_ms: float, *, drafted: bool = True) -> None:
+        """Count a step."""
+        self.steps += drafted
+        weight = max(LEAST_WEIGHT, 1 / (5 + self.steps)) if drafted else LEAST_WEIGHT
+        self.tokens += weight * (tokens - self.tokens)
+        self.units += weight * (ms / unit_ms - self.units)
+
+
+@dataclass(slots=True)
+class Copies:
+    """How often a successor was right, by the length of its match."""
+
+    trials: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS] * MATCH_CLASSES)
+    hits: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS * rate for rate in HIT_RATES])
+
+    def add(self, match: int, hit: bool) -> None:
+        """Count one."""
+        self.trials[match] += 1
+        self.hits[match] += hit
+        if self.trials[match] > FORGET_AT:
+            self.trials[match] /= 2
+            self.hits[match] /= 2
+
+    def rate(self, match: int) -> float:
+        return self.hits[match] / self.trials[match]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Copied text behind the root, without a drafter. `values`: of the paths, the root's 1 first."""
+
+    found: tuple[Successor, ...]
+    values: tuple[float, ...]
+
+
+def chain(text: Successors, copies: Copies, stops: frozenset[int], most: int) -> Chain:
+    """What the text says comes next, one token after the other, as far as it is likely at all."""
+    tail, found, values = list(text.tail()), list[Successor](), [1.0]
+    while len(found) < most:
+        successor = text.after(tail)
+        if successor is None:
+            break
+        value = values[-1] * copies.rate(successor.match)
+        if value < LEAST_VALUE:
+            break
+        found.append(successor)
+        values.append(value)
+        tail = [*tail[-11:], successor.token]
+        if successor.token in stops:
+            break
+    return Chain(tuple(found), tuple(values))
+
+
+def chain_rows(chain: Chain, copying: list[float], rate: float) -> tuple[int, float]:
+    """How many of the chain's nodes pay, and what that step brings, less what its time is worth."""
+    nodes = paying(chain.values, copying, rate)
+    return nodes, sum(chain.values[: nodes + 1]) - rate * copying[nodes + 1]
+
+
+@dataclass(slots=True)
+class Worth:
+    """What a step that drafts brings, less what its time is worth: does it beat one that does not?"""
+
+    net: float = 0.0
+    variance: float = 4.0
+    tokens: float = 0.0  # of a step that drafts, and its milliseconds
+    ms: float = 0.0
+    drafts: int = 0
+    without: int = 0  # steps since the last draft
+    pause: int = LEAST_PAUSE
+
+    def due(self) -> bool:
+        """Whether it is time to draft again, to see whether it has become better."""
+        return self.without >= self.pause or self.drafts < FIRST_DRAFTS
+
+    def beaten_by(self, other: float) -> bool:
+        """Whether a step that drafts nothing and brings `other` is better, noise allowed for."""
+        return other > self.net + 2 * math.sqrt(self.variance * NET_WEIGHT / (2 - NET_WEIGHT))
+
+    def observed(self, tokens: int, ms: float, net: float) -> None:
+        """Count a step that drafted."""
+        weight = PROBE_WEIGHT if self.without else NET_WEIGHT
+        shown = max(weight, 1 / (1 + self.drafts))
+        self.tokens += shown * (tokens - self.tokens)
+        self.ms += shown * (ms - self.ms)
+        self.variance += NET_WEIGHT * ((net - self.net) ** 2 - self.variance)
+        self.net += weight * (net - self.net)
+        if self.without >= self.pause:
+            self.pause = min(2 * self.pause, MOST_PAUSE) if self.net < 0 else LEAST_PAUSE
+        self.without = 0
+        self.drafts += 1

@@ -1,0 +1,143 @@
+"""How likely is a candidate to be accepted, given that its parent was? 16 logistic models that learn from every walk.
+
+A drafter's own probability is a marginal of its depth: it says nothing of which parent a token has. So children of a
+sibling are stated two to four times too likely, and siblings may be stated too low. What the drafter says goes in as
+one of five features; what is found decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.drafters.successors import MATCH_CLASSES
+
+CLASSES, FEATURES = 16, 5
+SPINE, CHILD, DEEPER, COPIED = 0, 3, 6, 11
+"""First class of a kind: below a node of the spine, below one that has just left it, deeper; + 0, 1, 2 for rank 0, 1
+and above. From COPIED on successors from the text, by the length of their match."""
+BLOCK = 15.0  # what a depth is divided by
+SMALLEST = 1e-4  # probabilities are kept this far from 0 and 1
+LEAST_COPIED = 1e-3  # what the drafter is taken to say of a token that is not among its candidates
+BEYOND = (0.05, 0.5)  # below the last drafted depth: the successor's and the best candidate's stated probability
+VARIANCE = (0.1, 0.05, 0.02, 0.1, 0.1)
+_BIAS_OF_MATCH = (-0.6, 0.1, 0.6, 1.2, 1.8)
+
+Array = npt.NDArray[np.float64]
+Features = tuple[float, float, float, float, float]
+
+
+def start_weights() -> Array:
+    """(16, 5): the drafter's word as it is, and what text copied elsewhere was worth."""
+    weights = np.zeros((CLASSES, FEATURES))
+    weights[:COPIED, 1] = 1.0
+    weights[COPIED:] = [[bias, 0.4, -0.3, 0.0, 0.3] for bias in _BIAS_OF_MATCH]
+    return weights
+
+
+def start_covariance() -> Array:
+    """(16, 5, 5): how far the weights may be from the truth before anything was seen."""
+    return np.stack([np.diag(VARIANCE)] * CLASSES)
+
+
+def logit(p: float) -> float:
+    """The log of the odds of `p`, kept finite."""
+    p = min(max(p, SMALLEST), 1 - SMALLEST)
+    return math.log(p / (1 - p))
+
+
+def sigmoid(z: float) -> float:
+    """The chance with the log odds `z`; those beyond 500 make no difference."""
+    return 1 / (1 + math.exp(-z)) if z > -500 else 0.0
+
+
+class Stated:
+    """What a drafter says of each depth and rank, as features; lists, because trees are built one node at a time.
+
+    `p`, `logits`: (depths, ranks). `before[d]`: minus the log-probability of the spine above depth d, at most 8.
+    """
+
+    def __init__(self, tokens: npt.NDArray[np.int64], log_probs: Array) -> None:
+        self.depths, self.width = log_probs.shape
+        p = np.exp(log_probs)
+        kept = np.clip(p, SMALLEST, 1 - SMALLEST)
+        self.tokens: list[list[int]] = tokens.tolist()
+        self.log_probs: list[list[float]] = log_probs.tolist()
+        self.p: list[list[float]] = p.tolist()
+        odds = np.log(kept / (1 - kept))
+        self.logits: list[list[float]] = odds.tolist()
+        spine = np.concatenate([[0.0], np.cumsum(log_probs[:, 0])])[: self.depths]
+        before = np.clip(-spine, 0, 8)
+        self.before: list[float] = before.tolist()
+        self._arrays = odds, before, p[:, :1]
+
+    def spine_values(self, weights: Array) -> list[list[float]]:
+        """(depths, ranks): the chance of every candidate below the node of the spine at its depth."""
+        odds, before, best = self._arrays
+        classes = np.minimum(np.arange(self.width), 2)
+        w = weights[SPINE + classes]
+        at = before[:, None] * w[:, 2] + (np.arange(self.depths) / BLOCK)[:, None] * w[:, 3] + best * w[:, 4]
+        values: list[list[float]] = (1 / (1 + np.exp(-(w[:, 0] + odds * w[:, 1] + at)))).tolist()
+        return values
+
+    def on_spine(self, depth: int, rank: int) -> Features:
+        return 1.0, self.logits[depth][rank], self.before[depth], depth / BLOCK, self.p[depth][0]
+
+    def off_spine(self, depth: int, rank: int, parent_log_prob: float) -> Features:
+        """`parent_log_prob`: what was stated of the parent. The last feature is the part of a candidate that the
+        parent's own alternatives cannot account for."""
+        m = math.exp(parent_log_prob)
+        shared = min(max((self.p[depth][rank] - (1 - m)) / (m + 1e-9), 0.0), 1.0)
+        return 1.0, self.logits[depth][rank], self.before[depth], min(max(parent_log_prob, -8.0), 0.0), shared
+
+
+def copied_features(p: float, best: float, kind: int) -> Features:
+    """Of a successor: what the drafter states of it and of its first choice there; `kind` 0 below the spine, 1 off it,
+    2 below another successor."""
+    return 1.0, logit(max(p, LEAST_COPIED)), logit(best), 0.0, float(kind)
+
+
+class Learned:
+    """Weights and their covariance. `rows` are the weights as lists, for one candidate at a time."""
+
+    def __init__(self, weights: Array | None = None, covariance: Array | None = None) -> None:
+        self.weights = start_weights() if weights is None else weights.copy()
+        self.covariance = start_covariance() if covariance is None else covariance.copy()
+        self.trials = np.zeros(CLASSES, np.int64)
+        self.stated = np.zeros(CLASSES)
+        self.expected = np.zeros(CLASSES)
+        self.found = np.zeros(CLASSES)
+        self.rows: list[list[float]] = self.weights.tolist()
+
+    def value(self, cls: int, x: Features) -> float:
+        w = self.rows[cls]
+        return sigmoid(w[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3] + w[4] * x[4])
+
+    def learn(self, classes: Sequence[int], features: Sequence[Features], outcomes: Sequence[bool]) -> None:
+        """One step's trials at once: a Newton step of the posterior per class, no forgetting."""
+        if not classes:
+            return
+        cls, x, y = np.array(classes), np.array(features), np.array(outcomes, np.float64)
+        p = 1 / (1 + np.exp(-np.clip((x * self.weights[cls]).sum(1), -500, 500)))
+        h = np.clip(p * (1 - p), 0.005, 0.25)
+        seen = np.unique(cls)
+        one = (cls == seen[:, None]).astype(np.float64)  # (seen, trials)
+        information = np.einsum("kn,ni,nj->kij", one * h, x, x, optimize=False)
+        slope = (one * (y - p)) @ x
+        before = self.covariance[seen]
+        after = np.linalg.solve(np.eye(FEATURES) + before @ information, before)
+        after = (after + after.transpose(0, 2, 1)) / 2
+        self.covariance[seen] = after
+        self.weights[seen] += (after @ slope[:, :, None])[:, :, 0]
+        for index in seen.tolist():
+            self.rows[index] = self.weights[index].tolist()
+        np.add.at(self.trials, cls, 1)
+        np.add.at(self.stated, cls, 1 / (1 + np.exp(-x[:, 1])))
+        np.add.at(self.expected, cls, p)
+        np.add.at(self.found, cls, y)
+
+
+assert COPIED + MATCH_CLASSES == CLASSES

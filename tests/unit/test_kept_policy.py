@@ -1,0 +1,117 @@
+"""What was learned of a pair, on disk: kept per pair, written whole, and start values where it is no good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dflash_core import demo
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.knobs import Knobs
+from dflash_core.policy.costs import CPU, StepCosts
+from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
+from dflash_core.policy.learned import LearnedPolicy, PairState
+from dflash_core.policy.values import Learned, start_weights
+from support.counting import CountingBackend
+
+
+def learned(kept: Kept) -> LearnedPolicy:
+    policy = LearnedPolicy(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)
+    from test_learned_policy import decoded
+
+    decoded(CountingBackend(), Knobs(), policy, 60)
+    policy.end()
+    return policy
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "deep" / "folder", "pair")
+    state, again = learned(kept).state, kept.read()
+    for part, mine in state.parts.items():
+        other = again.parts[part]
+        assert np.array_equal(mine.learned.weights, other.learned.weights)
+        assert np.array_equal(mine.learned.covariance, other.learned.covariance)
+        assert np.array_equal(mine.learned.found, other.learned.found)
+        assert mine.copies == other.copies
+        assert mine.worth.net == other.worth.net
+    assert state.pace == again.pace
+    assert kept.note is None
+    assert [path.name for path in kept.folder.iterdir()] == ["pair.policy.json"]  # type: ignore[union-attr]
+
+
+def test_nothing_is_written_where_nothing_was_learned(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, "pair")
+    LearnedPolicy(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write).end()
+    assert list(tmp_path.iterdir()) == []
+
+
+DAMAGE = [
+    lambda data: data[: len(data) // 2],
+    lambda data: b"",
+    lambda data: b"\xff" * 100,
+    lambda data: data.replace(b'"version":1', b'"version":9'),
+    lambda data: data.replace(b'"pair":"pair"', b'"pair":"other"'),
+    lambda data: json.dumps({**json.loads(data), "pace": [0.0, 0.0, -1]}).encode(),
+    lambda data: _with(data, "weights", [[1.0]]),
+    lambda data: _with(data, "weights", [[1e300] * 5] * 16),
+    lambda data: _with(data, "weights", [[1.0] * 5] * 15 + [[1.0]]),
+    lambda data: _with(data, "covariance", [[[-1.0] * 5] * 5] * 16),
+    lambda data: _with(data, "copies", [[1.0] * 5, [2.0] * 5]),
+    lambda data: _with(data, "worth", [0, -1, 0, 0, 0]),
+]
+
+
+def _with(data: bytes, field: str, value: object) -> bytes:
+    whole = json.loads(data)
+    whole["parts"]["answer"][field] = value
+    return json.dumps(whole).encode()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_gives_start_values_and_a_note(tmp_path: Path, damage: object) -> None:
+    kept = Kept(tmp_path, "pair")
+    learned(kept)
+    assert kept.path is not None
+    kept.path.write_bytes(damage(kept.path.read_bytes()))  # type: ignore[operator]
+    state = kept.read()
+    assert np.array_equal(state.parts["answer"].learned.weights, start_weights())
+    assert kept.note is not None
+    assert "start again" in kept.note
+    assert "\n" not in kept.note
+    learned(kept)
+    assert kept.read().parts["answer"].learned.trials.sum() > 0, "the next answer is kept"
+
+
+def test_where_it_cannot_be_written_the_answer_stands(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    kept = Kept(tmp_path / "file", "pair")
+    learned(kept)
+    assert kept.note is not None
+    assert "cannot be kept" in kept.note
+
+
+def test_pairs_are_told_apart_by_their_bytes(tmp_path: Path) -> None:
+    one, other = tmp_path / "a", tmp_path / "b"
+    one.write_bytes(bytes(200_000))
+    other.write_bytes(bytes(199_999) + b"\1")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "x").write_bytes(b"x")
+    assert fingerprint(one) == fingerprint(one)
+    names = {pair_of(a, b) for a in (one, other) for b in (one, other, "text", tmp_path / "d")}
+    assert len(names) == 8
+
+
+def test_the_demo_pair_ships_with_what_it_has_learned(tmp_path: Path) -> None:
+    beside = shipped_beside(demo.demo_draft_path())
+    kept = Kept(tmp_path, "pair", beside)
+    state = kept.read()
+    assert kept.note is None
+    assert not np.array_equal(state.parts["answer"].learned.weights, start_weights())
+    assert np.array_equal(state.parts["answer"].learned.covariance, Learned().covariance), "it goes on learning"
+    kept.write(PairState())
+    assert np.array_equal(kept.read().parts["answer"].learned.weights, start_weights())
+    assert np.array_equal(kept.forget().parts["answer"].learned.weights, state.parts["answer"].learned.weights)
+    assert list(tmp_path.iterdir()) == []
