@@ -138,7 +138,9 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.chat.query_one(PresetRow).chosen == "")
         await send(pilot, "/preset save mine")
         await shows(pilot, "‹mine›")
-        assert (config_folder() / "presets" / "mine.toml").read_text().endswith('[knobs]\npolicy = "fixed"\nbudget = 31\n')
+        assert (
+            (config_folder() / "presets" / "mine.toml").read_text().endswith('[knobs]\npolicy = "fixed"\nbudget = 31\n')
+        )
         await send(pilot, "/preset wide")
         await wait_until(pilot, lambda: app.chat.knobs == Knobs(mode="tree", budget=48))
         await send(pilot, "/preset wde")
