@@ -1,345 +1,196 @@
-// The target's own draw after each node, from its row of logits: penalties, top_k, temperature, top_p, min_p, then the
-// best of weight and Gumbel noise (src/dflash_core/sampling.py is the twin). THREADS a multiple of 32.
+// The target's own draw after each node, from its row of logits: one block per row, in one of three ways (draw.cuh). All
+// end in the same exact comparisons (sampler.cuh), over a list of tokens, over the row's front, or over the whole row.
 //
-// One block per row. Values are compared in double, as the twin does. The truncations find their border, the last token
-// they keep in the order of value (higher first) and id (lower first), by radix descent: a histogram of what tokens
-// weigh (1 each for top_k, probability for top_p), the bin that holds the border, then that bin's next digit. The first
-// digit is the distance to the best in 1/64, which spreads logits well; then come the value's bits, then the id's.
-// Weights are integers of 2^-44, so that sums do not depend on their order.
-//
-// Penalised tokens (at most HISTORY) are held apart with their double values; their logits are -inf while this runs and
-// put back at the end.
-//
-// Bound by the passes over a row in one SM: 2 without truncation, 5 to 8 with: 1.0 ms for 24 rows and top_k 40 on an H200.
+//   LISTED  about 10 us for 24 rows of 248,320 tokens on an H200 (estimated): 62 KB of maxima in one SM, twice or thrice.
+//   FRONT   less here; draw.cu has the work.
+//   WHOLE   bound by the passes over a row in one SM, 2 without truncation, 5 to 8 with: 1.0 ms with top_k 40.
 
-#include "philox.cuh"
-#include "state.cuh"
+#include "draw.cuh"
+#include "sampler.cuh"
 
-constexpr int BINS = 2048;
-constexpr double BINS_PER_UNIT = 64.0;
-constexpr double ONE = 17592186044416.0;  // 2^44: a weight of 1
-constexpr double NO_WEIGHT = -31.3;       // e to this is under 2^-45
-constexpr u64 ALL64 = ~0ull;
-constexpr u32 ALL32 = ~0u;
+constexpr int LIST = 2048;
+constexpr int UNDECIDED = -2;
+// How far a sum of weights in float may be off, of the total.
+constexpr double WEIGHT_SLACK = 4e-5;
 
-// A token's place in the order, most significant first; smaller comes earlier.
-struct Place {
-    u32 bin;
-    u64 key;
-    u32 id;
-
-    __device__ __forceinline__ bool up_to(const Place& border) const {
-        if (bin != border.bin) return bin < border.bin;
-        if (key != border.key) return key < border.key;
-        return id <= border.id;
-    }
-};
-constexpr Place EVERYTHING{BINS, ALL64, ALL32};
-
-// The digits of a place: the bin, 6 of the key (11, 11, 11, 11, 11, 9 bits), 3 of the id (11, 11, 10 bits).
-constexpr int DIGITS = 10;
-__device__ __forceinline__ int digit_shift(int level) {
-    return level <= 6 ? max(64 - 11 * level, 0) : max(32 - 11 * (level - 6), 0);
-}
-__device__ __forceinline__ u32 digit(const Place& p, int level) {
-    if (level == 0) return p.bin;
-    const int shift = digit_shift(level), above = digit_shift(level - 1);
-    if (level <= 6) {
-        const int width = (level == 1 ? 64 : above) - shift;
-        return u32(p.key >> shift) & ((1u << width) - 1);
-    }
-    const int width = (level == 7 ? 32 : above) - shift;
-    return (p.id >> shift) & ((1u << width) - 1);
-}
-// Whether all digits before `level` are those of `chosen`.
-__device__ __forceinline__ bool same_before(const Place& p, const Place& chosen, int level) {
-    if (level == 0) return true;
-    if (p.bin != chosen.bin) return false;
-    if (level == 1) return true;
-    if (level <= 7) return p.key >> digit_shift(min(level - 1, 6)) == chosen.key >> digit_shift(min(level - 1, 6));
-    return p.key == chosen.key && p.id >> digit_shift(level - 1) == chosen.id >> digit_shift(level - 1);
-}
-
-struct Shared {
-    u64 mass[BINS];
-    u32 count[BINS];
-    u64 sums[THREADS / WARP];
-    double values[THREADS / WARP];
-    double scores[THREADS / WARP];
-    int ids[THREADS / WARP];
-    int window[HISTORY];       // the newest tokens of the answer and the node's path
-    int penalised[HISTORY];    // ids, or -1
-    double penalised_value[HISTORY];
-    float logit[HISTORY];      // of penalised tokens, to be put back
-    u64 rest, total;           // of the descent: what is left to keep inside the chosen bin
-    u32 bin, chosen_count;
-    u64 chosen_mass;
+struct List {
+    float value[LIST];
+    int id[LIST];
+    int count;
 };
 
-struct Row {
-    Shared& s;
-    float* const logits;
-    const int vocab;
-    const double temperature;
-    int window;                // entries of s.penalised
-    double best;               // the largest value
-    int best_id;
-
-    // f(value, id) for every token that is not ruled out, shared among the threads.
-    template <class F> __device__ __forceinline__ void each(F f) const {
-#pragma unroll 4
-        for (int id = threadIdx.x; id < vocab; id += THREADS) {
-            const float value = logits[id];
-            if (value > -INFINITE) f(double(value), id);
-        }
-        for (int i = threadIdx.x; i < window; i += THREADS) {
-            if (s.penalised[i] >= 0 && s.penalised_value[i] > -INFINITE) f(s.penalised_value[i], s.penalised[i]);
-        }
-    }
-
-    __device__ __forceinline__ double kept(double value) const { return __ddiv_rn(__dsub_rn(value, best), temperature); }
-
-    __device__ __forceinline__ u64 weight(double value) const {
-        const double exponent = kept(value);
-        return exponent < NO_WEIGHT ? 0 : __double2ull_rn(exp(exponent) * ONE);
-    }
-
-    __device__ __forceinline__ Place place(double value, int id) const {
-        const u64 bits = u64(__double_as_longlong(__dadd_rn(value, 0.0)));  // -0 and 0 are equals
-        const double distance = (best - value) * BINS_PER_UNIT;
-        // Ascending where values descend: positive values have their bits turned, negative ones only the sign kept.
-        return {distance < BINS - 1 ? u32(distance) : BINS - 1, bits >> 63 ? bits : ~bits & ~(1ull << 63), u32(id)};
-    }
-
-    __device__ void penalise(const StepState* st, int node);
-    __device__ bool find_best();
-    template <bool by_weight> __device__ Place border(double share, u64 count, const Place& within);
-    __device__ int draw(const Place& border, double min_p, u64 seed, u64 position);
-    __device__ void put_back();
+struct Candidates {
+    double value[FRONT_OF_ROW], score[FRONT_OF_ROW];
+    int id[FRONT_OF_ROW];
+    double penalised[HISTORY];  // weights
+    enum : int { OUT, IN, UNSURE } place[FRONT_OF_ROW];
+    int token;
 };
 
-// Sum over the block of everything before this thread; `total` of everything.
-__device__ __forceinline__ u64 scan_before(Shared& s, u64 mine, u64& total) {
-    u64 upto = mine;
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-        const u64 below = __shfl_up_sync(FULL_WARP, upto, offset);
-        if (lane_id() >= offset) upto += below;
-    }
-    if (lane_id() == WARP - 1) s.sums[warp_id()] = upto;
-    __syncthreads();
-    u64 before = upto - mine;
-    total = 0;
-    for (int warp = 0; warp < THREADS / WARP; ++warp) {
-        if (warp < warp_id()) before += s.sums[warp];
-        total += s.sums[warp];
-    }
-    __syncthreads();
-    return before;
+// Bins of the distance to the best: 32 to each power of two, so that they suit logits of any scale.
+__device__ __forceinline__ int distance_bin(float best, float value) {
+    constexpr int NEAREST = (127 - 40) << 5;  // 2^-40
+    return min(max(int(__float_as_uint(best - value) >> 18) - NEAREST, 0), BINS - 1);
 }
 
-// Count the newest HISTORY tokens of the answer with the node's path, and change their values.
-__device__ void Row::penalise(const StepState* st, int node) {
-    const int answered = st->answered, depth = st->depth[node], length = answered + depth;
-    window = min(length, HISTORY);
-    const int first = length - window;
-    for (int i = threadIdx.x; i < window; i += THREADS) {
-        if (first + i < answered) s.window[i] = st->history[(first + i) % HISTORY];
-    }
-    for (int other = threadIdx.x; other < MAX_NODES; other += THREADS) {
-        if (other == 0 || other > node || !(st->mask[node][other / 64] >> other % 64 & 1)) continue;
-        const int at = answered + st->depth[other] - 1 - first;
-        if (at >= 0) s.window[at] = st->token[other];
-    }
-    __syncthreads();
-    const double factor = st->repetition_penalty, frequency = st->frequency_penalty, presence = st->presence_penalty;
-    for (int i = threadIdx.x; i < window; i += THREADS) {
-        const int token = s.window[i];
-        int times = 0, earlier = 0;
-        for (int j = 0; j < window; ++j) {
-            const bool same = s.window[j] == token;
-            times += same;
-            earlier += same && j < i;
-        }
-        const float logit = logits[token];
-        const double value = logit;
-        const double scaled = value > 0 ? __ddiv_rn(value, factor) : __dmul_rn(value, factor);
-        s.penalised[i] = earlier ? -1 : token;
-        s.penalised_value[i] = __dsub_rn(__dsub_rn(scaled, __dmul_rn(frequency, double(times))), presence);
-        s.logit[i] = logit;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < window; i += THREADS) {
-        if (s.penalised[i] >= 0) logits[s.penalised[i]] = -INFINITE;
-    }
-    __syncthreads();
-}
-
-__device__ void Row::put_back() {
-    __syncthreads();
-    for (int i = threadIdx.x; i < window; i += THREADS) {
-        if (s.penalised[i] >= 0) logits[s.penalised[i]] = s.logit[i];
-    }
-}
-
-// The largest value and its lowest id. False where it is not a finite number, or anything is not a number.
-__device__ bool Row::find_best() {
-    double value = -INFINITE;
-    int id = 0x7fffffff;
-    bool broken = false;
-    for (int i = threadIdx.x; i < vocab; i += THREADS) broken |= logits[i] != logits[i];
-    for (int i = threadIdx.x; i < window; i += THREADS) broken |= s.penalised_value[i] != s.penalised_value[i];
-    each([&](double v, int i) {
-        if (v > value || (v == value && i < id)) value = v, id = i;
-    });
-#pragma unroll
-    for (int offset = WARP / 2; offset; offset /= 2) {
-        const double other = __shfl_xor_sync(FULL_WARP, value, offset);
-        const int other_id = __shfl_xor_sync(FULL_WARP, id, offset);
-        if (other > value || (other == value && other_id < id)) value = other, id = other_id;
-    }
-    if (lane_id() == 0) s.values[warp_id()] = value, s.ids[warp_id()] = id;
-    broken = __syncthreads_or(broken);
-    best = s.values[0], best_id = s.ids[0];
-    for (int warp = 1; warp < THREADS / WARP; ++warp) {
-        if (s.values[warp] > best || (s.values[warp] == best && s.ids[warp] < best_id)) {
-            best = s.values[warp], best_id = s.ids[warp];
-        }
-    }
-    __syncthreads();
-    return !broken && best > -INFINITE && best < INFINITE;
-}
-
-// The last token to keep, of those up to `within`: by weight until `share` of their weight is reached, else `count`.
-template <bool by_weight> __device__ Place Row::border(double share, u64 count, const Place& within) {
+// Makes a list that holds the first `kept` tokens of the order, and with it the row's tokens. False where it gets too
+// long. `best`: the largest logit, infinite for a row that is broken, -inf for one without a token.
+__device__ bool list_tokens(Row& row, List& list, const float* maxima, int vocab, int kept, float& best) {
     constexpr int EACH = BINS / THREADS;
-    static_assert(BINS % THREADS == 0, "every thread looks at as many bins");
-    Place chosen{0, 0, 0};
-    u64 rest = count;
-    for (int level = 0; level < DIGITS; ++level) {
-        for (int i = threadIdx.x; i < BINS; i += THREADS) s.mass[i] = 0, s.count[i] = 0;
-        __syncthreads();
-        // Most tokens may be in the first digit's last bin: its sum is not made by atomics.
-        u64 far_mass = 0;
-        u32 far_count = 0;
-        each([&](double value, int id) {
-            const Place p = place(value, id);
-            if (!same_before(p, chosen, level) || !p.up_to(within)) return;
-            const u64 mass = by_weight ? weight(value) : 1;
-            const u32 bin = digit(p, level);
-            if (level == 0 && bin == BINS - 1) {
-                far_mass += mass, ++far_count;
-            } else {
-                atomicAdd(&s.mass[bin], mass);
-                atomicAdd(&s.count[bin], 1u);
-            }
-        });
-        if (level == 0) {
-            far_mass = warp_sum(far_mass);
-            far_count = warp_sum(far_count);
-            if (lane_id() == 0) {
-                atomicAdd(&s.mass[BINS - 1], far_mass);
-                atomicAdd(&s.count[BINS - 1], far_count);
-            }
-        }
-        __syncthreads();
-        u64 mine = 0, total;
-        for (int i = 0; i < EACH; ++i) mine += s.mass[threadIdx.x * EACH + i];
-        u64 before = scan_before(s, mine, total);
-        if (level == 0) {
-            if (by_weight) rest = max(u64(ceil(share * double(total))), u64(1));
-            if (rest >= total) return within;
-        }
-        if (before < rest && rest <= before + mine) {
-            int bin = threadIdx.x * EACH;
-            while (before + s.mass[bin] < rest) before += s.mass[bin++];
-            s.bin = u32(bin);
-            s.rest = rest - before;
-            s.chosen_mass = s.mass[bin];
-            s.chosen_count = s.count[bin];
-        }
-        __syncthreads();
-        const u32 bin = s.bin;
-        rest = s.rest;
-        const bool whole = rest == s.chosen_mass || s.chosen_count == 1;
-        // The digits below are all ones where the border is the bin's end.
-        const int shift = digit_shift(level);
-        if (level == 0) chosen = {bin, 0, 0};
-        else if (level <= 6) chosen.key |= u64(bin) << shift;
-        else chosen.id |= bin << shift;
-        __syncthreads();
-        if (whole) {
-            if (level <= 6) chosen.id = ALL32;
-            if (level == 0) chosen.key = ALL64;
-            else if (level <= 6) chosen.key |= (1ull << shift) - 1;
-            else chosen.id |= (1u << shift) - 1;
-            break;
-        }
-    }
-    return chosen.up_to(within) ? chosen : within;  // a whole bin may reach further
-}
+    Shared& s = row.s;
+    const int blocks = ceil_div(vocab, 16);
+    best = -INFINITE;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < blocks; i += THREADS) best = fmaxf(best, maxima[i]);
+    best = block_max<THREADS>(best, (float*)s.values);
+    if (!(best < INFINITE)) return true;
 
-// The best of weight and noise among those up to `border` and not under `min_p`; of equals the earlier in the order.
-__device__ int Row::draw(const Place& border, double min_p, u64 seed, u64 position) {
-    constexpr double MARGIN = 1e-3;  // of the estimate in float
-    double value = best, score = gumbel(philox(seed, position, u32(best_id)));
-    int id = best_id;
-    const double inverse = 1.0 / temperature;
-    each([&](double v, int i) {
-        const double about = (v - best) * inverse;
-        if (about < -GUMBEL_SPREAD) return;
-        const u32 word = philox(seed, position, u32(i));
-        if (about + gumbel_about(word) < score - MARGIN) return;
-        const double exponent = kept(v);
-        if (!place(v, i).up_to(border) || (min_p > 0 && exp(exponent) < min_p)) return;
-        const double mine = __dadd_rn(exponent, gumbel(word));
-        if (mine > score || (mine == score && (v > value || (v == value && i < id)))) score = mine, value = v, id = i;
-    });
-#pragma unroll
-    for (int offset = WARP / 2; offset; offset /= 2) {
-        const double other_score = __shfl_xor_sync(FULL_WARP, score, offset);
-        const double other = __shfl_xor_sync(FULL_WARP, value, offset);
-        const int other_id = __shfl_xor_sync(FULL_WARP, id, offset);
-        if (other_score > score ||
-            (other_score == score && (other > value || (other == value && other_id < id)))) {
-            score = other_score, value = other, id = other_id;
-        }
-    }
-    if (lane_id() == 0) s.scores[warp_id()] = score, s.values[warp_id()] = value, s.ids[warp_id()] = id;
+    // Among `kept` blocks and one for every penalised token there are `kept` maxima of tokens as they are.
+    const u64 wanted = u64(kept + row.window);
+    for (int i = threadIdx.x; i < BINS; i += THREADS) s.count[i] = 0;
+    if (threadIdx.x == 0) s.bin = BINS - 1, list.count = 0;
     __syncthreads();
-    int winner = 0;
-    for (int warp = 1; warp < THREADS / WARP; ++warp) {
-        const double more = s.scores[warp] - s.scores[winner];
-        if (more > 0 || (more == 0 && (s.values[warp] > s.values[winner] ||
-                                       (s.values[warp] == s.values[winner] && s.ids[warp] < s.ids[winner])))) {
-            winner = warp;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < blocks; i += THREADS) {
+        if (maxima[i] > -INFINITE) atomicAdd(&s.count[distance_bin(best, maxima[i])], 1u);
+    }
+    __syncthreads();
+    u64 mine = 0, total;
+    for (int i = 0; i < EACH; ++i) mine += s.count[threadIdx.x * EACH + i];
+    u64 before = scan_before(s, mine, total);
+    if (before < wanted && wanted <= before + mine) {
+        int bin = threadIdx.x * EACH;
+        while (before + s.count[bin] < wanted) before += s.count[bin++];
+        s.bin = u32(bin);
+    }
+    __syncthreads();
+    const int last = int(s.bin);
+#pragma unroll 8
+    for (int i = threadIdx.x; i < blocks; i += THREADS) {
+        if (!(maxima[i] > -INFINITE) || distance_bin(best, maxima[i]) > last) continue;
+        for (int id = 16 * i; id < min(16 * i + 16, vocab); ++id) {
+            const float value = row.logits[id];
+            if (!(value > -INFINITE) || distance_bin(best, value) > last) continue;
+            const int at = atomicAdd(&list.count, 1);
+            if (at < LIST) list.value[at] = value, list.id[at] = id;
         }
     }
-    return s.ids[winner];
+    __syncthreads();
+    if (list.count > LIST) return false;
+    row.values = list.value, row.ids = list.id, row.tokens = list.count;
+    return true;
 }
 
-// grid = rows of the pass; `logits` [rows][stride], of which `vocab` are tokens.
+// The token that the row's front gives, -1 for a row that is broken, or UNDECIDED.
+__device__ int draw_from_front(
+    const Row& row, Candidates& c, const StepState* st, const RowFront& front, const PartBefore* parts, int count,
+    int vocab, int node) {
+    static_assert(FRONT_OF_ROW <= THREADS, "a thread per token of the front");
+    if (front.count == BROKEN_ROW) return -1;
+    if (front.count <= 0) return UNDECIDED;
+    const int mine = threadIdx.x, kept = kept_tokens(st, vocab);
+    const bool by_weight = st->top_p < 1;
+    if (mine < front.count) c.value[mine] = front.value[mine], c.id[mine] = front.id[mine];
+    for (int i = threadIdx.x; i < row.window; i += THREADS) {
+        const double value = row.s.penalised_value[i];
+        const bool there = by_weight && row.s.penalised[i] >= 0 && value > -INFINITE;
+        c.penalised[i] = there ? exp((value - double(front.reference)) / row.temperature) : 0.0;
+    }
+    __syncthreads();
+    if (mine < front.count) {
+        const double value = c.value[mine];
+        const int id = c.id[mine];
+        double best = value;
+        int best_id = id;
+        for (int i = 0; i < front.count; ++i) {
+            if (c.value[i] > best || (c.value[i] == best && c.id[i] < best_id)) best = c.value[i], best_id = c.id[i];
+        }
+        int rank = 0;
+        double weight = 0.0, total = 0.0;
+        if (kept > 0 || by_weight) {
+            for (int part = 0; part < count; ++part) {
+                rank += parts[part].count[mine];
+                weight += double(parts[part].weight[mine]), total += double(parts[part].total);
+            }
+            for (int i = 0; i < row.window; ++i) {
+                if (row.s.penalised[i] < 0) continue;
+                const double other = row.s.penalised_value[i];
+                const bool before = other > value || (other == value && row.s.penalised[i] < id);
+                rank += before;
+                weight += before ? c.penalised[i] : 0.0, total += c.penalised[i];
+            }
+        }
+        const double exponent = __ddiv_rn(__dsub_rn(value, best), row.temperature);
+        const double share = double(st->top_p) * total, unsure = WEIGHT_SLACK * total;
+        const bool out = (kept > 0 && rank >= kept) || (st->min_p > 0 && exp(exponent) < double(st->min_p));
+        c.place[mine] = out ? Candidates::OUT : Candidates::IN;
+        if (!out && by_weight && id != best_id && !(weight < share - unsure)) {
+            c.place[mine] = weight > share + unsure ? Candidates::OUT : Candidates::UNSURE;
+        }
+        c.score[mine] = __dadd_rn(exponent, gumbel(philox(st->seed, drawn_position(st, node), u32(id))));
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int winner = -1;
+        double unsure = -INFINITE;
+        for (int i = 0; i < front.count; ++i) {
+            if (c.place[i] == Candidates::UNSURE) unsure = max(unsure, c.score[i]);
+            if (c.place[i] != Candidates::IN) continue;
+            bool wins = winner < 0 || c.score[i] > c.score[winner];
+            if (!wins && c.score[i] == c.score[winner]) {
+                wins = c.value[i] > c.value[winner] || (c.value[i] == c.value[winner] && c.id[i] < c.id[winner]);
+            }
+            if (wins) winner = i;
+        }
+        c.token = winner >= 0 && unsure < c.score[winner] ? c.id[winner] : UNDECIDED;
+    }
+    __syncthreads();
+    return c.token;
+}
+
+// Over all tokens of `row`: a list, or a whole row of logits.
+__device__ int draw_exactly(Row& row, const StepState* st, int kept, int node) {
+    if (!row.find_best()) return -1;
+    if (!(st->temperature > 0)) return row.best_id;
+    Place border = EVERYTHING;
+    if (kept > 0) border = row.border<false>(0, u64(kept), border);
+    if (st->top_p < 1) border = row.border<true>(double(st->top_p), 0, border);
+    return row.draw(border, double(st->min_p), st->seed, drawn_position(st, node));
+}
+
+// grid = rows of the pass; `logits` [rows][stride], of which `vocab` are tokens; `maxima` [rows][vocab / 16, rounded up] of
+// blocks of 16 of them, infinite where one is not a number; `fronts` [rows] and `before` [rows][parts] of draw_weights.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
-    StepState* st, float* logits, int vocab, int stride, int node0
+    StepState* st, float* logits, int vocab, int stride, int node0, const float* maxima, const RowFront* fronts,
+    const PartBefore* before, int parts
 ) {
     __shared__ Shared shared;
+    __shared__ union {
+        List list;
+        Candidates candidates;
+    } found;
     pdl_launch();
     pdl_wait();
-    const int node = node0 + blockIdx.x;
+    const int at = blockIdx.x, node = node0 + at, kept = kept_tokens(st, vocab);
     if (st->stop || node >= st->n) return;
-    Row row{shared, logits + u64(blockIdx.x) * stride, vocab, double(st->temperature), 0, 0.0, 0};
-    if (st->repetition_penalty != 1 || st->frequency_penalty != 0 || st->presence_penalty != 0) row.penalise(st, node);
-    int token = -1;
-    if (row.find_best()) {
-        token = row.best_id;
-        if (st->temperature > 0) {
-            Place border = EVERYTHING;
-            if (st->top_k > 0 && st->top_k < vocab) border = row.border<false>(0, u64(st->top_k), border);
-            if (st->top_p < 1) border = row.border<true>(double(st->top_p), 0, border);
-            const u64 position = u64(st->length) + u64(st->depth[node]) + 1;
-            token = row.draw(border, double(st->min_p), st->seed, position);
+    float* const own = logits + u64(at) * stride;
+    Row row{shared, own, double(st->temperature), own, nullptr, vocab, 0, 0.0, 0};
+    if (penalises(st)) row.penalise(st, node);
+    int token = UNDECIDED;
+    switch (way_of(st, vocab)) {
+        case Way::LISTED: {
+            float best;
+            list_tokens(row, found.list, maxima + u64(at) * ceil_div(vocab, 16), vocab, kept, best);
+            if (!(best < INFINITE)) token = -1;
+            break;
         }
+        case Way::FRONT:
+            token = draw_from_front(row, found.candidates, st, fronts[at], before + u64(at) * parts, parts, vocab, node);
+            break;
+        case Way::WHOLE:
+            break;
     }
+    if (token == UNDECIDED) token = draw_exactly(row, st, kept, node);
     row.put_back();
     if (threadIdx.x == 0) st->draw[node] = token;
 }

@@ -1,11 +1,10 @@
-// From logits to a tree: merge the head's parts, then build the best-first tree (src/dflash_core/tree.py is the twin).
+// Around the tree: the draws of a greedy pass, and the best-first tree itself (src/dflash_core/tree.py is the twin).
 //
 //   merge_draws       grid = rows of the pass, one warp each: the target's own token after each node
-//   merge_candidates  grid = draft positions, one warp each: the best tokens and their log-probabilities
 //   tree_build        one warp
 //   step_begin        one thread: when a step began
 //
-// Bound by latency: a few kilobytes. In a step on an H200 merge_draws takes 2 to 4 us, merge_candidates 7.
+// Bound by latency: a few kilobytes. In a step on an H200 merge_draws takes 2 to 4 us.
 
 #include "head.cuh"
 #include "ring.cuh"
@@ -34,45 +33,6 @@ extern "C" __global__ void __launch_bounds__(32) merge_draws(StepState* st, cons
     }
     warp_best(value, id);
     if (lane_id() == 0) st->draw[node] = value > -INFINITE && value < INFINITE ? id : -1;
-}
-
-// Row r of `parts` is draft position r. A lane walks its own parts' sorted lists; the winner of each round moves on.
-extern "C" __global__ void __launch_bounds__(32) merge_candidates(StepState* st, const TopPart* parts, int count) {
-    constexpr int MOST = 64;  // parts per lane
-    __shared__ u8 taken[MOST][WARP];
-    pdl_launch();
-    pdl_wait();
-    const int row = blockIdx.x, lane = lane_id();
-    if (st->stop || row >= st->draft_depth) return;
-    const TopPart* const mine = parts + u64(row) * count;
-
-    float most = -INFINITE;
-    for (int part = lane; part < count; part += WARP) {
-        most = fmaxf(most, mine[part].most);
-        taken[part / WARP][lane] = 0;
-    }
-    most = warp_max(most);
-    float sum = 0.0f;
-    for (int part = lane; part < count; part += WARP) sum += mine[part].sum * expf(mine[part].most - most);
-    const float log_norm = most + logf(warp_sum(sum));
-
-    const float scale = st->inv_tree_temperature;
-    for (int rank = 0; rank < MAX_WIDTH; ++rank) {
-        float value = -INFINITE;
-        int id = 0x7fffffff, from = -1;
-        for (int part = lane; part < count; part += WARP) {
-            const int at = taken[part / WARP][lane];
-            if (at == MAX_WIDTH || !better(mine[part].value[at], mine[part].id[at], value, id)) continue;
-            value = mine[part].value[at], id = mine[part].id[at], from = part;
-        }
-        const int own = id;
-        warp_best(value, id);
-        if (from >= 0 && own == id) ++taken[from / WARP][lane];
-        if (lane == 0) {
-            st->candidate[row][rank] = value > -INFINITE ? id : 0;  // a row of NaN has none
-            st->candidate_log_prob[row][rank] = value * scale - log_norm;
-        }
-    }
 }
 
 // ---- The best-first tree ------------------------------------------------------------------------------------------

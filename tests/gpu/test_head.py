@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import acts
-from dflash_core.backends.cuda.plan import WARPS, Card, plan
+from dflash_core.backends.cuda.plan import WARPS, Card, Way, plan
+from dflash_core.backends.cuda.state import MAX_WIDTH
 from support.engines import Engine
 from support.matmuls import SMALL, Weights, multiply, random_weights
+from support.sampling import block_maxima
+from support.step_state import fresh_state
 from support.steps import tree_state
 
 BEST = np.dtype([("value", "<f4"), ("id", "<i4")])
-TOP = np.dtype([("value", "<f4", 8), ("id", "<i4", 8), ("most", "<f4"), ("sum", "<f4"), ("unused", "<f4", 2)])
 
 
 def best_parts(engine: Engine, weights: Weights, x: np.ndarray, card: Card = SMALL) -> np.ndarray:
@@ -47,7 +50,7 @@ def test_argmax_is_that_of_the_logits(engine: Engine, rng: np.random.Generator, 
 
 
 def test_a_wide_pass_in_two_launches(engine: Engine, rng: np.random.Generator) -> None:
-    card = Card(3, 40 * 1024)
+    card = Card(3, 40 * 1024, Way(chunked=False))
     weights = random_weights(engine, rng, 512, ("Q4_K", 200))
     x = rng.normal(size=(40, 512)).astype(np.float32)
     assert len(plan(weights.shapes, 512, card, split_k=1).passes(40)) > 1
@@ -73,31 +76,98 @@ def test_more_blocks_than_rows(engine: Engine, rng: np.random.Generator) -> None
     assert merged(best_parts(engine, weights, x, Card(9, SMALL.shared_bytes))) == planes[0, :, :30].argmax(1).tolist()
 
 
-@pytest.mark.parametrize("vocab", [17, 1000, 9001])
-def test_top_of_each_part(engine: Engine, rng: np.random.Generator, vocab: int) -> None:
-    parts, rows, scale = 3, 2, 0.7
-    stride = vocab + 7
-    logits = np.full((rows, stride), np.nan, np.float32)
-    logits[:, :vocab] = rng.normal(size=(rows, vocab)).astype(np.float32) * 8
-    logits[0, 11], logits[0, 5] = 40, 40  # a tie
-    state = engine.array(tree_state([-1], 0, draft_depth=rows, inv_tree_temperature=scale))
-    out = engine.poisoned((rows, parts, TOP.itemsize), np.uint8)
-    kernel = engine.kernel("head.cu", "head_top")
-    kernel((parts, rows), 256, [state, engine.array(logits), np.int32(vocab), np.int32(stride), out])
-    got = out.numpy().view(TOP)[..., 0]
-    steps = -(-vocab // 256)
-    for row in range(rows):
-        for part in range(parts):
-            begin, end = steps * part // parts * 256, min(steps * (part + 1) // parts * 256, vocab)
-            own = logits[row, begin:end]
-            order = np.lexsort((np.arange(len(own)), -own))[:8]
-            found = min(8, len(own))
-            assert got["id"][row, part, :found].tolist() == (order + begin).tolist()
-            assert np.array_equal(got["value"][row, part, :found], own[order])
-            assert (got["value"][row, part, found:] == -np.inf).all()
-            if len(own):
-                most = np.float32(own.max() * np.float32(scale))
-                assert got["most"][row, part] == most
-                assert np.isclose(got["sum"][row, part], np.exp(own.astype(np.float64) * scale - most).sum(), rtol=2e-6)
-            else:
-                assert (got["most"][row, part], got["sum"][row, part]) == (-np.inf, 0)
+def head_logits(
+    engine: Engine, weights: Weights, x: np.ndarray, *, scale: float | None = None, card: Card = SMALL
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, maxima and sums (len(x), ..) of head_logits; sums for an inverse temperature `scale`, else untouched."""
+    deal = plan(weights.shapes, weights.columns, card, split_k=1)
+    n, blocks = len(x), deal.stride // 16
+    state = engine.array(tree_state([-1], 0, inv_tree_temperature=scale or 1.0))
+    logits, maxima = engine.poisoned((n, deal.stride), np.float32), engine.poisoned((n, blocks), np.float32)
+    sums = engine.poisoned((n, blocks), np.float32)
+    q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
+    f16 = engine.array(acts.pack_f16(x)) if deal.needs_f16 else engine.poisoned((8,), np.uint8)
+    for first, count in deal.passes(n):
+        defines = {**deal.defines(count), **({"SUMS": 1} if scale else {})}
+        args = [weights.launch(deal), state, q8, f16, logits, maxima, sums, np.int32(first // 8)]
+        kernel = engine.kernel("logits.cu", "head_logits", defines)
+        kernel(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(count))
+    return logits.numpy(), maxima.numpy(), sums.numpy()
+
+
+@pytest.mark.parametrize("name", ["Q6_K", "F16"])
+@pytest.mark.parametrize(
+    ("width", "card"),
+    [(1, SMALL), (5, SMALL), (24, SMALL), (40, Card(3, 40 * 1024)), (40, Card(3, 40 * 1024, Way(chunked=False)))],
+)
+def test_logits_leave_the_maxima_and_sums_of_blocks(
+    engine: Engine, rng: np.random.Generator, name: str, width: int, card: Card
+) -> None:
+    vocab, scale = 203, 1.25
+    weights = random_weights(engine, rng, 512, (name, vocab))
+    x = rng.normal(size=(width, 512)).astype(np.float32)
+    _, planes = multiply(engine, weights, x, card, split_k=1)
+    for sums_wanted in False, True:
+        logits, maxima, sums = head_logits(engine, weights, x, scale=scale if sums_wanted else None, card=card)
+        assert np.array_equal(logits[:, :vocab], planes[0, :, :vocab])
+        assert np.array_equal(maxima, block_maxima(logits[:, :vocab]))
+        if sums_wanted:
+            padded = np.full((width, maxima.shape[1] * 16), -np.inf)
+            padded[:, :vocab] = logits[:, :vocab]
+            below = padded.reshape(width, -1, 16) - maxima[:, :, None]
+            np.testing.assert_allclose(sums, np.exp(below * scale).sum(axis=2), rtol=2e-5)
+        else:
+            assert np.isnan(sums).all()
+
+
+def test_a_logit_that_is_no_number_shows_in_maxima_and_sums(engine: Engine, rng: np.random.Generator) -> None:
+    weights = random_weights(engine, rng, 256, ("Q8_0", 40))
+    x = rng.normal(size=(2, 256)).astype(np.float32)
+    x[1, 0] = np.nan
+    _, maxima, sums = head_logits(engine, weights, x, scale=1.0)
+    assert np.isfinite([maxima[0], sums[0]]).all()
+    assert (maxima[1] == np.inf).all()
+    assert np.isnan(sums[1]).all()
+
+
+def candidates(engine: Engine, logits: np.ndarray, vocab: int, temperature: float) -> np.ndarray:
+    """The state after `candidates` has seen rows (rows, stride), of which `vocab` columns are tokens."""
+    rows, stride = logits.shape
+    maxima = block_maxima(logits[:, :vocab])
+    padded = np.full((rows, maxima.shape[1] * 16), -np.inf)
+    padded[:, :vocab] = logits[:, :vocab]
+    with np.errstate(invalid="ignore"):
+        below = padded.reshape(rows, -1, 16) - np.where(maxima > -np.inf, maxima, 0)[:, :, None]
+        sums = np.exp(below / temperature).sum(axis=2).astype(np.float32)
+    st = fresh_state()
+    st["draft_depth"], st["inv_tree_temperature"] = rows - 1, 1 / temperature
+    device = engine.array(st)
+    arguments = [engine.array(logits), engine.array(maxima), engine.array(sums), np.int32(vocab), np.int32(stride)]
+    engine.kernel("candidates.cu", "candidates")(rows, 512, [device, *arguments])
+    return device.numpy()
+
+
+@pytest.mark.parametrize("vocab", [9, 17, 1000, 20_011])
+def test_candidates_are_the_best_of_the_whole_row(engine: Engine, rng: np.random.Generator, vocab: int) -> None:
+    rows, temperature = 6, 0.7
+    logits = np.full((rows, vocab + 5), np.nan, np.float32)
+    logits[:, :vocab] = np.round(rng.standard_normal((rows, vocab)) * 4, 1)  # with many ties
+    if vocab > 16:
+        logits[1, : vocab // 2] = -np.inf
+    logits[2, :vocab] *= 10
+    logits[3, :vocab] = np.sort(logits[3, :vocab])  # the best ones all in one block
+    found = candidates(engine, logits, vocab, temperature)
+    rows -= 1  # as many as are drafted
+    expected = ddtree.candidates(logits[:rows, :vocab], MAX_WIDTH, temperature)
+    np.testing.assert_array_equal(found["candidate"][:rows], expected.tokens)
+    np.testing.assert_allclose(found["candidate_log_prob"][:rows], expected.log_probs, atol=2e-5, rtol=1e-6)
+    assert (found["candidate"][rows:] == 0x7F7F7F7F).all()
+
+
+def test_candidates_of_a_row_that_is_no_number(engine: Engine, rng: np.random.Generator) -> None:
+    logits = rng.standard_normal((3, 700)).astype(np.float32)
+    logits[0, 600], logits[1] = np.nan, np.nan
+    found = candidates(engine, logits, 700, 1.0)
+    assert np.isnan(found["candidate_log_prob"][:2]).all()
+    assert (found["candidate"][0] < 700).all()
+    assert (found["candidate"][1] == 0).all()

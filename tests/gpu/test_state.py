@@ -10,25 +10,29 @@ import pytest
 
 from dflash_core import nvrtc, resources
 from dflash_core.backends.cuda import state
+from dflash_core.backends.cuda.layers import draws
 from support.engines import Engine
 
 STRUCTS = {
     "StepState": state.STEP_STATE,
     "RingSlot": state.RING_SLOT,
     "BestPart": state.BEST_PART,
-    "TopPart": state.TOP_PART,
+    "PartFront": state.PART_FRONT,
+    "RowFront": state.ROW_FRONT,
+    "PartBefore": state.PART_BEFORE,
 }
-SCALARS = {"u64": np.uint64, "int": np.int32, "float": np.float32}
+SCALARS = {"u64": np.uint64, "int": np.int32, "float": np.float32, "double": np.float64}
+HEADER_FILES = ("state.cuh", "ring.cuh", "head.cuh", "draw.cuh")
 
 
 def declared() -> dict[str, list[tuple[str, np.dtype]]]:
     """Every struct's fields as written in the headers."""
-    text = "".join((resources.kernels_dir() / name).read_text() for name in ("state.cuh", "ring.cuh", "head.cuh"))
+    text = "".join((resources.kernels_dir() / name).read_text() for name in HEADER_FILES)
     text = re.sub(r"//.*", "", text)
     structs = {}
     for name, body in re.findall(r"struct(?: alignas\(\d+\))? (\w+) \{(.*?)\n\};", text, re.DOTALL):
         fields = []
-        for kind, names in re.findall(r"(u64|int|float) ([^;]+);", body):
+        for kind, names in re.findall(r"(u64|int|float|double) ([^;]+);", body):
             for field in names.split(","):
                 shape = [
                     int(part) if part.isdigit() else getattr(state, part) for part in re.findall(r"\[(\w+)\]", field)
@@ -48,6 +52,9 @@ def test_constants_and_enums_are_those_of_the_header() -> None:
     text = "".join((resources.kernels_dir() / name).read_text() for name in ("state.cuh", "ring.cuh"))
     for constant, value in re.findall(r"constexpr int (\w+) = (\d+);", text):
         assert getattr(state, constant) == int(value), constant
+    drawn = (resources.kernels_dir() / "draw.cuh").read_text()
+    for constant in "DRAW_THREADS", "DRAW_PART", "MOST_LISTED":
+        assert f"constexpr int {constant} = {getattr(draws, constant)};" in drawn
     stops = dict(re.findall(r"(\w+) = (\d+)", re.search(r"enum Stop \{(.*?)\}", text)[1]))
     assert {stop.name: str(int(stop)) for stop in state.StopCode} == stops
     stamps = re.findall(r"(\w+)(?: = \d+)?(?:,|$)", re.search(r"enum Stamp \{(.*?)\}", text)[1].strip())
@@ -55,7 +62,7 @@ def test_constants_and_enums_are_those_of_the_header() -> None:
     assert stamps[-1] == "STAMPS"
 
 
-HEADERS = '#include "ring.cuh"\n#include "head.cuh"\n'
+HEADERS = "".join(f'#include "{name}"\n' for name in HEADER_FILES[1:])
 
 
 def test_sizes_under_the_cuda_compiler() -> None:

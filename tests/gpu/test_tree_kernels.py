@@ -46,29 +46,6 @@ def test_the_tree_is_the_twins(engine: Engine, rng: np.random.Generator, ties: b
         assert (found["token"][n:] == 0x7F7F7F7F).all()
 
 
-@pytest.mark.parametrize("parts", [1, 7, 33, 300])
-def test_merged_candidates_are_the_best_of_the_whole_row(engine: Engine, rng: np.random.Generator, parts: int) -> None:
-    rows, per_part, temperature = 5, 40, 0.7
-    logits = np.round(rng.standard_normal((rows, parts * per_part)) * 4, 1).astype(np.float32)  # with many ties
-    split = logits.reshape(rows, parts, per_part)
-    table = np.zeros((rows, parts), state.TOP_PART)
-    order = np.argsort(-split, axis=2, kind="stable")[:, :, :MAX_WIDTH]
-    table["value"] = np.take_along_axis(split, order, 2)
-    table["id"] = order + np.arange(parts)[:, None] * per_part
-    scaled = split.astype(np.float64) / temperature
-    table["most"] = scaled.max(2)
-    table["sum"] = np.exp(scaled - scaled.max(2, keepdims=True)).sum(2)
-    st = fresh_state()
-    st["draft_depth"], st["inv_tree_temperature"] = rows - 1, 1 / temperature
-    device = engine.array(st)
-    engine.kernel("tree.cu", "merge_candidates")(rows, 32, [device, engine.array(table), np.int32(parts)])
-    found = device.numpy()
-    expected = ddtree.candidates(logits[: rows - 1], MAX_WIDTH, temperature)
-    np.testing.assert_array_equal(found["candidate"][: rows - 1], expected.tokens)
-    np.testing.assert_allclose(found["candidate_log_prob"][: rows - 1], expected.log_probs, atol=2e-5)
-    assert (found["candidate"][rows - 1 :] == 0x7F7F7F7F).all()
-
-
 def test_merged_draws_take_the_lowest_of_equals_and_refuse_what_is_no_number(
     engine: Engine, rng: np.random.Generator
 ) -> None:

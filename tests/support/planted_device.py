@@ -34,7 +34,7 @@ class PlantedDevice(EmulatedDevice):
         parts: list[Run] = []
         begin = 0
         for end, launch in enumerate(launches, 1):
-            if launch.name == "merge_candidates":
+            if launch.name == "candidates":
                 parts += [super().bind(launches[begin:end]), self._plant]
                 begin = end
         parts.append(super().bind(launches[begin:]))

@@ -331,6 +331,10 @@ inline int __float2int_rd(float v) { return int(floorf(v)); }
 inline int __float2int_ru(float v) { return int(ceilf(v)); }
 inline unsigned __float2uint_rn(float v) { return unsigned(nearbyintf(v)); }
 inline float __int2float_rn(int v) { return float(v); }
+inline float __double2float_rd(double v) {
+    const float near = float(v);
+    return double(near) > v ? nextafterf(near, -INFINITY) : near;
+}
 inline float __uint2float_rn(unsigned v) { return float(v); }
 inline unsigned long long __double2ull_rn(double v) { return (unsigned long long)(nearbyint(v)); }
 inline unsigned long long __double2ull_rz(double v) { return (unsigned long long)(v); }

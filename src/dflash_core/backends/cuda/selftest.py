@@ -24,7 +24,8 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch
-from dflash_core.backends.cuda.layers.head import SAMPLE_THREADS
+from dflash_core.backends.cuda.layers.draws import Draws
+from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, RING_SLOT, STAMPS, begin_turn, write_knobs
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -69,9 +70,9 @@ class Outcome:
 def run(device: Device, target: Path, draft: Path) -> Iterator[Outcome]:
     """Test family by family; `target` and `draft` name a small pair of files."""
     rng = np.random.default_rng(SEED)
-    yield _outcome("tree", ("tree_build", "merge_candidates", "merge_draws"), lambda: _tree(device, rng))
+    yield _outcome("tree", ("tree_build", "candidates", "merge_draws"), lambda: _tree(device, rng))
     yield _outcome("accept", ("accept", "kv_commit"), lambda: _accept(device, rng))
-    yield _outcome("sampling", ("sample",), lambda: _sample(device, rng))
+    yield _outcome("sampling", ("draw_parts", "draw_weights", "sample"), lambda: _sample(device, rng))
     pair: list[_Pair] = []
 
     def load() -> None:
@@ -84,7 +85,7 @@ def run(device: Device, target: Path, draft: Path) -> Iterator[Outcome]:
     yield _outcome("target, a tree", MODEL, pair[0].verify)
     yield _outcome("commit", ("kv_commit", "keep_features", "gdn_flush"), pair[0].commit)
     yield _outcome("drafter", DRAFTER, pair[0].draft)
-    yield _outcome("steps as one graph", ("head_argmax", "head_top", "step_begin"), pair[0].steps)
+    yield _outcome("steps as one graph", ("head_argmax", "head_logits", "step_begin"), pair[0].steps)
 
 
 def _outcome(name: str, kernels: tuple[str, ...], test: Callable[[], None]) -> Outcome:
@@ -122,9 +123,13 @@ class _Bench:
 
     def run(self, file: str, name: str, grid: int, block: int, args: Sequence[Argument], **defines: int) -> Record:
         """Launch with the state as the first argument; the state afterwards."""
+        return self.launch([Launch(file, name, defines, grid, block, [self.state.pointer, *args])])
+
+    def launch(self, launches: Sequence[Launch]) -> Record:
+        """The state after these."""
         with self.device.stream():
             self.state.push()
-            self.device.bind([Launch(file, name, defines, grid, block, [self.state.pointer, *args])])()
+            self.device.bind(launches)()
             self.device.synchronize()
             self.state.pull()
         record: Record = self.state.host
@@ -187,8 +192,10 @@ def _sample(device: Device, rng: np.random.Generator) -> None:
         Knobs(frequency_penalty=0.5),
     ):
         bench = _Bench(device, tree, knobs)
-        arguments: list[Argument] = [bench.put(logits), np.int32(VOCABULARY), np.int32(VOCABULARY), np.int32(0)]
-        state = bench.run("sample.cu", "sample", len(tree), SAMPLE_THREADS, arguments, THREADS=SAMPLE_THREADS)
+        maxima = bench.put(logits.reshape(len(tree), -1, ROWS).max(axis=2)).view(torch.float32).view(len(tree), -1)
+        rows = bench.put(logits).view(torch.float32).view(len(tree), -1)
+        draws = Draws(VOCABULARY, len(tree), device.torch_device)
+        state = bench.launch(draws.launches(bench.state.pointer, rows, maxima, len(tree), 0))
         sampler = Sampler(knobs)
         expected = [
             sampler.draw(logits[node], LENGTH + 1 + depth, [ROOT, *_path(tree, node)])

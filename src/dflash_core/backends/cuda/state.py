@@ -143,8 +143,30 @@ RING_SLOT = np.dtype(
 )
 
 BEST_PART = np.dtype([("value", _F), ("id", _I)], align=True)
-TOP_PART = np.dtype(
-    [("value", _F, MAX_WIDTH), ("id", _I, MAX_WIDTH), ("most", _F), ("sum", _F), ("unused", _F, 2)], align=True
+FRONT_OF_PART, FRONT_OF_ROW = 32, 64
+PART_FRONT = np.dtype(
+    [
+        ("count", _I),
+        ("broken", _I),
+        ("best", _F),
+        ("unused", _I),
+        ("value", _F, FRONT_OF_PART),
+        ("id", _I, FRONT_OF_PART),
+    ],
+    align=True,
+)
+ROW_FRONT = np.dtype(
+    [
+        ("value", np.float64, FRONT_OF_ROW),
+        ("id", _I, FRONT_OF_ROW),
+        ("count", _I),
+        ("reference", _F),
+        ("unused", _I, 2),
+    ],
+    align=True,
+)
+PART_BEFORE = np.dtype(
+    [("count", _I, FRONT_OF_ROW), ("weight", _F, FRONT_OF_ROW), ("total", _F), ("unused", _F, 3)], align=True
 )
 
 # The knobs of StepState, in its order: what a turn's knobs write, as one run of bytes.

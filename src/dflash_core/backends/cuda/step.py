@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Run
+from dflash_core.backends.cuda.layers.draws import MOST_LISTED
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
     MAX_DEPTH,
@@ -149,8 +150,8 @@ class Steps:
         head, acts = session.head, session.memory.buffers.acts
         forward = session.pass_launches(width, node0)
         if not kind.sampled:
-            return [*forward, *head.draw_launches(acts, width, node0)]
-        return [*forward, *head.launches(acts, width), head.sample_launch(width, node0)]
+            return [*forward, *head.argmax_launches(acts, width, node0)]
+        return [*forward, *head.sample_launches(acts, width, node0)]
 
     def _accept(self, kind: StepKind) -> Launch:
         session, trace = self.session, self.trace if kind.forced else None
@@ -164,8 +165,8 @@ class Steps:
 def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
     """What of `knobs` and a policy's decision runs on a card, and what one may not expect of it."""
     notes = list[str]()
-    if knobs.temperature > 0 and knobs.top_k == 0 and knobs.top_p < 1:
-        notes.append("top_p without top_k looks at the whole vocabulary")
+    if knobs.temperature > 0 and knobs.top_k > MOST_LISTED and knobs.top_p < 1:
+        notes.append(f"top_p with a top_k over {MOST_LISTED} looks at the whole vocabulary")
     budget = min(decision.budget, MOST_DRAFTS)
     if budget < decision.budget:
         notes.append(f"budget {MOST_DRAFTS}: a tree holds {MAX_NODES} nodes on a card, its root among them")

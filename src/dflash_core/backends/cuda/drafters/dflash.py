@@ -178,8 +178,8 @@ class DFlash:
         """In a step: what the last one committed enters the cache, and the block becomes ranked candidates."""
         return [
             *self.update_launches(self.block),
-            *self.logits_launches(head),
-            *head.candidate_launches(self.block - 1),
+            *self.block_launches(head.full),
+            *head.candidate_launches(self.memory.buffers.acts, self.block),
         ]
 
     def commit_launches(self, width: int) -> list[Launch]:

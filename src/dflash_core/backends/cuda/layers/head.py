@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
+from dflash_core.backends.cuda.launch import WARP, At, Launch
+from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.plan import WARPS
 from dflash_core.backends.cuda.projection import Acts, Projection
-from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS, TOP_PART
+from dflash_core.backends.cuda.repack import ROWS
+from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
-TOP_THREADS = 256
-SAMPLE_THREADS = 512
-TOP_PARTS = 64  # parts of the vocabulary that head_top looks at side by side, at most
+CANDIDATE_THREADS = 512
 
 
 class Head:
@@ -29,14 +29,16 @@ class Head:
         self._state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], half=target.half, split_k=1)
         self.stride = self.full.width
-        wanted = PASS_ROWS * self.stride
+        # Logits, and what head_logits leaves of each block of 16 rows of the matrix.
+        widths = [self.stride, self.stride // ROWS, self.stride // ROWS]
+        wanted = PASS_ROWS * sum(widths)
         shared = None if room is None else room.view(torch.float32)
         self.shares = shared is not None and shared.numel() >= wanted
         flat = shared[:wanted] if shared is not None and self.shares else torch.zeros(wanted, device=device)
-        self.rows = flat.view(PASS_ROWS, self.stride)
+        pieces = torch.split(flat, [PASS_ROWS * width for width in widths])
+        self.rows, self.maxima, self.sums = (piece.view(PASS_ROWS, -1) for piece in pieces)
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)
-        self.top_parts = min(TOP_PARTS, ceil_div(self.vocab, TOP_THREADS))  # a part is whole steps of a thread block
-        self.top = torch.zeros(PASS_ROWS * self.top_parts * TOP_PART.itemsize, dtype=torch.uint8, device=device)
+        self.draws = Draws(self.vocab, PASS_ROWS, device)
 
     @property
     def state(self) -> DeviceState:
@@ -45,20 +47,20 @@ class Head:
 
     @property
     def nbytes(self) -> int:
-        return (0 if self.shares else self.rows.nbytes) + self.best.nbytes + self.top.nbytes
+        looked_at = self.rows.nbytes + self.maxima.nbytes + self.sums.nbytes
+        return (0 if self.shares else looked_at) + self.best.nbytes + self.draws.nbytes
 
     def launches(self, acts: Acts, rows: int) -> list[Launch]:
         """Logits of `rows` rows, into `rows`."""
         return self.full.launches(acts, self.rows, rows)
 
-    def draw_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
+    def argmax_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
         """Greedy: the best token after each node becomes its draw."""
         plan = self.full.plan
-        table = plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
         argmax = [
             Launch(
                 "head.cu", "head_argmax", plan.defines(count), plan.grid, WARPS * WARP,
-                [table, *self.full.wanted(acts), self.best, np.int32(first // 8)], plan.shared_bytes(count),
+                [self._table(), *self.full.wanted(acts), self.best, np.int32(first // 8)], plan.shared_bytes(count),
             )
             for first, count in plan.passes(rows)
         ]  # fmt: skip
@@ -68,29 +70,36 @@ class Head:
         )  # fmt: skip
         return [*argmax, merge]
 
-    def sample_launch(self, rows: int, node0: int) -> Launch:
-        """From logits to draws by the turn's sampling knobs and every node's own path."""
-        args: list[Argument] = [
-            self.state.pointer,
-            self.rows,
-            np.int32(self.vocab),
-            np.int32(self.stride),
-            np.int32(node0),
-        ]
-        return Launch("sample.cu", "sample", {"THREADS": SAMPLE_THREADS}, rows, SAMPLE_THREADS, args)
+    def sample_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
+        """A draw after each node by the turn's sampling knobs and the node's own path."""
+        draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0)
+        return [*self._logits_launches(acts, rows, sums=False), *draws]
 
-    def candidate_launches(self, depths: int) -> list[Launch]:
-        """From the logits of a draft block to candidates; draft position r is row r + 1 of the block."""
+    def candidate_launches(self, acts: Acts, block: int) -> list[Launch]:
+        """The candidates of a draft block; draft position r is row r + 1 of the block."""
+        ranked = Launch(
+            "candidates.cu", "candidates", {}, block - 1, CANDIDATE_THREADS,
+            [self.state.pointer, At(self.rows, self.stride), *(At(x, x.shape[1]) for x in (self.maxima, self.sums)),
+             np.int32(self.vocab), np.int32(self.stride)],
+        )  # fmt: skip
+        return [*self._logits_launches(acts, block, sums=True), ranked]
+
+    def _logits_launches(self, acts: Acts, rows: int, *, sums: bool) -> list[Launch]:
+        """Logits with the maxima of their blocks; `sums`: with their share of the softmax's denominator."""
+        plan = self.full.plan
+        extra = {"SUMS": 1} if sums else {}
         return [
             Launch(
-                "head.cu", "head_top", {}, (self.top_parts, depths), TOP_THREADS,
-                [self.state.pointer, At(self.rows, self.stride), np.int32(self.vocab), np.int32(self.stride), self.top],
-            ),
-            Launch(
-                "tree.cu", "merge_candidates", {}, depths, WARP,
-                [self.state.pointer, self.top, np.int32(self.top_parts)],
-            ),
+                "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, WARPS * WARP,
+                [self._table(), self.state.pointer, *self.full.wanted(acts), self.rows, self.maxima, self.sums,
+                 np.int32(first // 8)],
+                plan.shared_bytes(count),
+            )
+            for first, count in plan.passes(rows)
         ]  # fmt: skip
+
+    def _table(self) -> bytes:
+        return self.full.plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
 
     def logits(self, rows: int) -> Tensor:
         """(rows, vocab) of the last `launches`."""

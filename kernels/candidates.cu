@@ -1,0 +1,117 @@
+// From the logits of a draft block to its candidates: the MAX_WIDTH best tokens of each draft position and their
+// log-probabilities, from what head_logits left of blocks of 16 tokens (logits.cu). The MAX_WIDTH best tokens lie in the
+// MAX_WIDTH blocks with the largest maxima, of equals the lower ones: so 128 logits are read of a row, and no more.
+//
+// Grid = draft positions. Bound by latency: 124 KB of maxima and sums per row in one SM, 7 us on an H200 (estimated).
+
+#include "head.cuh"
+
+constexpr int CANDIDATE_THREADS = 512, CANDIDATE_WARPS = CANDIDATE_THREADS / WARP, BLOCK = 16;
+
+// The best MAX_WIDTH of what it was offered, sorted; ids are offered in ascending order.
+struct TopList {
+    float value[MAX_WIDTH];
+    int id[MAX_WIDTH];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < MAX_WIDTH; ++i) value[i] = -INFINITE, id[i] = 0x7fffffff;
+    }
+    __device__ __forceinline__ void offer(float new_value, int new_id) {
+#pragma unroll
+        for (int i = MAX_WIDTH - 1; i >= 0; --i) {
+            const bool here = new_value > value[i], above = i > 0 && new_value > value[i > 0 ? i - 1 : 0];
+            if (above) {
+                value[i] = value[i - 1], id[i] = id[i - 1];
+            } else if (here) {
+                value[i] = new_value, id[i] = new_id;
+            }
+        }
+    }
+    __device__ __forceinline__ void drop_first() {
+#pragma unroll
+        for (int i = 0; i + 1 < MAX_WIDTH; ++i) value[i] = value[i + 1], id[i] = id[i + 1];
+        value[MAX_WIDTH - 1] = -INFINITE, id[MAX_WIDTH - 1] = 0x7fffffff;
+    }
+    // The best of all lanes' lists, taken out of its list; every lane gets it.
+    __device__ __forceinline__ BestPart pop() {
+        BestPart best = {value[0], id[0]};
+#pragma unroll
+        for (int offset = 16; offset; offset /= 2) {
+            const float other = __shfl_xor_sync(FULL_WARP, best.value, offset);
+            const int other_id = __shfl_xor_sync(FULL_WARP, best.id, offset);
+            if (better(other, other_id, best.value, best.id)) best = {other, other_id};
+        }
+        if (best.id == id[0]) drop_first();
+        return best;
+    }
+};
+
+// Row r of `logits` f32 [rows][stride], `maxima` and `sums` [rows][vocab / 16, rounded up] is draft position r.
+extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
+    StepState* st, const float* logits, const float* maxima, const float* sums, int vocab, int stride) {
+    __shared__ BestPart of_warps[CANDIDATE_WARPS][MAX_WIDTH];
+    __shared__ float scratch[CANDIDATE_WARPS];
+    pdl_launch();
+    pdl_wait();
+    const int lane = lane_id(), warp = warp_id(), row = blockIdx.x, blocks = ceil_div(vocab, BLOCK);
+    if (st->stop || row >= st->draft_depth) return;
+    const float scale = st->inv_tree_temperature;
+    logits += size_t(row) * stride, maxima += size_t(row) * blocks, sums += size_t(row) * blocks;
+
+    TopList top;
+    top.clear();
+    float most = -INFINITE, sum = 0.0f;
+#pragma unroll 4
+    for (int block = threadIdx.x; block < blocks; block += CANDIDATE_THREADS) {
+        const float here = maxima[block], share = sums[block];
+        if (here > top.value[MAX_WIDTH - 1]) top.offer(here, block);
+        if (here > most) {
+            sum = sum * __expf((most - here) * scale) + share;
+            most = here;
+        } else if (here > -INFINITE) {
+            sum += share * __expf((here - most) * scale);
+        }
+    }
+    const float of_all = block_max<CANDIDATE_THREADS>(most, scratch);
+    sum = block_sum<CANDIDATE_THREADS>(most > -INFINITE ? sum * __expf((most - of_all) * scale) : 0.0f, scratch);
+    const float log_norm = of_all * scale + logf(sum);
+
+#pragma unroll
+    for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+        const BestPart best = top.pop();
+        if (lane == 0) of_warps[warp][rank] = best;
+    }
+    __syncthreads();
+    if (warp > 0) return;
+    top.clear();
+    if (lane < CANDIDATE_WARPS) {
+#pragma unroll
+        for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+            top.value[rank] = of_warps[lane][rank].value, top.id[rank] = of_warps[lane][rank].id;
+        }
+    }
+    // Four lanes to each of the best blocks, four tokens to a lane.
+    int mine = 0x7fffffff;
+#pragma unroll
+    for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+        const BestPart best = top.pop();
+        if (lane / 4 == rank) mine = best.id;
+    }
+    top.clear();
+    if (mine < blocks) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int id = mine * BLOCK + lane % 4 * 4 + i;
+            if (id < vocab && logits[id] > top.value[MAX_WIDTH - 1]) top.offer(logits[id], id);
+        }
+    }
+#pragma unroll
+    for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+        const BestPart best = top.pop();
+        if (lane == 0) {
+            st->candidate[row][rank] = best.value > -INFINITE ? best.id : 0;  // a row of NaN has none
+            st->candidate_log_prob[row][rank] = best.value * scale - log_norm;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+"""From logits to the target's own draws: launches of kernels/draw.cu and kernels/sample.cu, and their memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.launch import Argument, Launch, ceil_div
+from dflash_core.backends.cuda.repack import ROWS
+from dflash_core.backends.cuda.state import PART_BEFORE, PART_FRONT, ROW_FRONT
+
+SAMPLE_THREADS = 512
+DRAW_THREADS = 256
+DRAW_PART = 16 * DRAW_THREADS  # tokens that a thread block of draw_parts looks at
+MOST_LISTED = 512  # top_k up to which the tokens that can be drawn are listed first
+
+
+class Draws:
+    """Draws after up to `most_rows` nodes, from rows of logits over `vocab` tokens."""
+
+    def __init__(self, vocab: int, most_rows: int, device: torch.device) -> None:
+        self.vocab, self.parts = vocab, ceil_div(vocab, DRAW_PART)
+
+        def room(bytes_of_row: int) -> Tensor:
+            return torch.zeros(most_rows * bytes_of_row, dtype=torch.uint8, device=device)
+
+        self.part_fronts = room(self.parts * PART_FRONT.itemsize)
+        self.fronts = room(ROW_FRONT.itemsize)
+        self.before = room(self.parts * PART_BEFORE.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        return self.part_fronts.nbytes + self.fronts.nbytes + self.before.nbytes
+
+    def launches(self, state: Argument, logits: Tensor, maxima: Tensor, rows: int, node0: int) -> list[Launch]:
+        """`rows` rows, by the turn's sampling knobs and every node's own path.
+
+        `logits` f32 (rows, stride), `maxima` f32 (rows, blocks of 16 tokens) as head_logits leaves them.
+        """
+        assert maxima.shape[1] == ceil_div(self.vocab, ROWS), "a maximum per block of 16 tokens"
+        shape = [np.int32(self.vocab), np.int32(logits.shape[1]), np.int32(node0)]
+        grid, defines = (self.parts, rows), {"PARTS": self.parts}
+        return [
+            Launch("draw.cu", "draw_parts", defines, grid, DRAW_THREADS, [state, logits, *shape, self.part_fronts]),
+            Launch(
+                "draw.cu", "draw_weights", defines, grid, DRAW_THREADS,
+                [state, logits, *shape, self.part_fronts, self.fronts, self.before],
+            ),
+            Launch(
+                "sample.cu", "sample", {"THREADS": SAMPLE_THREADS}, rows, SAMPLE_THREADS,
+                [state, logits, *shape, maxima, self.fronts, self.before, np.int32(self.parts)],
+            ),
+        ]  # fmt: skip

@@ -1,0 +1,98 @@
+"""Draws of an engine from given logits, by the launches of a pass: the fronts, then the draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.backends.cuda import state
+from dflash_core.backends.cuda.layers.draws import DRAW_PART, DRAW_THREADS
+from dflash_core.knobs import Knobs
+from dflash_core.sampling import Sampler
+from dflash_core.tree import Tree
+from support.engines import Engine
+from support.step_state import fresh_state, put_tree
+
+THREADS = 256
+BEHIND = 3  # columns of a row behind the vocabulary; they are not read
+
+
+def turn_state(tree: Tree, knobs: Knobs, answer: list[int], length: int) -> npt.NDArray[np.void]:
+    """A StepState of a turn with this tree, behind `answer` and at `length` positions."""
+    st = fresh_state()
+    put_tree(st, tree)
+    state.write_knobs(st, knobs, "tree", 16)
+    st["seed"], st["length"], st["answered"] = knobs.seed, length, len(answer)
+    for i, token in list(enumerate(answer))[-state.HISTORY :]:
+        st["history"][i % state.HISTORY] = token
+    return st
+
+
+def block_maxima(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """(rows, blocks of 16 tokens) as the head leaves them: what is not a number counts as infinite."""
+    rows, vocab = logits.shape
+    padded = np.full((rows, -(-vocab // 16) * 16), -np.inf, np.float32)
+    padded[:, :vocab] = np.where(np.isnan(logits), np.float32(np.inf), logits)
+    return padded.reshape(rows, -1, 16).max(axis=2)
+
+
+class Draws:
+    """What the launches left: draws by node, and the fronts of rows."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        st: npt.NDArray[np.void],
+        logits: npt.NDArray[np.float32],
+        node0: int = 0,
+        hidden: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        """`hidden`: what the last launch finds in place of the rows that fronts and maxima were made of."""
+        rows, stride = logits.shape
+        vocab = stride - BEHIND
+        parts = -(-vocab // DRAW_PART)
+        device, self.logits = engine.array(st), engine.array(logits)
+        part_fronts = engine.poisoned((rows, parts), state.PART_FRONT)
+        fronts = engine.poisoned((rows,), state.ROW_FRONT)
+        before = engine.poisoned((rows, parts), state.PART_BEFORE)
+        shape = [np.int32(vocab), np.int32(stride), np.int32(node0)]
+        defines = {"PARTS": parts}
+        engine.kernel("draw.cu", "draw_parts", defines)(
+            (parts, rows), DRAW_THREADS, [device, self.logits, *shape, part_fronts]
+        )
+        engine.kernel("draw.cu", "draw_weights", defines)(
+            (parts, rows), DRAW_THREADS, [device, self.logits, *shape, part_fronts, fronts, before]
+        )
+        maxima = engine.array(block_maxima(logits[:, :vocab]))
+        if hidden is not None:
+            logits = hidden
+            self.logits = engine.array(logits)
+        engine.kernel("sample.cu", "sample", {"THREADS": THREADS})(
+            rows, THREADS, [device, self.logits, *shape, maxima, fronts, before, np.int32(parts)]
+        )
+        np.testing.assert_array_equal(self.logits.numpy(), logits)  # penalised ones were put back
+        self.tokens: npt.NDArray[np.int32] = device.numpy()["draw"]
+        self.fronts = fronts.numpy()
+
+
+def expected_draws(
+    tree: Tree, knobs: Knobs, logits: npt.NDArray[np.float32], answer: list[int], length: int, node0: int = 0
+) -> list[int]:
+    """The twin's, of rows without the columns behind the vocabulary."""
+    sampler = Sampler(knobs)
+    tokens = []
+    for row, node in zip(logits, range(node0, len(tree))):
+        path: list[int] = []
+        at = node
+        while at > 0:
+            path.insert(0, tree.tokens[at])
+            at = tree.parents[at]
+        tokens.append(sampler.draw(row[:-BEHIND], length + tree.depths[node] + 1, answer + path))
+    return tokens
+
+
+def exact(**knobs: Any) -> Knobs:
+    """Knobs whose fractions float32 holds, as the device's state does."""
+    return Knobs(**{k: float(np.float32(v)) if isinstance(v, float) else v for k, v in knobs.items()})
