@@ -3,14 +3,18 @@
 // Context, once per committed position:  draft_gather -> fc -> norm -> k, v of all layers -> draft_update
 // Block, once per step and layer:        q, k, v -> draft_prepare -> draft_split -> draft_combine -> attn_output
 //
-// Keys and values of a layer lie as kv.cuh says; slots [0, length) are context, a block's own rows stand
-// behind it in slots length.. until the next block overwrites them. All HEAD_DIM dimensions are rotated. Row i of a
-// block stands at position length + i. What a layer sees: models/dflash.py. The attention is attention.cuh's.
+// Keys and values of a layer lie as kv.cuh says, in a ring: positions [0, length) are context, of which a layer with a
+// window holds the last ones; a block's own rows stand behind it at positions length.. until the next block overwrites
+// them. All HEAD_DIM dimensions are rotated. Row i of a block stands at position length + i. What a layer sees:
+// models/dflash.py. The attention is attention.cuh's.
 //
 // Defines: as attention.cu's, with ROTARY equal to HEAD_DIM.
 
+#define KV_RING
+
 #include "acts.cuh"
 #include "attention.cuh"
+#include "features.cuh"
 #include "heads.cuh"
 #include "state.cuh"
 
@@ -42,10 +46,10 @@ struct BlockView {
 // Whether row `row` of the pending ones is live: there is one per position draft_length..length.
 __device__ __forceinline__ bool is_pending(const StepState* st, int row) { return row < st->length - st->draft_length; }
 
-// Acts of fc: row i is the features of position draft_length + row0 + i, row row0 + i of `features` f32 [row][width]. Grid
-// (groups of 256 / warps of a block, rounded up; rows); width a multiple of 8.
+// Acts of fc: row i is the features of position draft_length + row0 + i, row row0 + i of `features` f16 [row][width],
+// which holds them times HEADROOM. Grid (groups of 256 / warps of a block, rounded up; rows); width a multiple of 8.
 extern "C" __global__ void draft_gather(
-    const StepState* st, int row0, const float* features, int width, u8* acts_q8, u8* acts_f16
+    const StepState* st, int row0, const half* features, int width, u8* acts_q8, u8* acts_f16
 ) {
     pdl_launch();
     const int row = blockIdx.y, group = blockIdx.x * (blockDim.x / WARP) + warp_id();
@@ -53,28 +57,35 @@ extern "C" __global__ void draft_gather(
     pdl_wait();
     if (group * ACTS_GROUP >= width || !is_pending(st, row0 + row)) return;
 
-    Span<8> span;
-    span.zero();
-    if (column < width) span.load(features + u64(row0 + row) * width + column);
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (column < width) eight = *reinterpret_cast<const uint4*>(features + u64(row0 + row) * width + column);
+    const u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
     float x[8];
-    span.values(x);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 pair = unpack_half2(pairs[i]);
+        x[2 * i] = pair.x * FROM_HEADROOM, x[2 * i + 1] = pair.y * FROM_HEADROOM;
+    }
     acts_store({acts_q8, acts_f16}, row, group, x);
 }
 
-// Context keys and values of all layers: sums the partials of [attn_k | attn_v] of layer 0, of layer 1, .., norms keys
-// with k_norm [layers][HEAD_DIM], rotates them to position draft_length + row0 + row, writes the caches (a layer's caches
-// lie `layer_stride` elements behind the last one's). Grid (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
+// Context keys and values of `layers` layers: sums the partials of [attn_k | attn_v] of the first, of the second, ..,
+// norms keys with k_norm [layers][HEAD_DIM], rotates them to position draft_length + row0 + row, writes `caches`
+// [layers]. A row whose slot a later row of the same launch may take is left out. Grid
+// (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_update(
     const StepState* st, int row0, const float* partials, int rows, int layers, int kv_heads, const float* k_norm,
-    const float* frequency, float eps, KvElement* k, KvElement* v, u64 layer_stride, int slots
+    const float* frequency, float eps, const KeyValues* caches
 ) {
     pdl_launch();
     const int task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
+    const int layer = min(task / (2 * kv_heads), layers - 1), kv_head = task % kv_heads;
+    const KeyValues cache = caches[layer];  // addresses, written long before
     pdl_wait();
     if (task >= layers * 2 * kv_heads || !is_pending(st, row0 + row)) return;
 
-    const int layer = task / (2 * kv_heads), kv_head = task % kv_heads, position = st->draft_length + row0 + row;
-    const KeyValues cache = {k + layer * layer_stride, v + layer * layer_stride, slots};
+    const int position = st->draft_length + row0 + row;
+    if (position + cache.slots < st->length) return;
     Head head({partials, rows, layers * 2 * kv_heads * HEAD_DIM}, row, task * HEAD_DIM);
     if (task / kv_heads % 2) store_value(cache, head, kv_head, position);
     else store_key(cache, head, k_norm + layer * HEAD_DIM, frequency, eps, kv_head, position, position);

@@ -6,6 +6,10 @@
 //   kv_fetch<COUNT, THREADS>     a block starts bringing rows into a swizzled tile of halves (tiles.cuh); rows from
 //                                `live` on become zeros; there after the wait for the cp.async group and a barrier
 //
+// With KV_RING positions take turns in the slots: position p lies in slot p % slots, which holds the newest of them. A
+// tile of the attention then lies in one piece where slots are a whole number of tiles, or more than there are
+// positions.
+//
 // The host's side is backends/cuda/kv.py.
 
 #pragma once
@@ -17,5 +21,13 @@ struct KeyValues {
     KvElement *k, *v;
     int slots;
 
-    __device__ __forceinline__ u64 row(int kv_head, int slot) const { return (u64(kv_head) * slots + slot) * KV_ROW; }
+    // Where a head's row of `position` lies, in elements.
+    __device__ __forceinline__ u64 row(int kv_head, int position) const {
+#ifdef KV_RING
+        const int slot = position % slots;
+#else
+        const int slot = position;
+#endif
+        return (u64(kv_head) * slots + slot) * KV_ROW;
+    }
 };

@@ -44,7 +44,7 @@ class CudaCheckpoint:
 
     length: int
     kept: list[Kept]
-    draft: object = None  # a host-side drafter's own
+    draft: object = None  # the drafter's own
 
     @property
     def nbytes(self) -> int:
@@ -151,7 +151,8 @@ class CudaSession:
         with self.device.stream():
             self.update_drafter()
             self._flush()
-            draft = self.host_drafter.checkpoint() if self.host_drafter else None
+            drafter = self.host_drafter or self.drafter
+            draft = drafter.checkpoint() if drafter else None
             return CudaCheckpoint(self.length, [memory.checkpoint() for memory in self.memory.mixers], draft)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
@@ -163,11 +164,15 @@ class CudaSession:
                 state["length"] = state["draft_length"] = state["pending"] = 0
                 for memory in self.memory.mixers:
                     memory.restore(None)
+                if self.drafter is not None:
+                    self.drafter.restore(None, 0)
                 if self.host_drafter is not None:
                     self.host_drafter.begin()
                 return
             assert isinstance(checkpoint, CudaCheckpoint), "a checkpoint of another backend"
             self.update_drafter()
+            if self.drafter is not None:
+                self.drafter.restore(checkpoint.draft, checkpoint.length)
             state["pending"] = 0
             state["length"] = state["draft_length"] = checkpoint.length
             for memory, kept in zip(self.memory.mixers, checkpoint.kept, strict=True):

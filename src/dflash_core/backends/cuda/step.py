@@ -315,6 +315,8 @@ class CudaDecoder:
         session = self.session
         with session.device.stream():
             session.update_drafter()
+            if session.drafter is not None:
+                session.drafter.begin_turn()
             state = session.state.host
             begin_turn(
                 state,
@@ -386,6 +388,7 @@ class CudaDecoder:
                 self._grow(kind.nodes)
             graph = self.steps.graph(kind)
             if (drafter := self.session.drafter) is not None:
+                drafter.before_step(len(self._queue))
                 full = self._undrained + 1 >= drafter.most_pending - PASS_ROWS
                 if self._undrained and (kind.drafts or full):
                     self.steps.drain()

@@ -89,6 +89,18 @@ class DeviceDrafter(Protocol):
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
 
+    def checkpoint(self) -> object:
+        """What cutting its cache would not bring back, in the host's memory; nothing is pending."""
+
+    def restore(self, kept: object, length: int) -> None:
+        """Before the committed length becomes `length`, where `kept` was made; 0: another sequence begins."""
+
+    def begin_turn(self) -> None:
+        """An answer begins; later it may be drafted again from any of its positions."""
+
+    def before_step(self, queued: int) -> None:
+        """A step is about to be queued behind `queued` others that the host has not seen the end of."""
+
     def chunk(self, chunk: Chunk, scratch: Tensor) -> ChunkDrafter:
         """Its part of prompts read in `chunk`; `scratch` is what `OnDevice.chunk_scratch` made."""
 

@@ -18,8 +18,8 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import Launcher
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
-from dflash_core.backends.cuda.kv import CACHE_TYPES, DEFAULT_CACHE
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
@@ -30,11 +30,11 @@ from dflash_core.backends.cuda.layers.split_attention import SplitLaunch
 from dflash_core.backends.cuda.products import Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.state import PASS_ROWS, StopCode, width_for
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
 
-PENDING_ROWS = 256 + PASS_ROWS  # features that may wait for the drafter
+PENDING_ROWS = MAX_NODES  # features that may wait for the drafter: those of the longest path at the least
 UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
 COPY_THREADS = 256
 
@@ -45,22 +45,20 @@ class DFlashMemory:
     def __init__(self, draft: DeviceDraft, context: int) -> None:
         device, config, heads = draft.device.torch_device, draft.config, draft.heads
         self.block = config.block_size
-        # The block's own rows lie behind the context.
-        slots = context + self.block
-        cache = CACHE_TYPES[DEFAULT_CACHE]
-        self.kv = cache(config.block_count, heads.kv_heads, slots, heads.head_dim, device)
-        self.splits = Splits(draft.device, heads, slots)
+        self.caches = DraftCaches(draft, context)
+        self.splits = Splits(draft.device, heads, context + self.block)
         self.buffers = PassBuffers(device, config.embedding_length, *draft.projections())
-        self.pending = torch.zeros(PENDING_ROWS, draft.fc.columns, device=device)
+        self.pending = torch.zeros(PENDING_ROWS, draft.fc.columns, dtype=torch.float16, device=device)  # x HEADROOM
         self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        return {"drafter KV": self.kv.nbytes}
+        return {"drafter KV": self.caches.nbytes}
 
     @property
     def scratch_bytes(self) -> int:
-        return self.splits.nbytes + self.buffers.nbytes + self.pending.nbytes + self.counts.nbytes
+        own = self.pending.nbytes + self.counts.nbytes + self.caches.table_bytes
+        return self.splits.nbytes + self.buffers.nbytes + own
 
 
 class DFlash:
@@ -105,14 +103,13 @@ class DFlash:
 
     def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Launch:
         """Rows of a context's projection, f32 (split_k, rows, width), as keys and values behind those in the cache."""
-        draft, heads, kv = self.draft, self.draft.heads, self.memory.kv
-        k, v, slots = kv.layer(part.first)
+        draft, heads, caches = self.draft, self.draft.heads, self.memory.caches
         return Launch(
-            "draft.cu", "draft_update", {**self._split(rows).defines, "SPLIT_K": split_k, **kv.defines},
+            "draft.cu", "draft_update", {**self._split(rows).defines, "SPLIT_K": split_k, **caches.layers[0].defines},
             (ceil_div(part.count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
             [self.state.pointer, np.int32(row0), projected, np.int32(rows), np.int32(part.count),
              np.int32(heads.kv_heads), draft.k_norms[part.first], draft.frequencies, np.float32(draft.config.rms_eps),
-             k, v, kv.layer_stride, slots],
+             caches.table(part.first)],
         )  # fmt: skip
 
     def block_launches(self, head: Projection) -> list[Launch]:
@@ -142,7 +139,7 @@ class DFlash:
         mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits
         split, defines = self._split(self.block), self._defines(mixer.inputs, self.block)
         block, kv_heads = np.int32(self.block), np.int32(heads.kv_heads)
-        cache, tasks = memory.kv.layer(index), heads.heads + 2 * heads.kv_heads
+        cache, tasks = memory.caches.layers[index].layer(0), heads.heads + 2 * heads.kv_heads
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.block)
         yield Launch(
             "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), self.block), WARP * PREPARE_WARPS,
@@ -168,7 +165,7 @@ class DFlash:
         return SplitLaunch.of(self.draft.heads, self.memory.splits.order, min(rows, PASS_ROWS), limit)
 
     def _defines(self, projection: Projection, rows: int) -> dict[str, object]:
-        return {**self._split(rows).defines, "SPLIT_K": projection.split_k, **self.memory.kv.defines}
+        return {**self._split(rows).defines, "SPLIT_K": projection.split_k, **self.memory.caches.layers[0].defines}
 
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward and its logits."""
@@ -225,30 +222,48 @@ class DFlash:
         """Make rows (n, captured layers * hidden) the features of the next n positions, and these committed."""
         for begin in range(0, len(features), PENDING_ROWS):
             part = features[begin : begin + PENDING_ROWS]
-            self.memory.pending[: len(part)] = part.to(self.memory.pending.device)
+            self.memory.pending[: len(part)] = (part * HEADROOM).to(self.memory.pending.device)
             self.state.host["length"] += len(part)
             self.update_cache(launch)
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
         self.update_cache(launch)
-        state, kv = self.state.host, self.memory.kv
+        state = self.state.host
         length = int(state["length"])
         begin = length if at is None else at
-        # The block's own rows go behind the context; with `at`, where later positions stand.
-        held = kv.save(begin, begin + self.block) if begin < length else None
-        state["root"], state["draft_window"], state["draft_depth"] = root, window, self.block - 1
-        state["stop"] = StopCode.RUNNING
-        state["length"] = state["draft_length"] = begin
-        try:
-            self.state.push()
-            launch(("draft",), partial(self.logits_launches, head))
-            logits: Logits = head.draft_logits(self.block).to("cpu", copy=True).numpy()
-        finally:
-            state["length"] = state["draft_length"] = length
-            if held is not None:
-                kv.load(begin, held)
+        with self.memory.caches.cut_to(begin, length):
+            state["root"], state["draft_window"], state["draft_depth"] = root, window, self.block - 1
+            state["stop"] = StopCode.RUNNING
+            state["length"] = state["draft_length"] = begin
+            try:
+                self.state.push()
+                launch(("draft",), partial(self.logits_launches, head))
+                logits: Logits = head.draft_logits(self.block).to("cpu", copy=True).numpy()
+            finally:
+                state["length"] = state["draft_length"] = length
         return logits
+
+    def checkpoint(self) -> HostRows | None:
+        """What its caches cannot be cut back to, behind the committed positions; nothing may be pending."""
+        return self.memory.caches.checkpoint(int(self.state.host["length"]))
+
+    def restore(self, kept: object, length: int) -> None:
+        """Go back to `length` committed positions, where `kept` was made; 0: to the beginning of a sequence."""
+        if not length:
+            self.memory.caches.forget()
+            return
+        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
+        self.memory.caches.restore(kept, length, int(self.state.host["length"]))
+
+    def begin_turn(self) -> None:
+        """An answer begins behind what is committed."""
+        self.memory.caches.begin_turn(int(self.state.host["length"]))
+
+    def before_step(self, queued: int) -> None:
+        """A step is about to be queued behind `queued` others that the host has not seen the end of."""
+        most = self.block * (queued + 1)
+        self.memory.caches.before_steps(int(self.state.host["length"]), most, self.most_pending)
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 

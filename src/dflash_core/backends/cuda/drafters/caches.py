@@ -1,0 +1,183 @@
+"""The drafter's keys and values on a card: a ring for each layer that looks back over a window, else all positions.
+
+Position p of a layer lies in slot p % slots, so a ring holds the newest positions. It has SPARE more than a row sees:
+that far a sequence can be cut with nothing lost. Further back, rows that were overwritten come from the host's memory:
+a checkpoint has the windows before it, and while an answer runs rows are copied before they are overwritten, so that it
+can be drafted again from any of its positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.kv import CACHE_TYPES, DEFAULT_CACHE, KVCache
+from dflash_core.backends.cuda.launch import At, ceil_div
+from dflash_core.errors import Code, ContextError
+
+TILE = 64  # slots of a ring come in whole tiles of the attention, of which this is the largest
+# Positions of a ring beside its window: a block, what steps under way may commit, and what may wait to enter the cache.
+SPARE = 512
+
+
+def ring_slots(window: int, positions: int) -> int:
+    """Slots of a layer whose rows see `window` positions (0: all of them), in a sequence of `positions`."""
+    return min(TILE * ceil_div(window + SPARE, TILE), positions) if window else positions
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """Keys and values of positions begin..end of some layers, in the host's memory: (2, kv heads, positions, row)."""
+
+    begin: int
+    end: int
+    layers: tuple[Tensor, ...]
+
+    def part(self, begin: int, end: int) -> HostRows:
+        """Of these the positions begin..end."""
+        rows = slice(begin - self.begin, end - self.begin)
+        return HostRows(begin, end, tuple(layer[:, :, rows] for layer in self.layers))
+
+
+class DraftCaches:
+    """`layers`: a cache of one layer each. `slots`: of a ring, 0 where every layer holds all positions."""
+
+    def __init__(self, draft: DeviceDraft, context: int) -> None:
+        self.block = draft.config.block_size
+        positions = context + self.block  # the block's own rows lie behind the context
+        sizes = [ring_slots(layer.window, positions) for layer in draft.layers]
+        cache, heads, device = CACHE_TYPES[DEFAULT_CACHE], draft.heads, draft.device.torch_device
+        self.layers: list[KVCache] = [cache(1, heads.kv_heads, size, heads.head_dim, device) for size in sizes]
+        self._rings = [kv for kv in self.layers if kv.slots < positions]
+        self.slots = min((kv.slots for kv in self._rings), default=0)
+        self._window = max(layer.window for layer in draft.layers)
+        # Of every layer what kernels/kv.cuh has as KeyValues: two addresses and a count.
+        addresses = [(kv.k.data_ptr(), kv.v.data_ptr(), kv.slots) for kv in self.layers]
+        self._table = torch.tensor(addresses, dtype=torch.int64, device=device)
+        self._first = 0  # positions before it are in no ring
+        self._copies: list[HostRows] = []  # of the answer under way: what its steps have overwritten
+        self._copied = 0  # where they end
+
+    @property
+    def nbytes(self) -> int:
+        return sum(kv.nbytes for kv in self.layers)
+
+    @property
+    def table_bytes(self) -> int:
+        return self._table.nbytes
+
+    def table(self, first: int) -> At:
+        """The caches from layer `first` on, as draft_update takes them."""
+        return At(self._table, first * self._table.shape[1])
+
+    # ---- Where rings have come round ---------------------------------------------------------------------------------
+
+    def _oldest(self, length: int) -> int:
+        """The first position that rings hold behind which `length` are committed; a block may have been drafted."""
+        return max(self._first, length + self.block - self.slots)
+
+    def _seen(self, length: int) -> int:
+        """The first position that a block behind `length` positions may see in a ring."""
+        return max(0, length - self._window + 1)
+
+    def forget(self) -> None:
+        """Another sequence begins."""
+        self._first = self._copied = 0
+        self._copies.clear()
+
+    def checkpoint(self, length: int) -> HostRows | None:
+        """What rings hold of what a block behind `length` positions sees."""
+        return self._copy(self._rings, self._seen(length), length) if self._rings else None
+
+    def restore(self, kept: HostRows | None, length: int, before: int) -> None:
+        """Cut a sequence of `before` positions to `length`, where `kept` was made."""
+        self._copies.clear()
+        if kept is None:
+            return
+        begin, end = kept.begin, min(self._oldest(before), length)
+        if begin < end:
+            self._put(self._rings, kept.part(begin, end))
+        self._first = min(begin, self._oldest(before))
+        self._copied = length
+
+    def begin_turn(self, length: int) -> None:
+        """An answer begins behind `length` positions."""
+        self._copies.clear()
+        self._copied = self._seen(length)
+
+    def before_steps(self, length: int, committed: int, pending: int) -> None:
+        """Steps are about to commit up to `committed` positions behind `length`, `pending` of which at most are not in
+        the caches yet: copy what they may overwrite."""
+        if self._rings and length + committed + self.block > self._copied + self.slots:
+            end = length - pending
+            self._copies.append(self._copy(self._rings, self._copied, end))
+            self._copied = end
+
+    @contextmanager
+    def cut_to(self, at: int, length: int) -> Iterator[None]:
+        """Inside, a block can be drafted behind the first `at` of `length` positions; afterwards all is as before.
+
+        Raises ContextError where rings have lost what it sees.
+        """
+        if at >= length:
+            yield
+            return
+        missing = self._missing(at, length) if self._rings else []
+        # The block's own rows go behind its context, where later positions stand.
+        held = [(self.layers, self._copy(self.layers, at, at + self.block))]
+        held += [(self._rings, self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
+        try:
+            for rows in missing:
+                self._put(self._rings, rows)
+            yield
+        finally:
+            for layers, rows in held:
+                self._put(layers, rows)
+
+    def _missing(self, at: int, length: int) -> list[HostRows]:
+        """What a block behind `at` positions sees and rings have lost."""
+        begin, end = self._seen(at), min(self._oldest(length), at)
+        found = [rows.part(max(begin, rows.begin), min(end, rows.end)) for rows in self._copies
+                 if max(begin, rows.begin) < min(end, rows.end)]  # fmt: skip
+        if sum(rows.end - rows.begin for rows in found) < end - begin:
+            raise ContextError(
+                f"the drafter no longer holds what it saw behind {at:,} positions; answer this turn again first",
+                code=Code.TURN_NOT_HELD,
+            )
+        return found
+
+    # ---- Rows between card and host ----------------------------------------------------------------------------------
+
+    def _copy(self, layers: Sequence[KVCache], begin: int, end: int) -> HostRows:
+        copies = []
+        for kv in layers:
+            heads, row = kv.k.shape[1], kv.k.shape[3]
+            out = torch.empty(2, heads, end - begin, row, dtype=kv.dtype)
+            for place, slots in _runs(begin, end, kv.slots):
+                for to, tensor in zip(out, (kv.k, kv.v)):
+                    for head in range(heads):  # one piece of memory each: no copy of it is made on the card
+                        to[head, place : place + len(slots)] = tensor[0, head, slots.start : slots.stop]
+            copies.append(out)
+        return HostRows(begin, end, tuple(copies))
+
+    def _put(self, layers: Sequence[KVCache], rows: HostRows) -> None:
+        for kv, kept in zip(layers, rows.layers, strict=True):
+            for place, slots in _runs(rows.begin, rows.end, kv.slots):
+                for tensor, held in zip((kv.k, kv.v), kept):
+                    for head in range(len(held)):
+                        tensor[0, head, slots.start : slots.stop] = held[head, place : place + len(slots)]
+
+
+def _runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:
+    """Positions begin..end as runs of neighbouring slots: where each begins among them, and its slots."""
+    at = begin
+    while at < end:
+        first = at % slots
+        count = min(end - at, slots - first)
+        yield at - begin, range(first, first + count)
+        at += count

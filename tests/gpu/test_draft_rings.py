@@ -1,0 +1,150 @@
+"""The drafter's rings: what is drafted is what caches of all positions give, however far a sequence was taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dflash_core import load_draft, load_target
+from dflash_core.backends.base import Checkpoint
+from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.drafters import caches
+from dflash_core.backends.cuda.drafters.dflash import DFlash, DFlashOnDevice
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.errors import ContextError
+from dflash_core.knobs import Knobs
+from support.device_pairs import device_named
+from support.golden import golden
+
+WINDOW, CONTEXT = 24, 640
+Make = Callable[[int], CudaSession]
+
+
+@pytest.fixture
+def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Sessions of one pair whose drafter sees a window in all layers but the last; with so many spare positions in its
+    rings, or, with 0, with caches of all positions."""
+    device, target = device_named(device_name), load_target(golden("tiny-F16.gguf"))
+    opened = load_draft(golden("tiny-dflash"), target)
+    sliding = tuple(index + 1 < opened.config.block_count for index in range(opened.config.block_count))
+    config = replace(opened.config, sliding_window=WINDOW, sliding=sliding)
+    with device.stream():
+        uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
+        model = DeviceTarget(device, uploads[0], target.config, half=True)
+        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, half=True), opened.mask_token)
+        for upload in uploads:
+            upload.close()
+
+    def session(spare: int) -> CudaSession:
+        monkeypatch.setattr(caches, "SPARE", spare or CONTEXT)
+        made = CudaSession(model, draft, context=CONTEXT)
+        assert isinstance(made.drafter, DFlash)
+        assert made.drafter.memory.caches.slots == (-(-(WINDOW + spare) // 64) * 64 if spare else 0)
+        return made
+
+    return session
+
+
+def ids(rng: np.random.Generator, count: int) -> list[int]:
+    return [int(token) for token in rng.integers(0, 700, count)]
+
+
+def test_prompts_steps_and_cuts(make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring of 64 positions: prompts longer than that in chunks and in passes, and checkpoints further back."""
+    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 70)
+    both = make(40), make(0)
+    kept: list[list[Checkpoint]] = []
+
+    def prefill(tokens: list[int]) -> None:
+        for session in both:
+            session.prefill(tokens)
+
+    def compare(root: int, window: int = 0, at: int | None = None) -> None:
+        assert np.array_equal(*(session.draft(root, window, at) for session in both))
+
+    for length in (3, 150, 66, 40):
+        tokens = ids(rng, length)
+        prefill(tokens)
+        kept.append([session.checkpoint() for session in both])
+        for session in both:
+            session.verify(tokens[:3], [-1, 0, 0])
+            session.commit([0, 2])
+        compare(5)
+        if length > 20:
+            compare(5, 7, both[0].length - 20)
+    for place in (3, 2, 0, 0):
+        for session, checkpoint in zip(both, kept[place], strict=True):
+            session.restore(checkpoint)
+        compare(5)
+        prefill(ids(rng, 90))
+        compare(6)
+    for session in both:
+        session.restore(None)
+    prefill(tokens)
+    compare(6)
+
+
+def test_a_cut_without_its_rows_would_be_seen(make: Make, rng: np.random.Generator) -> None:
+    """What a checkpoint has of the rings counts: without it drafts behind a cut are others."""
+    ours, whole = make(40), make(0)
+    tokens, later = ids(rng, 60), ids(rng, 120)
+    for session in (ours, whole):
+        session.prefill(tokens)
+        kept = session.checkpoint()
+        session.prefill(later)
+        if session is ours:
+            kept.draft = None
+        session.restore(kept)
+    assert not np.array_equal(ours.draft(5, 0), whole.draft(5, 0))
+
+
+def run(session: CudaSession, mode: str, tokens: int) -> list[int]:
+    knobs = Knobs(mode=mode, budget=7, temperature=0, ignore_eos=True)
+    decoder = session.decoder(knobs, frozenset(), CONTEXT)
+    decoder.answer.append(9)
+    while len(decoder.answer) < tokens:
+        decoder.step()
+    decoder.finish()
+    return decoder.answer
+
+
+def test_an_answer_is_drafted_again_from_any_position(
+    make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers of more positions than a ring has, drafted and plain; also behind an answer that came before."""
+    monkeypatch.setattr(DFlash, "most_pending", 40)
+    prompt = ids(rng, 70)
+    starts: list[tuple[int, int]] = []
+    found: list[list[np.ndarray]] = []
+    for session in (make(104), make(0)):
+        session.prefill(prompt)
+        drafts, began = [], session.length
+        for mode, tokens in (("chain", 108), ("ar", 4)):
+            began = session.length
+            session.steps.force([range(1, 8)] if mode == "chain" else None)
+            run(session, mode, tokens)
+            end = session.length
+            for at in (began, end - 90, end - 24, end) if mode == "chain" else (began, end - 1):
+                drafts.append(session.draft(5, 0, at))
+            drafts.append(session.draft(5, 0))
+        starts.append((began, session.length))
+        found.append(drafts)
+        session.steps.force(None)
+    assert starts[0] == starts[1]
+    for ours, theirs in zip(*found, strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+def test_what_is_gone_is_refused(make: Make, rng: np.random.Generator) -> None:
+    ours = make(40)
+    ours.prefill(ids(rng, 200))
+    before = ours.draft(5, 0)
+    with pytest.raises(ContextError, match="no longer holds what it saw behind 100 positions; answer this turn again"):
+        ours.draft(5, 0, 100)
+    assert np.array_equal(ours.draft(5, 0), before)
