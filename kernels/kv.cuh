@@ -24,7 +24,7 @@ struct KeyValues {
     // Where a head's row of `position` lies, in elements.
     __device__ __forceinline__ u64 row(int kv_head, int position) const {
 #ifdef KV_RING
-        const int slot = position % slots;
+        const int slot = u32(position) % u32(slots);
 #else
         const int slot = position;
 #endif

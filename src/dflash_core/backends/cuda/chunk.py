@@ -6,10 +6,12 @@ Branches of layers and the drafter take turns in the arena: none needs what anot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from dflash_core.backends.cuda.launch import At, Device
+from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
@@ -24,26 +26,16 @@ LIBRARY_BYTES, OLDER_LIBRARY_BYTES = 32 << 20, (8 << 20) + (128 << 10)
 class Chunk:
     """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), `weights` a workspace for one product's weights.
 
-    `projections`: all that rows are multiplied by. `rooms`: what is carved out of the arena, one of them at a time.
+    `room`: where `ChunkNeeds.pieces` of the same rows have been counted.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        rows: int,
-        hidden: int,
-        projections: Sequence[Projection],
-        rooms: Sequence[Sequence[Wanted]],
-    ) -> None:
+    def __init__(self, device: Device, needs: ChunkNeeds, room: Arena) -> None:
         on = device.torch_device
-        self.rows = rows
-        self._library_bytes = LIBRARY_BYTES if device.card.shared_bytes > 200 << 10 else OLDER_LIBRARY_BYTES
+        self.rows = needs.rows
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
-        self.tokens = torch.zeros(rows, dtype=torch.int32, device=on)
-        self.h = torch.zeros(rows, hidden, device=on)
-        self.x = torch.zeros(rows, hidden, dtype=torch.float16, device=on)
-        self.weights = torch.zeros(_largest(projections), dtype=torch.float16, device=on)
-        self.arena = Arena(max(map(Arena.need, rooms)), on)
+        self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
+        self.h, self.x, self.weights, arena, *self.lasting = room.carve(*needs.pieces)
+        self.arena = Arena(arena)
         self.ops = Ops(device)
         self.products = Products(device, self.weights, self.ops)
 
@@ -59,8 +51,40 @@ class Chunk:
 
     @property
     def nbytes(self) -> int:
-        tensors = (self.counts, self.tokens, self.h, self.x, self.weights, self.arena.bytes)
-        return sum(tensor.nbytes for tensor in tensors) + self._library_bytes
+        """What is its own."""
+        return self.counts.nbytes + self.tokens.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkNeeds:
+    """What a chunk of `rows` rows works in.
+
+    `projections`: all that rows are multiplied by. `rooms`: what is carved out of the arena, one of them at a time.
+    `lasting`: what a drafter keeps from layer to layer.
+    """
+
+    rows: int
+    hidden: int
+    projections: Sequence[Projection]
+    rooms: Sequence[Sequence[Wanted]]
+    lasting: Sequence[Wanted] = ()
+
+    @property
+    def pieces(self) -> Sequence[Wanted]:
+        """h, x, weights, the arena, and what lasts."""
+        arena = max(map(Arena.need, self.rooms))
+        return (
+            ((self.rows, self.hidden), torch.float32),
+            ((self.rows, self.hidden), torch.float16),
+            ((_largest(self.projections),), torch.float16),
+            ((arena,), torch.uint8),
+            *self.lasting,
+        )
+
+
+def library_bytes(card: Card) -> int:
+    """What torch gives cuBLAS to work in once it has multiplied."""
+    return LIBRARY_BYTES if card.shared_bytes > 200 << 10 else OLDER_LIBRARY_BYTES
 
 
 def _largest(projections: Sequence[Projection]) -> int:

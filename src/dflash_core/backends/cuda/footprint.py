@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
-from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.prefill import ChunkMemory
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -52,14 +49,6 @@ class Footprint:
     def sequence(self, context: int, *, drafted: bool, capacity: int = PASS_ROWS) -> SequenceBytes:
         """For `context` positions and trees of `capacity` nodes, with the drafter or without."""
         draft = self._draft if drafted else None
-        memory = SequenceMemory(self._target, context, capacity, draft.capabilities.captured_layers if draft else ())
-        held, scratch, room = dict(memory.nbytes), memory.scratch_bytes, None
-        if draft is not None:
-            drafting = draft.memory(context)
-            held |= drafting.nbytes
-            scratch += drafting.scratch_bytes
-        if self._target.chunked:
-            chunk = ChunkMemory(self._target, min(PREFILL_ROWS, context), draft)
-            scratch, room = scratch + chunk.nbytes, chunk.chunk.weights
-        scratch += Head(self._target, None, room).nbytes
-        return SequenceBytes(held, scratch, memory.details)
+        captured = draft.capabilities.captured_layers if draft else ()
+        memory = SequenceMemory(self._target, context, capacity, captured, draft)
+        return SequenceBytes(memory.nbytes, memory.scratch_bytes, memory.details)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter, OnDevice
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import ChunkRun
 from dflash_core.backends.cuda.layers.norm import chunk_norm
@@ -29,26 +29,6 @@ LEAST_ROWS = 193
 LAYERS_AHEAD = 2  # layers queued while the host waits for the one before them
 
 Cancelled = Callable[[], bool]
-
-
-class ChunkMemory:
-    """What prompts are read in, `rows` rows at a time at most: a target's, and its drafter's."""
-
-    def __init__(self, target: DeviceTarget, rows: int, draft: OnDevice | None) -> None:
-        inputs, outputs = target.projections()
-        projections = [*inputs, *outputs]
-        rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows)]
-        rooms += [room for block in target.blk for room in block.ffn.chunk_rooms(rows)]
-        self.draft_scratch: Tensor | None = None
-        if draft is not None:
-            projections += draft.chunk_projections()
-            rooms += draft.chunk_rooms(rows)
-            self.draft_scratch = draft.chunk_scratch(rows)
-        self.chunk = Chunk(target.device, rows, target.spec.embedding_length, projections, rooms)
-
-    @property
-    def nbytes(self) -> int:
-        return self.chunk.nbytes + (0 if self.draft_scratch is None else self.draft_scratch.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +48,12 @@ class ChunkPass:
         self,
         target: DeviceTarget,
         memory: SequenceMemory,
-        room: ChunkMemory,
+        chunk: Chunk,
         state: DeviceState,
         drafter: DeviceDrafter | None = None,
     ) -> None:
-        self.memory, self.chunk, self.state = memory, room.chunk, state
-        self.device, chunk, eps = target.device, room.chunk, target.spec.rms_eps
+        self.memory, self.chunk, self.state = memory, chunk, state
+        self.device, eps = target.device, target.spec.rms_eps
         embed = target.embedding.launch(chunk.h, chunk.tokens, chunk.count, chunk.rows)
         self.embed = chunk.ops.add(embed)
         self.layers = [
@@ -85,10 +65,7 @@ class ChunkPass:
             )
             for block in target.blk
         ]
-        self.drafter: ChunkDrafter | None = None
-        if drafter is not None:
-            assert room.draft_scratch is not None, "a drafter without room in the chunk"
-            self.drafter = drafter.chunk(chunk, room.draft_scratch)
+        self.drafter: ChunkDrafter | None = drafter.chunk(chunk) if drafter else None
 
     def launches(self) -> list[Launch]:
         """Every launch of a chunk, for compiling."""

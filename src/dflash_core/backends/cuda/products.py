@@ -124,8 +124,13 @@ Wanted = tuple[tuple[int, ...], torch.dtype]
 class Arena:
     """One piece of memory that takes turns: every `carve` begins at its start again."""
 
-    def __init__(self, nbytes: int, device: torch.device) -> None:
-        self.bytes = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    def __init__(self, memory: Tensor) -> None:
+        self.bytes = memory
+
+    @staticmethod
+    def of(nbytes: int, device: torch.device) -> Arena:
+        """Zeros of its own."""
+        return Arena(torch.zeros(nbytes, dtype=torch.uint8, device=device))
 
     def carve(self, *wanted: Wanted) -> Iterator[Tensor]:
         """Tensors of these shapes and types, one behind the other."""
@@ -134,6 +139,10 @@ class Arena:
             size = math.prod(shape) * dtype.itemsize
             yield self.bytes[at : at + size].view(dtype).view(shape)
             at += aligned(size)
+
+    def behind(self, *wanted: Wanted) -> Arena:
+        """What `carve` leaves of it."""
+        return Arena(self.bytes[self.need(wanted) :])
 
     @staticmethod
     def need(wanted: Sequence[Wanted]) -> int:

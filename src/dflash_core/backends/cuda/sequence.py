@@ -1,4 +1,8 @@
-"""The memory of one sequence on a card. All of it is allocated once: graphs hold its addresses."""
+"""The memory of one sequence on a card. All of it is allocated once: graphs hold its addresses.
+
+Passes, a drafter's passes and chunks of prompts never run together, and none needs what another left in its scratch
+memory: they take turns in one room. What it takes is therefore that of the largest of them.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,50 @@ from collections.abc import Sequence
 import torch
 
 from dflash_core.backends.cuda.captured import CapturedLayers
+from dflash_core.backends.cuda.chunk import PREFILL_ROWS, Chunk, ChunkNeeds, library_bytes
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
+from dflash_core.backends.cuda.layers.head import Head
+from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
 
 class SequenceMemory:
-    """What a target's passes need for `context` positions and trees of up to `capacity` nodes.
+    """What a target and its drafter need for `context` positions and trees of up to `capacity` nodes.
 
-    mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch. captured: outputs of
-    chosen layers. `slots`: positions and nodes that there is room for.
+    mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch of passes. captured:
+    outputs of chosen layers. drafting: the drafter's own. chunk: what prompts are read in, where the card can read them
+    in chunks. head: logits. `slots`: positions and nodes that there is room for.
     """
 
-    def __init__(self, target: DeviceTarget, context: int, capacity: int, captured: Sequence[int]) -> None:
+    def __init__(
+        self,
+        target: DeviceTarget,
+        context: int,
+        capacity: int,
+        captured: Sequence[int],
+        draft: OnDevice | None = None,
+    ) -> None:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
-        self.mixers: list[MixerMemory] = [mixer.memory(context, capacity) for mixer in target.mixers]
-        self.buffers = PassBuffers(device, hidden, *target.projections())
+        partials = PassBuffers.partials(*target.projections())
+        passes = Arena.need(partials) + max(Arena.need(mixer.pass_room(context)) for mixer in target.mixers)
+        passes = max(passes, Arena.need(draft.pass_room(context)) if draft else 0)
+        chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
+        self.room = Arena.of(max(passes, Arena.need(chunk.pieces) if chunk else 0), device)
+        self.buffers = PassBuffers(device, hidden, *target.projections(), self.room)
+        inside = self.room.behind(*partials)
+        self.mixers: list[MixerMemory] = [mixer.memory(context, capacity, inside) for mixer in target.mixers]
         self.captured = CapturedLayers(captured, hidden, capacity, device)
+        self.drafting: DraftMemory | None = draft.memory(context, self.room) if draft else None
+        self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
+        self.state = DeviceState(device)
+        # Logits of the target and of the drafter, so behind what either works in.
+        self.head = Head(target, self.state, self.room.bytes[passes:])
+        self._library_bytes = library_bytes(target.device.card) if chunk else 0
 
     def grow(self, capacity: int) -> None:
         """Room for larger trees; committed states stay, rows of the last pass do not."""
@@ -40,7 +69,7 @@ class SequenceMemory:
         held: dict[str, int] = {}
         for memory in self.mixers:
             held[memory.component] = held.get(memory.component, 0) + memory.nbytes
-        return held
+        return {**held, **(self.drafting.nbytes if self.drafting else {})}
 
     @property
     def details(self) -> dict[str, str]:
@@ -49,4 +78,19 @@ class SequenceMemory:
 
     @property
     def scratch_bytes(self) -> int:
-        return self.buffers.nbytes + self.captured.rows.nbytes + sum(memory.scratch_bytes for memory in self.mixers)
+        """All besides, with what the library works in."""
+        own = self.room.bytes.nbytes + self.buffers.nbytes + self.captured.rows.nbytes + self.one.nbytes
+        own += sum(memory.scratch_bytes for memory in self.mixers) + self.head.nbytes + self.state.bytes.nbytes
+        own += self.drafting.scratch_bytes if self.drafting else 0
+        return own + (self.chunk.nbytes if self.chunk else 0) + self._library_bytes
+
+
+def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None) -> ChunkNeeds:
+    """What prompts are read in, `rows` rows at a time at most: a target's, and its drafter's."""
+    inputs, outputs = target.projections()
+    projections = [*inputs, *outputs, *(draft.chunk_projections() if draft else ())]
+    rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows)]
+    rooms += [room for block in target.blk for room in block.ffn.chunk_rooms(rows)]
+    rooms += draft.chunk_rooms(rows) if draft else ()
+    lasting = draft.chunk_lasting(rows) if draft else ()
+    return ChunkNeeds(rows, target.spec.embedding_length, projections, rooms, lasting)

@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Checkpoint, Logits
-from dflash_core.backends.cuda.chunk import PREFILL_ROWS
-from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
-from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import norm_launch
-from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkMemory, ChunkPass
+from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
@@ -80,14 +77,14 @@ class CudaSession:
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
         self._tokens: list[int] = []  # of the last pass
         with self.device.stream():
-            self.memory = SequenceMemory(target, context, capacity, self.captured_layers)
-            self.state = DeviceState(self.device.torch_device)
-            chunk = ChunkMemory(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
-            self.head = Head(target, self.state, chunk.chunk.weights if chunk else None)
+            self.memory = SequenceMemory(target, context, capacity, self.captured_layers, draft)
+            self.state, self.head = self.memory.state, self.memory.head
             self.stamps = torch.zeros(8, dtype=torch.int64, device=self.device.torch_device)
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
-                self.drafter = draft.drafter(context, target.embedding, self.memory.captured, self.state)
+                assert self.memory.drafting is not None, "a drafter without memory"
+                self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
+        chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
@@ -203,7 +200,7 @@ class CudaSession:
     @property
     def nbytes(self) -> dict[str, int]:
         """Bytes held, by component of the memory breakdown."""
-        return {**self.memory.nbytes, **(self.drafter.nbytes if self.drafter else {})}
+        return self.memory.nbytes
 
     def _prefill_chunk(
         self, chunk_pass: ChunkPass, tokens: Sequence[int], cancelled: Callable[[], bool] | None

@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
-from dflash_core.backends.cuda.products import Wanted
+from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.drafters.capabilities import Capabilities
 
@@ -54,10 +54,6 @@ class DeviceDrafter(Protocol):
     @property
     def block(self) -> int:
         """Positions of its block, the anchor included."""
-
-    @property
-    def nbytes(self) -> Mapping[str, int]:
-        """Bytes held of the sequence, by component."""
 
     @property
     def pending(self) -> int:
@@ -101,8 +97,8 @@ class DeviceDrafter(Protocol):
     def before_step(self, queued: int) -> None:
         """A step is about to be queued behind `queued` others that the host has not seen the end of."""
 
-    def chunk(self, chunk: Chunk, scratch: Tensor) -> ChunkDrafter:
-        """Its part of prompts read in `chunk`; `scratch` is what `OnDevice.chunk_scratch` made."""
+    def chunk(self, chunk: Chunk) -> ChunkDrafter:
+        """Its part of prompts read in `chunk`."""
 
 
 class OnDevice(Protocol):
@@ -111,11 +107,15 @@ class OnDevice(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def memory(self, context: int) -> DraftMemory:
-        """What a sequence of `context` positions takes: allocated, or on a device without memory only counted."""
+    def pass_room(self, context: int) -> Sequence[Wanted]:
+        """What its passes work in."""
+
+    def memory(self, context: int, room: Arena) -> DraftMemory:
+        """What a sequence of `context` positions takes: allocated, or on a device without memory only counted.
+        `pass_room` lies in `room`, which the target's passes have too."""
 
     def drafter(
-        self, context: int, embedding: Embedding, captured: CapturedLayers, state: DeviceState
+        self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
     ) -> DeviceDrafter:
         """Its part of a new sequence on the target that has this embedding."""
 
@@ -128,5 +128,5 @@ class OnDevice(Protocol):
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         """What a chunk of `rows` rows needs of the arena."""
 
-    def chunk_scratch(self, rows: int) -> Tensor:
-        """What it needs beside the arena, from layer to layer."""
+    def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
+        """What it needs beside the arena, from layer to layer: `Chunk.lasting`."""

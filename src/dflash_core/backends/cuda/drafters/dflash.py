@@ -17,7 +17,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import Launcher
+from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
 from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
@@ -26,8 +26,8 @@ from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
-from dflash_core.backends.cuda.layers.split_attention import SplitLaunch
-from dflash_core.backends.cuda.products import Wanted
+from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
@@ -42,12 +42,13 @@ COPY_THREADS = 256
 class DFlashMemory:
     """What the drafter takes for `context` positions, beside its weights."""
 
-    def __init__(self, draft: DeviceDraft, context: int) -> None:
-        device, config, heads = draft.device.torch_device, draft.config, draft.heads
+    def __init__(self, draft: DeviceDraft, context: int, room: Arena) -> None:
+        device, config = draft.device.torch_device, draft.config
         self.block = config.block_size
         self.caches = DraftCaches(draft, context)
-        self.splits = Splits(draft.device, heads, context + self.block)
-        self.buffers = PassBuffers(device, config.embedding_length, *draft.projections())
+        self.buffers = PassBuffers(device, config.embedding_length, *draft.projections(), room)
+        inside = room.behind(*PassBuffers.partials(*draft.projections()))
+        self.splits = Splits(split_order(draft, context), draft.heads, inside)
         self.pending = torch.zeros(PENDING_ROWS, draft.fc.columns, dtype=torch.float16, device=device)  # x HEADROOM
         self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
 
@@ -58,7 +59,13 @@ class DFlashMemory:
     @property
     def scratch_bytes(self) -> int:
         own = self.pending.nbytes + self.counts.nbytes + self.caches.table_bytes
-        return self.splits.nbytes + self.buffers.nbytes + own
+        return self.buffers.nbytes + own
+
+
+def split_order(draft: DeviceDraft, context: int) -> SplitOrder:
+    """Of the block's attention."""
+    card = draft.device.card
+    return SplitOrder.of(draft.heads, context + draft.config.block_size, card.multiprocessors, card.shared_bytes)
 
 
 class DFlash:
@@ -89,7 +96,7 @@ class DFlash:
         draft, buffers = self.draft, self.memory.buffers
         fc = draft.fc
         yield Launch(
-            "draft.cu", "draft_gather", self._defines(fc, rows), (groups_of(fc.columns), rows), WARP,
+            "draft.cu", "draft_gather", self._defines(fc), (groups_of(fc.columns), rows), WARP,
             [self.state.pointer, np.int32(row0), self.memory.pending, np.int32(fc.columns), *fc.wanted(buffers.acts)],
         )  # fmt: skip
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
@@ -105,7 +112,7 @@ class DFlash:
         """Rows of a context's projection, f32 (split_k, rows, width), as keys and values behind those in the cache."""
         draft, heads, caches = self.draft, self.draft.heads, self.memory.caches
         return Launch(
-            "draft.cu", "draft_update", {**self._split(rows).defines, "SPLIT_K": split_k, **caches.layers[0].defines},
+            "draft.cu", "draft_update", {**self._split.defines, "SPLIT_K": split_k, **caches.layers[0].defines},
             (ceil_div(part.count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
             [self.state.pointer, np.int32(row0), projected, np.int32(rows), np.int32(part.count),
              np.int32(heads.kv_heads), draft.k_norms[part.first], draft.frequencies, np.float32(draft.config.rms_eps),
@@ -137,7 +144,7 @@ class DFlash:
     def _attention(self, index: int, layer: DraftLayer) -> Iterator[Launch]:
         draft, memory, config = self.draft, self.memory, self.draft.config
         mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits
-        split, defines = self._split(self.block), self._defines(mixer.inputs, self.block)
+        split, defines = self._split, self._defines(mixer.inputs)
         block, kv_heads = np.int32(self.block), np.int32(heads.kv_heads)
         cache, tasks = memory.caches.layers[index].layer(0), heads.heads + 2 * heads.kv_heads
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.block)
@@ -160,12 +167,14 @@ class DFlash:
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, self.block)
 
-    def _split(self, rows: int) -> SplitLaunch:
+    @property
+    def _split(self) -> SplitLaunch:
+        """The block's attention. What takes context in is compiled for the same, though it does not look at it."""
         limit = self.draft.device.card.shared_bytes
-        return SplitLaunch.of(self.draft.heads, self.memory.splits.order, min(rows, PASS_ROWS), limit)
+        return SplitLaunch.of(self.draft.heads, self.memory.splits.order, self.block, limit)
 
-    def _defines(self, projection: Projection, rows: int) -> dict[str, object]:
-        return {**self._split(rows).defines, "SPLIT_K": projection.split_k, **self.memory.caches.layers[0].defines}
+    def _defines(self, projection: Projection) -> dict[str, object]:
+        return {**self._split.defines, "SPLIT_K": projection.split_k, **self.memory.caches.layers[0].defines}
 
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward and its logits."""
@@ -195,10 +204,6 @@ class DFlash:
         return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
 
     # ---- Driven from the host ------------------------------------------------------------------------------------
-
-    @property
-    def nbytes(self) -> Mapping[str, int]:
-        return self.memory.nbytes
 
     @property
     def most_pending(self) -> int:
@@ -267,8 +272,8 @@ class DFlash:
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 
-    def chunk(self, chunk: Chunk, scratch: Tensor) -> DFlashChunk:
-        return DFlashChunk(self, chunk, scratch)
+    def chunk(self, chunk: Chunk) -> DFlashChunk:
+        return DFlashChunk(self, chunk)
 
 
 class DFlashOnDevice:
@@ -281,11 +286,18 @@ class DFlashOnDevice:
     def capabilities(self) -> Capabilities:
         return capabilities(self.weights.config, on_device=True)
 
-    def memory(self, context: int) -> DFlashMemory:
-        return DFlashMemory(self.weights, context)
+    def pass_room(self, context: int) -> Sequence[Wanted]:
+        partials = PassBuffers.partials(*self.weights.projections())
+        return [*partials, *Splits.pieces(split_order(self.weights, context), self.weights.heads)]
 
-    def drafter(self, context: int, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> DFlash:
-        return DFlash(self.weights, self.memory(context), embedding, captured, state, self.mask_token)
+    def memory(self, context: int, room: Arena) -> DFlashMemory:
+        return DFlashMemory(self.weights, context, room)
+
+    def drafter(
+        self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
+    ) -> DFlash:
+        assert isinstance(memory, DFlashMemory), "the memory of another drafter"
+        return DFlash(self.weights, memory, embedding, captured, state, self.mask_token)
 
     def projections(self) -> Sequence[Projection]:
         inputs, outputs = self.weights.projections()
@@ -297,9 +309,9 @@ class DFlashOnDevice:
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         return chunk_rooms(self.weights, rows)
 
-    def chunk_scratch(self, rows: int) -> Tensor:
-        """Sums over captured layers, f32 (rows, hidden): they grow from layer to layer."""
-        return torch.zeros(rows, self.weights.config.embedding_length, device=self.weights.device.torch_device)
+    def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
+        """Sums over captured layers, (rows, hidden): they grow from layer to layer."""
+        return [((rows, self.weights.config.embedding_length), torch.float32)]
 
 
 def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
@@ -312,8 +324,9 @@ def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
 class DFlashChunk:
     """A prompt's chunk as context: fc is applied part by part as the layers that it reads come by."""
 
-    def __init__(self, drafter: DFlash, chunk: Chunk, encoder: Tensor) -> None:
+    def __init__(self, drafter: DFlash, chunk: Chunk) -> None:
         draft, products = drafter.draft, chunk.products
+        (encoder,) = chunk.lasting
         self.state, self.layers = drafter.state, drafter.captured.layers
         self._chunk, self._encoder = chunk, encoder
         self._captured, self._encoded, self._context = chunk.arena.carve(*chunk_rooms(draft, chunk.rows)[0])

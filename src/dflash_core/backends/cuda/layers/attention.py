@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.kv import CACHE_TYPES, KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.products import Wanted
+from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
@@ -49,19 +49,18 @@ class AttentionWeights:
 
 
 class Splits:
-    """Partial results of split attention for the widest pass."""
+    """Partial results of split attention for the widest pass, in `room`, where `pieces` have been counted."""
 
-    def __init__(self, device: Device, heads: HeadShape, slots: int) -> None:
-        card, on = device.card, device.torch_device
-        self.order = SplitOrder.of(heads, slots, card.multiprocessors, card.shared_bytes)
+    def __init__(self, order: SplitOrder, heads: HeadShape, room: Arena) -> None:
+        self.order = order
+        self.out, self.stats, self.q = room.carve(*self.pieces(order, heads))
+
+    @staticmethod
+    def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[Wanted]:
+        """Sums, statistics and queries."""
         rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
-        self.out = torch.zeros(self.order.splits * rows * heads.head_dim, device=on)
-        self.stats = torch.zeros(self.order.splits * rows * 2, device=on)
-        self.q = torch.zeros(rows * heads.head_dim, dtype=torch.float16, device=on)
-
-    @property
-    def nbytes(self) -> int:
-        return self.out.nbytes + self.stats.nbytes + self.q.nbytes
+        sizes = order.splits * rows * heads.head_dim, order.splits * rows * 2, rows * heads.head_dim
+        return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]
 
 
 def frequencies(spec: kinds.Attention, device: Device) -> Tensor:
@@ -92,8 +91,15 @@ class AttentionLayers:
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
 
-    def memory(self, context: int, capacity: int) -> AttentionMemory:
-        return AttentionMemory(self, context)
+    def split_order(self, context: int) -> SplitOrder:
+        card = self.device.card
+        return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes)
+
+    def pass_room(self, context: int) -> Sequence[Wanted]:
+        return Splits.pieces(self.split_order(context), self.heads)
+
+    def memory(self, context: int, capacity: int, room: Arena) -> AttentionMemory:
+        return AttentionMemory(self, context, room)
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         heads = self.heads
@@ -106,17 +112,21 @@ class AttentionLayers:
         """Smaller tiles are taken where shared memory is short."""
 
 
+def slots_of(context: int) -> int:
+    """A tree's nodes lie behind the committed positions."""
+    return context + MAX_NODES
+
+
 class AttentionMemory:
     """Implements `base.MixerMemory`: keys and values are only cut, so a checkpoint keeps nothing."""
 
     component, detail = "target KV", ""
 
-    def __init__(self, layers: AttentionLayers, context: int) -> None:
+    def __init__(self, layers: AttentionLayers, context: int, room: Arena) -> None:
         self.layers, heads = layers, layers.heads
-        # A tree's nodes lie behind the committed positions.
-        slots, on = context + MAX_NODES, layers.device.torch_device
+        slots, on = slots_of(context), layers.device.torch_device
         self.kv: KVCache = layers.cache_type(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on)
-        self.splits = Splits(layers.device, heads, slots)
+        self.splits = Splits(layers.split_order(context), heads, room)
 
     @property
     def nbytes(self) -> int:
@@ -124,7 +134,7 @@ class AttentionMemory:
 
     @property
     def scratch_bytes(self) -> int:
-        return self.splits.nbytes
+        return 0
 
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)

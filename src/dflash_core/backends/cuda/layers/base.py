@@ -24,7 +24,7 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.chunk import Chunk
-    from dflash_core.backends.cuda.products import Wanted
+    from dflash_core.backends.cuda.products import Arena, Wanted
 
 # Called with the rows of a chunk and the positions before them.
 ChunkRun = Callable[[int, int], None]
@@ -49,31 +49,38 @@ class PassBuffers:
     """Scratch of passes of up to PASS_ROWS rows; nothing in it means anything from one pass to the next.
 
     h: the residual stream (rows, hidden). acts: activations of whatever is multiplied next. wide, narrow: split-K
-    partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it.
+    partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it; they lie in `room`,
+    where `partials` have been counted.
     """
 
     def __init__(
-        self, device: torch.device, hidden: int, inputs: Sequence[Projection], outputs: Sequence[Projection]
+        self,
+        device: torch.device,
+        hidden: int,
+        inputs: Sequence[Projection],
+        outputs: Sequence[Projection],
+        room: Arena,
     ) -> None:
         self.h = torch.zeros(PASS_ROWS, hidden, device=device)
         self.acts = acts_for(max(p.columns for p in (*inputs, *outputs)), device)
-        self.wide = _partials_for(inputs, device)
-        self.narrow = _partials_for(outputs, device)
+        self.wide, self.narrow = room.carve(*self.partials(inputs, outputs))
+
+    @staticmethod
+    def partials(inputs: Sequence[Projection], outputs: Sequence[Projection]) -> Sequence[Wanted]:
+        """Room for the output of the largest of `inputs`, and of `outputs`."""
+        sizes = [max(p.split_k * p.width for p in projections) * PASS_ROWS for projections in (inputs, outputs)]
+        return [((size,), torch.float32) for size in sizes]
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (self.h, self.acts.q8, self.acts.f16, self.wide, self.narrow))
+        """What is its own."""
+        return sum(t.nbytes for t in (self.h, self.acts.q8, self.acts.f16))
 
 
 def acts_for(columns: int, device: torch.device) -> Acts:
     """Activations of PASS_ROWS rows of up to `columns` k; zeros, so that padding rows are numbers."""
     blocks = groups_of(columns) * (ACT_ROWS // 8)
     return Acts(*(torch.zeros(blocks * size, dtype=torch.uint8, device=device) for size in (Q8_BLOCK, F16_BLOCK)))
-
-
-def _partials_for(projections: Sequence[Projection], device: torch.device) -> Tensor:
-    """Room for the output of the largest of `projections`."""
-    return torch.zeros(max(p.split_k * p.width for p in projections) * PASS_ROWS, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +163,12 @@ class MixerLayers(Protocol):
     def projections(self, place: int) -> tuple[Projection, Projection]:
         """`inputs` and `out` of a layer."""
 
-    def memory(self, context: int, capacity: int) -> MixerMemory:
-        """Of a sequence of up to `context` positions and trees of up to `capacity` nodes."""
+    def pass_room(self, context: int) -> Sequence[Wanted]:
+        """What a pass works in while it is at one of the layers."""
+
+    def memory(self, context: int, capacity: int, room: Arena) -> MixerMemory:
+        """Of a sequence of up to `context` positions and trees of up to `capacity` nodes; `pass_room` lies in `room`,
+        which others have when the pass has gone on."""
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other."""

@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, poi
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
-from dflash_core.backends.cuda.products import Op, Wanted
+from dflash_core.backends.cuda.products import Arena, Op, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
@@ -52,7 +52,10 @@ class DeltaNetLayers:
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
 
-    def memory(self, context: int, capacity: int) -> DeltaMemory:
+    def pass_room(self, context: int) -> Sequence[Wanted]:
+        return ()
+
+    def memory(self, context: int, capacity: int, room: Arena) -> DeltaMemory:
         return DeltaMemory(self, capacity)
 
     def check(self) -> None:
