@@ -49,11 +49,6 @@ class Chunk:
         self.counts[:] = torch.tensor([len(tokens), first], dtype=torch.int32)
         self.tokens[: len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 
-    @property
-    def nbytes(self) -> int:
-        """What is its own."""
-        return self.counts.nbytes + self.tokens.nbytes
-
 
 @dataclass(frozen=True, slots=True)
 class ChunkNeeds:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
@@ -20,8 +21,8 @@ from dflash_core.formats.weights import WeightFile
 
 @dataclass(frozen=True, slots=True)
 class SequenceBytes:
-    """What a sequence owns, by component, and the scratch memory that its passes share. `details`: what a component
-    is made of."""
+    """What a sequence owns, by component, and all that the allocator takes besides. `details`: what a component is
+    made of."""
 
     held: Mapping[str, int]
     scratch: int
@@ -50,5 +51,8 @@ class Footprint:
         """For `context` positions and trees of `capacity` nodes, with the drafter or without."""
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
-        memory = SequenceMemory(self._target, context, capacity, captured, draft)
-        return SequenceBytes(memory.nbytes, memory.scratch_bytes, memory.details)
+        with Pieces() as pieces:
+            memory = SequenceMemory(self._target, context, capacity, captured, draft)
+        held = memory.nbytes
+        taken = reserved([*pieces.sizes, *memory.library])
+        return SequenceBytes(held, taken - sum(held.values()), memory.details)

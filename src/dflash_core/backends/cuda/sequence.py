@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
-from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.backends.cuda.state import MAX_NODES, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
 
@@ -54,7 +54,9 @@ class SequenceMemory:
         self.state = DeviceState(device)
         # Logits of the target and of the drafter, so behind what either works in.
         self.head = Head(target, self.state, self.room.bytes[passes:])
-        self._library_bytes = library_bytes(target.device.card) if chunk else 0
+        # What a chunk has torch allocate: its library's workspace, and results on their way.
+        self.library: Sequence[int] = library_pieces(target, chunk.rows) if chunk else ()
+        self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
 
     def grow(self, capacity: int) -> None:
         """Room for larger trees; committed states stay, rows of the last pass do not."""
@@ -76,13 +78,10 @@ class SequenceMemory:
         """What a component is made of, where that is worth saying."""
         return {memory.component: memory.detail for memory in self.mixers if memory.detail}
 
-    @property
-    def scratch_bytes(self) -> int:
-        """All besides, with what the library works in."""
-        own = self.room.bytes.nbytes + self.buffers.nbytes + self.captured.rows.nbytes + self.one.nbytes
-        own += sum(memory.scratch_bytes for memory in self.mixers) + self.head.nbytes + self.state.bytes.nbytes
-        own += self.drafting.scratch_bytes if self.drafting else 0
-        return own + (self.chunk.nbytes if self.chunk else 0) + self._library_bytes
+
+def library_pieces(target: DeviceTarget, rows: int) -> Sequence[int]:
+    """Bytes that torch allocates while a chunk of `rows` rows runs, piece by piece."""
+    return [library_bytes(target.device.card), max(mixer.chunk_results(rows) for mixer in target.mixers)]
 
 
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None) -> ChunkNeeds:

@@ -78,8 +78,7 @@ class CudaSession:
         self._tokens: list[int] = []  # of the last pass
         with self.device.stream():
             self.memory = SequenceMemory(target, context, capacity, self.captured_layers, draft)
-            self.state, self.head = self.memory.state, self.memory.head
-            self.stamps = torch.zeros(8, dtype=torch.int64, device=self.device.torch_device)
+            self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
                 assert self.memory.drafting is not None, "a drafter without memory"

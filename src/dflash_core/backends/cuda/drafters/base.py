@@ -34,9 +34,6 @@ class DraftMemory(Protocol):
     def nbytes(self) -> Mapping[str, int]:
         """Bytes of what it keeps of the sequence, by component of the memory breakdown."""
 
-    @property
-    def scratch_bytes(self) -> int: ...
-
 
 class ChunkDrafter(Protocol):
     """A drafter's part of a prompt's chunk."""

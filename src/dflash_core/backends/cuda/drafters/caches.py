@@ -67,10 +67,6 @@ class DraftCaches:
     def nbytes(self) -> int:
         return sum(kv.nbytes for kv in self.layers)
 
-    @property
-    def table_bytes(self) -> int:
-        return self._table.nbytes
-
     def table(self, first: int) -> At:
         """The caches from layer `first` on, as draft_update takes them."""
         return At(self._table, first * self._table.shape[1])

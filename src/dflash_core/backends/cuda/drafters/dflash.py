@@ -56,11 +56,6 @@ class DFlashMemory:
     def nbytes(self) -> Mapping[str, int]:
         return {"drafter KV": self.caches.nbytes}
 
-    @property
-    def scratch_bytes(self) -> int:
-        own = self.pending.nbytes + self.counts.nbytes + self.caches.table_bytes
-        return self.buffers.nbytes + own
-
 
 def split_order(draft: DeviceDraft, context: int) -> SplitOrder:
     """Of the block's attention."""

@@ -108,6 +108,9 @@ class AttentionLayers:
         queries = ((heads.kv_heads, rows * heads.group, heads.head_dim), torch.float16)
         return ((projected, queries),)
 
+    def chunk_results(self, rows: int) -> int:
+        return rows * self.heads.heads * self.heads.head_dim * torch.float16.itemsize
+
     def check(self) -> None:
         """Smaller tiles are taken where shared memory is short."""
 
@@ -131,10 +134,6 @@ class AttentionMemory:
     @property
     def nbytes(self) -> int:
         return self.kv.nbytes
-
-    @property
-    def scratch_bytes(self) -> int:
-        return 0
 
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)

@@ -71,11 +71,6 @@ class PassBuffers:
         sizes = [max(p.split_k * p.width for p in projections) * PASS_ROWS for projections in (inputs, outputs)]
         return [((size,), torch.float32) for size in sizes]
 
-    @property
-    def nbytes(self) -> int:
-        """What is its own."""
-        return sum(t.nbytes for t in (self.h, self.acts.q8, self.acts.f16))
-
 
 def acts_for(columns: int, device: torch.device) -> Acts:
     """Activations of PASS_ROWS rows of up to `columns` k; zeros, so that padding rows are numbers."""
@@ -123,9 +118,6 @@ class MixerMemory(Protocol):
     def nbytes(self) -> int:
         """The sequence's own."""
 
-    @property
-    def scratch_bytes(self) -> int: ...
-
     def layer(self, place: int) -> Branch:
         """The mixer of the `place`-th of these layers."""
 
@@ -172,6 +164,9 @@ class MixerLayers(Protocol):
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other."""
+
+    def chunk_results(self, rows: int) -> int:
+        """Bytes that torch allocates while a chunk of `rows` rows is at a layer, at most."""
 
     def check(self) -> None:
         """Raises UnsupportedError where the card has too little shared memory for the widest pass."""

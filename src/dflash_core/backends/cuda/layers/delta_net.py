@@ -58,6 +58,9 @@ class DeltaNetLayers:
     def memory(self, context: int, capacity: int, room: Arena) -> DeltaMemory:
         return DeltaMemory(self, capacity)
 
+    def chunk_results(self, rows: int) -> int:
+        return 0
+
     def check(self) -> None:
         self.launch(PASS_ROWS)
 
@@ -131,11 +134,6 @@ class DeltaMemory:
     @property
     def nbytes(self) -> int:
         return self.s.nbytes + self.conv.nbytes
-
-    @property
-    def scratch_bytes(self) -> int:
-        rows = (self.inputs, self.k, self.u, self.decay, self.q, self.v, self.beta, self.out, self.order, self.levels)
-        return sum(tensor.nbytes for tensor in rows)
 
     def layer(self, place: int) -> DeltaBranch:
         return DeltaBranch(self, self.layers.weights[place], place)

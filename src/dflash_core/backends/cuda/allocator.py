@@ -1,0 +1,70 @@
+"""What a card is asked for when tensors are made, piece by piece, and what torch's allocator takes for it.
+
+The allocator takes memory of a card in segments and hands out parts of these, so a sequence takes more than the sum of
+its tensors. How it does so is a fixed rule, and so is the order in which a sequence asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+BLOCK = 512  # bytes that every piece is rounded up to
+MOST_SMALL = 1 << 20  # pieces up to this share segments of SMALL_SEGMENT
+SMALL_SEGMENT = 2 << 20
+LEAST_OWN = 10 << 20  # larger ones up to this share segments of SHARED_SEGMENT; from it on they have their own
+SHARED_SEGMENT = 20 << 20
+OWN_STEP = 2 << 20  # that an own segment is rounded up to
+
+
+class Pieces(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, `sizes` grows with the bytes of every piece of memory that torch allocates, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: list[int] = []
+        self._seen: dict[int, torch.UntypedStorage] = {}  # held, so that no address comes up twice
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            storage = out.untyped_storage()
+            if storage._cdata not in self._seen:
+                self._seen[storage._cdata] = storage
+                self.sizes.append(storage.nbytes())
+        return out
+
+
+def reserved(sizes: Iterable[int]) -> int:
+    """Bytes that the allocator takes of a card for pieces of these sizes, none of which is given back."""
+    total = 0
+    free: dict[bool, list[int]] = {True: [], False: []}  # parts of segments that nobody has, by whether small pieces'
+    for size in sizes:
+        need = -(-size // BLOCK) * BLOCK
+        small = need <= MOST_SMALL
+        parts = free[small]
+        fitting = [part for part in parts if part >= need]
+        if not need:
+            continue
+        if fitting:
+            part = min(fitting)
+            parts.remove(part)
+        else:
+            part = _segment(need)
+            total += part
+        rest = part - need
+        if rest >= BLOCK if small else rest > MOST_SMALL:
+            parts.append(rest)
+    return total
+
+
+def _segment(need: int) -> int:
+    if need <= MOST_SMALL:
+        return SMALL_SEGMENT
+    return SHARED_SEGMENT if need < LEAST_OWN else -(-need // OWN_STEP) * OWN_STEP
