@@ -107,4 +107,5 @@ def test_candidates_are_recorded_as_the_tree_took_them(engine: Engine) -> None:
 
 def test_the_table_says_when_a_change_applies() -> None:
     assert {spec.name for spec in SPECS if spec.applies == "next step"} == LIVE
-    assert {spec.name for spec in SPECS} - LIVE == {"thinking", "seed", "max_tokens", "ignore_eos"}
+    guards = {"thinking_budget", "loop_guard", "answer_loop_guard"}
+    assert {spec.name for spec in SPECS} - LIVE == {"thinking", "seed", "max_tokens", "ignore_eos", *guards}
