@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dflash_core.arch.architecture import Architecture, Head, matrix_types
-from dflash_core.arch.kinds import Attention, Shapes, SwiGLU
+from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.spec import LayerSpec, ModelSpec, layer_tensors
 from dflash_core.errors import MismatchError, UnsupportedError
@@ -54,9 +54,46 @@ class DraftConfig:
         windows = (self.sliding_window if sliding else 0 for sliding in self.sliding)
         return tuple(LayerSpec(Attention(*sizes, self.rms_eps, window=window), ffn) for window in windows)
 
+    @property
+    def position_numbers(self) -> int:
+        """Numbers that it keeps for every position."""
+        return sum(layer.mixer.position_numbers for layer in self.layers)
+
     def tensors(self) -> Shapes:
         """Every tensor, in the order of a forward pass."""
         return dflash_tensors(self.embedding_length, len(self.target_layers), self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class MtpConfig:
+    """An MTP head. `index`: its block in the file, which is the number of the trunk's layers."""
+
+    name: str
+    index: int
+    layer: LayerSpec
+    nextn: NextN
+    embedding_length: int
+    vocab_size: int
+    rms_eps: float
+
+    @property
+    def block_count(self) -> int:
+        return 1
+
+    @property
+    def position_numbers(self) -> int:
+        """Keys and values, and the hidden of the position: behind an earlier one, drafting begins with that."""
+        return self.layer.mixer.position_numbers + self.embedding_length
+
+    @property
+    def prefix(self) -> str:
+        return f"blk.{self.index}."
+
+    def tensors(self) -> Shapes:
+        """Every tensor, in the order of a forward pass."""
+        beside = self.nextn.tensors(self.embedding_length, self.vocab_size)
+        layer = layer_tensors(self.index, self.layer, self.embedding_length)
+        return {**{self.prefix + name: shape for name, shape in beside.items()}, **layer}
 
 
 def dflash_tensors(hidden: int, captured: int, layers: Sequence[LayerSpec]) -> Shapes:
@@ -75,7 +112,9 @@ def target_config(gguf: GGUFFile) -> ModelSpec:
     head = Head(embedding.shape[0] if embedding else 0, "output.weight" not in tensors)
     spec = architecture.read(architecture.settings(source, gguf.metadata), head)
     if spec.nextn_predict_layers and "blk.0.attn_norm.weight" not in tensors:
-        raise UnsupportedError(f"{source} holds only the MTP blocks of a model; use the file with the whole model")
+        raise UnsupportedError(
+            f"{source} holds only the MTP blocks of a model; give it as the draft, beside the model's own file"
+        )
     scales = [name for name in tensors if name.endswith((".scale", ".input_scale"))]
     if scales:
         raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
@@ -184,7 +223,9 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
     if config.nextn_predict_layers:
         names = mtp_tensors(gguf, config)
         size = gib(sum(gguf.tensors[name].n_bytes for name in names))
-        notes.append(f"{config.nextn_predict_layers} MTP block(s), {len(names)} tensors, {size}: accepted, not used")
+        notes.append(
+            f"{config.nextn_predict_layers} MTP block(s), {len(names)} tensors, {size}: what the mtp drafter runs"
+        )
     if config.tied_output:
         notes.append("tied head: the embedding is also the output matrix")
     matrices = matrix_types(gguf)

@@ -194,7 +194,9 @@ def load_pair(
     if knobs is not None:
         check_tree_width(knobs, opened.machine.tree_width)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
-    opened_draft = open_draft(draft, opened) if draft is not None else None
+    drafts_itself = draft is None and opened.drafts_itself
+    named = "mtp" if drafts_itself else draft
+    opened_draft = open_draft(named, opened) if named is not None else None
     opened.check_room(opened_draft, context_length)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None

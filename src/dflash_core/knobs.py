@@ -19,6 +19,7 @@ Applies = Literal["next step", "next turn", "reload"]
 
 SHAPES_FIXED = frozenset({"budget", "p_min", "chain_seed"})
 """Who sets one of these wants a tree of that shape, and no longer the program's choice."""
+MOST_MTP_DEPTH = 8
 MOST_WIDTH = 64  # candidates per draft position, on any device
 
 
@@ -150,6 +151,10 @@ class Knobs:
     draft_window: int = _knob(
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
         "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
+    )  # fmt: skip
+    mtp_depth: int = _knob(
+        3, "MTP depth", "tokens that an MTP head drafts one behind the other",
+        "speculation", bounds=(1, MOST_MTP_DEPTH), slider=(1, MOST_MTP_DEPTH),
     )  # fmt: skip
     thinking: bool = _knob(
         False, "thinking", "let the model reason before it answers; drafters are usually worse at it",

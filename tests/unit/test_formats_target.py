@@ -81,16 +81,16 @@ MTP_SHAPES = TARGET_SHAPES | blocks(2, EVERY, ATTENTION, NEXTN)
 def test_mtp_tensors_are_accepted_and_counted(tmp_path: Path) -> None:
     plain = config_of(tmp_path)
     config = config_of(tmp_path, MTP_KEYS, MTP_SHAPES)
-    assert config == dataclasses.replace(plain, nextn_predict_layers=1)
+    assert config == dataclasses.replace(plain, nextn_predict_layers=1, nextn=plain.layers[1])
     opened = open_gguf(tmp_path / "a.gguf")
-    assert "1 MTP block(s), 14 tensors, 48.6 KiB: accepted, not used" in unusual(opened, config)
+    assert "1 MTP block(s), 14 tensors, 48.6 KiB: what the mtp drafter runs" in unusual(opened, config)
     assert types_by_group(opened)["MTP"] == {"F32": (14, 49_792)}
 
 
 def test_a_file_of_mtp_blocks_only(tmp_path: Path) -> None:
     shapes = {name: shape for name, shape in MTP_SHAPES.items() if not name.startswith(("blk.0.", "blk.1."))}
     assert refusal(tmp_path, UnsupportedError, MTP_KEYS, shapes) == (
-        "a.gguf holds only the MTP blocks of a model; use the file with the whole model"
+        "a.gguf holds only the MTP blocks of a model; give it as the draft, beside the model's own file"
     )
 
 

@@ -162,6 +162,36 @@ class DeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class NextN:
+    """What an MTP block ("nextn") has beside a layer: it joins the token behind a position with the hidden there.
+
+    own_norm, own_embedding, own_head: whether it has these itself, or uses the model's.
+    """
+
+    own_norm: bool = True
+    own_embedding: bool = False
+    own_head: bool = False
+
+    def tensors(self, hidden: int, vocab: int) -> Shapes:
+        shapes: Shapes = {
+            "nextn.eh_proj.weight": (hidden, 2 * hidden),
+            "nextn.enorm.weight": (hidden,),
+            "nextn.hnorm.weight": (hidden,),
+        }
+        if self.own_norm:
+            shapes[NORM] = (hidden,)
+        if self.own_embedding:
+            shapes[EMBEDDING] = (vocab, hidden)
+        if self.own_head:
+            shapes[HEAD] = (vocab, hidden)
+        return shapes
+
+
+NORM, EMBEDDING, HEAD = (f"nextn.{name}.weight" for name in ("shared_head_norm", "embed_tokens", "shared_head_head"))
+"""The tensors of an MTP block that the model's own may stand in for."""
+
+
+@dataclass(frozen=True, slots=True)
 class SwiGLU:
     """ffn_down( silu(ffn_gate x) * (ffn_up x) ), `width` wide inside."""
 

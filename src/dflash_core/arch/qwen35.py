@@ -52,6 +52,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
         layers=tuple(LayerSpec(attention if one else delta, ffn, "post_attention_norm.weight") for one in full),
         tied_output=head.tied_output,
         nextn_predict_layers=nextn,
+        nextn=LayerSpec(attention, ffn, "post_attention_norm.weight") if nextn else None,
         file_type=file_type(keys),
     )
 

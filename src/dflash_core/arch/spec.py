@@ -31,7 +31,8 @@ class LayerSpec:
 class ModelSpec:
     """An embedding, layers, a norm and a head.
 
-    layers: the trunk; the MTP blocks that may follow it are not among them. vocab_size: rows of the embedding, padding
+    layers: the trunk; the MTP blocks that may follow it are not among them: each is a layer `nextn`, with more beside
+    it (`kinds.NextN`). vocab_size: rows of the embedding, padding
     rows included. file_type: "Q4_K_M", or empty where the file does not say.
     """
 
@@ -44,6 +45,7 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     tied_output: bool = False
     nextn_predict_layers: int = 0
+    nextn: LayerSpec | None = None
     file_type: str = ""
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from dflash_core.arch.spec import ModelSpec
-    from dflash_core.config import DraftConfig
     from dflash_core.drafters.dflash import OpenedDFlash
+    from dflash_core.drafters.mtp import OpenedMtp
     from dflash_core.formats.gguf import GGUFFile
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
@@ -170,11 +170,11 @@ class Machine(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What a user should know of it, a line each."""
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftConfig | None) -> int:
+    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         """The context length taken where nobody asks for one. `draft`: of a drafter with a cache of its own."""
 
     def sequence(
-        self, target: ModelSpec, draft: DraftConfig | None, context: int, session: Session | None = None
+        self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
         """What a sequence of full length takes besides the weights: a new one, or `session`, which may have grown."""
 
@@ -233,6 +233,20 @@ class Target(Protocol):
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
         """A DFlash drafter's weights, held as this target's are. Raises OutOfMemoryError."""
+
+    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
+        """An MTP head's weights, held as this target's are. Raises OutOfMemoryError, UnsupportedError."""
+
+    @property
+    def drafts_itself(self) -> bool:
+        """Whether its file has an MTP head that runs here."""
+
+    def mtp_logits(self, ids: Sequence[int]) -> Logits:
+        """What the MTP head in its file says, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of
+        position p, and predicts token p + 2.
+
+        Raises ContextError for ids that it does not have, or fewer than 2, and UnsupportedError without a head.
+        """
 
     def logits(self, ids: Sequence[int]) -> Logits:
         """Next-token logits at every position, (n, vocab) float32. Raises ContextError for ids it does not have."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,11 +15,25 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import PREFILL_CHUNK, Logits, Session
 from dflash_core.config import mask_token, target_config
 from dflash_core.drafters.base import Draft
-from dflash_core.errors import MismatchError
+from dflash_core.drafters.mtp import KIND, OpenedMtp, open_mtp
+from dflash_core.errors import Code, ContextError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.ids import check_ids
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from dflash_core.drafters.dflash import OpenedDFlash
+
+
+@runtime_checkable
+class TeacherForced(Protocol):
+    """A loaded MTP head that says what it makes of a whole text."""
+
+    def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
+        """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
 
 
 class OpenedTarget(ABC):
@@ -44,6 +59,29 @@ class OpenedTarget(ABC):
 
     @abstractmethod
     def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> Session: ...
+
+    @abstractmethod
+    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft: ...
+
+    @property
+    def drafts_itself(self) -> bool:
+        return False
+
+    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
+        raise UnsupportedError(
+            "an MTP head does not draft on a card yet; draft with DFlash or from the text, or run it on the CPU",
+            code=Code.NOT_ON_THIS_DEVICE,
+        )
+
+    def mtp_logits(self, ids: Sequence[int]) -> Logits:
+        import torch
+
+        plain = check_ids(ids, self.config.vocab_size)
+        if len(plain) < 2:
+            raise ContextError(f"{len(plain)} tokens for an MTP head, expected at least 2")
+        head = self.load_mtp(open_mtp(KIND, self), torch.float32)
+        assert isinstance(head, TeacherForced), "a head that says what it drafts"
+        return head.teacher_forced(plain, self.hidden(plain, [self.config.block_count - 1]))
 
     def logits(self, ids: Sequence[int]) -> Logits:
         return np.concatenate([logits for _, logits in self._passes((), ids)])

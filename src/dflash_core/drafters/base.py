@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_core.arch.spec import ModelSpec
-    from dflash_core.config import DraftConfig
     from dflash_core.drafters.dflash import OpenedDFlash
+    from dflash_core.drafters.mtp import OpenedMtp
+    from dflash_core.formats.gguf import GGUFFile
     from dflash_core.formats.weights import WeightFile
     from dflash_core.progress import Progress
 
@@ -72,16 +73,35 @@ class DenseDrafter(Drafter, Protocol):
         `Drafter.propose`."""
 
 
+class DraftModel(Protocol):
+    """The model of a drafter that has one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def block_count(self) -> int:
+        """Its layers."""
+
+    @property
+    def position_numbers(self) -> int:
+        """Numbers that it keeps for every position."""
+
+
 class DraftTarget(Protocol):
     """What a drafter is told of the target that it drafts for: `backends.base.Target` has it, and more."""
 
     @property
     def config(self) -> ModelSpec: ...
     @property
+    def file(self) -> GGUFFile: ...
+    @property
     def mask_token_id(self) -> int | None: ...
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
         """A DFlash drafter's weights, held as this target's are. Raises OutOfMemoryError."""
+
+    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
+        """An MTP head's weights, held as this target's are. Raises OutOfMemoryError, UnsupportedError."""
 
 
 class Draft(Protocol):
@@ -92,7 +112,7 @@ class Draft(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
     @property
-    def config(self) -> DraftConfig | None:
+    def config(self) -> DraftModel | None:
         """Of a drafter with a model of its own; None for one without."""
 
     @property
@@ -131,7 +151,7 @@ class OpenedDraft(Protocol):
         """Its weights; None for a drafter without."""
 
     @property
-    def config(self) -> DraftConfig | None: ...
+    def config(self) -> DraftModel | None: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
 

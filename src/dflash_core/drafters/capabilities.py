@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DRAFT_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
+BLOCK_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
+"""Those that a drafter of whole blocks follows."""
+DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth"}
 """The knobs that only count where something is drafted."""
 
 
@@ -20,7 +22,7 @@ class Capabilities:
     block: int
     on_device: bool = False
     captured_layers: tuple[int, ...] = ()
-    knobs: frozenset[str] = DRAFT_KNOBS
+    knobs: frozenset[str] = BLOCK_KNOBS
 
     @property
     def depths(self) -> int:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.formats.gguf import open_gguf
+
 if TYPE_CHECKING:
     from dflash_core.drafters.base import DraftOpener, DraftTarget, OpenedDraft
 
@@ -20,11 +23,21 @@ class Kind:
 
 
 NAMED: dict[str, Kind] = {
+    "mtp": Kind("dflash_core.drafters.mtp:open_mtp", "the MTP head in the target's own file"),
     "text": Kind("dflash_core.drafters.text:open_text", "copies what followed the last tokens the last time"),
 }
 """Kinds that need no file, by the name that stands where a file would."""
-FILES = Kind("dflash_core.drafters.dflash:open_dflash", "DFlash: denoises a block of masks behind the context")
-"""What opens a file or a folder."""
+DFLASH = Kind("dflash_core.drafters.dflash:open_dflash", "DFlash: denoises a block of masks behind the context")
+MTP = Kind("dflash_core.drafters.mtp:open_mtp", "an MTP head in a file of its own")
+
+
+def holds_mtp(path: Path) -> bool:
+    """Whether a file says of itself that it has MTP blocks; those of a whole model count too."""
+    if path.is_dir() or path.suffix != ".gguf":
+        return False
+    metadata = open_gguf(path).metadata
+    nextn = metadata.get(f"{metadata.get('general.architecture')}.nextn_predict_layers")
+    return metadata.get("general.architecture") in ARCHITECTURES and isinstance(nextn, int) and nextn > 0
 
 
 def is_named(source: str | Path) -> bool:
@@ -37,6 +50,7 @@ def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
 
     Raises FormatError, UnsupportedError, MismatchError.
     """
-    module, _, name = (NAMED[str(source)] if is_named(source) else FILES).opener.partition(":")
+    kind = NAMED[str(source)] if is_named(source) else MTP if holds_mtp(Path(source)) else DFLASH
+    module, _, name = kind.opener.partition(":")
     opener: DraftOpener = getattr(importlib.import_module(module), name)
     return opener(source, target)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_core.drafters.base import DraftLogits, DraftTarget
+from dflash_core.drafters.base import DraftLogits, DraftModel, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import HIT_RATES, LONGEST, Successor, Successors
 from dflash_core.errors import MismatchError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from dflash_core.config import DraftConfig
     from dflash_core.formats.weights import WeightFile
     from dflash_core.progress import Progress
 
@@ -102,7 +101,7 @@ class TextDraft:
         return CAPABILITIES
 
     @property
-    def config(self) -> DraftConfig | None:
+    def config(self) -> DraftModel | None:
         return None
 
     @property

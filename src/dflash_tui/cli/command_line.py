@@ -154,7 +154,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         type=file_path,
         default=default(None),
         metavar="FILE",
-        help="its drafter: a DFlash file or folder, or text",
+        help="its drafter: a DFlash file or folder, mtp or text",
     )
     add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
     add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")

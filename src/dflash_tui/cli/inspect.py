@@ -14,6 +14,7 @@ from dflash_core.clean import one_line
 from dflash_core.config import (
     DRAFT_ARCHITECTURES,
     DraftConfig,
+    MtpConfig,
     check_pair,
     mask_token,
     target_config,
@@ -22,7 +23,9 @@ from dflash_core.config import (
 )
 from dflash_core.drafters.dflash import KIND
 from dflash_core.drafters.dflash_file import open_drafter
-from dflash_core.drafters.registry import NAMED, is_named
+from dflash_core.drafters.mtp import KIND as MTP
+from dflash_core.drafters.mtp import find_head
+from dflash_core.drafters.registry import NAMED, holds_mtp, is_named
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import WeightFile
@@ -50,7 +53,13 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
         target = target_config(gguf)
         described["model"] = _target_facts(target, gguf)
         text = _section(model, _target_rows(target, gguf))
-        if draft is not None and is_named(draft):
+        if draft is not None and (str(draft) == MTP or holds_mtp(draft)):
+            head, file = find_head(draft, gguf, target)
+            fits = {"fits": True, "reason": "", "notes": []}
+            described["draft"] = {"kind": MTP, "path": str(file.path), "config": dataclasses.asdict(head)} | fits
+            described["draft"] |= _sizes(file) | {"types": _types(file)}
+            text += _section(draft, [*_head_rows(head, file), ("fits", "yes")])
+        elif draft is not None and is_named(draft):
             name, summary = str(draft), NAMED[str(draft)].summary
             described["draft"] = {"kind": name, "summary": summary, "fits": True, "reason": "", "notes": []}
             text += _section(draft, [("drafter", f"{name}: {summary}; no file"), ("fits", "yes, any target")])
@@ -131,6 +140,17 @@ def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
         ("block", f"{config.block_size} positions, mask token {mask}"),
         ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
         ("reads", f"the target's layers {', '.join(map(str, config.target_layers))}"),
+        *_type_rows(file),
+    ]
+
+
+def _head_rows(config: MtpConfig, file: WeightFile) -> Rows:
+    nextn = config.nextn
+    shares = [what for what, own in (("embedding", nextn.own_embedding), ("head", nextn.own_head)) if not own]
+    return [
+        ("drafter", f"MTP head behind layer {config.index}: {config.layer.mixer.describe()}"),
+        ("size", _size_line(file)),
+        ("shares", f"the target's {' and '.join(shares)}" if shares else "nothing of the target"),
         *_type_rows(file),
     ]
 

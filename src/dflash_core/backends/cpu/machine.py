@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
-from dflash_core.config import DraftConfig
+from dflash_core.drafters.base import DraftModel
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.costs import CPU, Shape
@@ -28,7 +28,7 @@ class CpuMachine:
     def __init__(self, program_bytes: int = 0) -> None:
         self.program_bytes = program_bytes  # of the process before any model was loaded
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftConfig | None) -> int:
+    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         """The largest halving of the ceiling whose keys and values take at most half of the free memory."""
         per_position = _kv_bytes(target) + (_draft_kv_bytes(draft) if draft else 0)
         context, free = min(CEILING, target.context_length), memory.host_memory().free
@@ -37,7 +37,7 @@ class CpuMachine:
         return context
 
     def sequence(
-        self, target: ModelSpec, draft: DraftConfig | None, context: int, session: Session | None = None
+        self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
         detail = f"{context:,} positions at most"
         components = [
@@ -60,8 +60,8 @@ def _kv_bytes(spec: ModelSpec) -> int:
     return sum(layer.mixer.position_numbers for layer in spec.layers) * FLOAT_BYTES
 
 
-def _draft_kv_bytes(config: DraftConfig) -> int:
-    return sum(layer.mixer.position_numbers for layer in config.layers) * FLOAT_BYTES
+def _draft_kv_bytes(model: DraftModel) -> int:
+    return model.position_numbers * FLOAT_BYTES
 
 
 def _state_bytes(spec: ModelSpec) -> int:

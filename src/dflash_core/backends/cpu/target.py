@@ -9,16 +9,19 @@ import torch
 from dflash_core import memory
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
+from dflash_core.backends.cpu.mtp import CpuMtp
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.speed import time_step
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
+from dflash_core.drafters.mtp import OpenedMtp, has_head
 from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
+from dflash_core.models.mtp import Mtp
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
 
@@ -59,6 +62,17 @@ class CpuTarget(OpenedTarget):
         model = DFlash(Weights(file, dtype=dtype, packed=self.packed), opened.config)
         held = _bytes(file.tensors.values(), self.packed)
         return CpuDFlash(file, opened.config, model, self, opened.mask_token, held, opened.notes)
+
+    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CpuMtp:
+        infos = opened.file.tensors.values()
+        if not self.packed:
+            _check_fits("drafter", opened.file, _bytes(infos, packed=False))
+        model = Mtp(Weights(opened.file, dtype=dtype, packed=self.packed), opened.config, self.model)
+        return CpuMtp(opened, model, self, _bytes(infos, self.packed))
+
+    @property
+    def drafts_itself(self) -> bool:
+        return has_head(self.file, self.config)
 
     def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> CpuSession:
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"

@@ -20,7 +20,7 @@ from dflash_core.policy.costs import Shape
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
-    from dflash_core.config import DraftConfig
+    from dflash_core.drafters.base import DraftModel
 
 CEILING = 32_768
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which components are shown
@@ -47,7 +47,7 @@ class CudaMachine:
         note = self.device.programs.cache.note
         return (note,) if note else ()
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftConfig | None) -> int:
+    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         free = self._memory()[0] - SPARE
         context = min(CEILING, target.context_length)
         while context > SMALLEST_CONTEXT and sum(o.bytes for o in self.sequence(target, draft, context)) > free:
@@ -55,7 +55,7 @@ class CudaMachine:
         return context
 
     def sequence(
-        self, target: ModelSpec, draft: DraftConfig | None, context: int, session: Session | None = None
+        self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
         nodes = session.memory.capacity if isinstance(session, CudaSession) else PASS_ROWS
         return self.components(target, draft is not None, context, nodes)

@@ -21,8 +21,10 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
+from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
+from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.errors import Shortage
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
@@ -71,7 +73,9 @@ class CudaTarget(OpenedTarget):
     def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
         weights = [Component("target", self.footprint.target_bytes)]
         drafted = False
-        if draft is not None and draft.file is not None and draft.config is not None:
+        if isinstance(draft, OpenedMtp):
+            self.load_mtp(draft, torch.float32)  # which says that it does not
+        if draft is not None and draft.file is not None and isinstance(draft.config, DraftConfig):
             self.footprint.add_draft(draft.file, draft.config, self.draft_type)
             weights.append(Component("drafter", self.footprint.draft_bytes))
             drafted = True

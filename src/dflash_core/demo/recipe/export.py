@@ -21,18 +21,11 @@ TEMPLATE = Path(__file__).parents[1] / "chat_template.jinja"
 def write_target(path: Path, c: TargetConfig, weights: Weights, tokenizer: Path, name: str = "DFlash demo") -> None:
     """Write a target with the storage types of `target_shapes`."""
     w = gguf.GGUFWriter(path, ARCHITECTURE.name)
-    _write_sizes(w, c, name, c.context, c.rope_dim)
-    w.add_rope_dimension_sections([11, 11, 10, 0])
-    w.add_ssm_conv_kernel(c.conv)
-    w.add_ssm_state_size(c.state)
-    w.add_ssm_group_count(c.k_heads)
-    w.add_ssm_time_step_rank(c.v_heads)
-    w.add_ssm_inner_size(c.inner)
-    w.add_full_attention_interval(c.interval)
+    write_target_settings(w, c, name)
     w.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
     _write_tokenizer(w, tokenizer)
     w.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
-    _write_tensors(w, export_form(weights), target_shapes(c))
+    write_tensors(w, export_form(weights), target_shapes(c))
 
 
 def write_draft(
@@ -55,7 +48,19 @@ def write_draft(
     w.add_file_type(types[kind])
     _write_tokenizer(w, tokenizer)
     w.add_mask_token_id(c.mask_id)
-    _write_tensors(w, export_form(weights), draft_shapes(c, kind))
+    write_tensors(w, export_form(weights), draft_shapes(c, kind))
+
+
+def write_target_settings(w: Any, c: TargetConfig, name: str) -> None:
+    """The keys of a target's sizes."""
+    _write_sizes(w, c, name, c.context, c.rope_dim)
+    w.add_rope_dimension_sections([11, 11, 10, 0])
+    w.add_ssm_conv_kernel(c.conv)
+    w.add_ssm_state_size(c.state)
+    w.add_ssm_group_count(c.k_heads)
+    w.add_ssm_time_step_rank(c.v_heads)
+    w.add_ssm_inner_size(c.inner)
+    w.add_full_attention_interval(c.interval)
 
 
 def _write_sizes(w: Any, c: TargetConfig | DraftConfig, name: str, context: int, rope_dim: int) -> None:
@@ -88,7 +93,7 @@ def _write_tokenizer(w: Any, path: Path) -> None:
     w.add_add_bos_token(False)
 
 
-def _write_tensors(w: Any, weights: Weights, shapes: Shapes) -> None:
+def write_tensors(w: Any, weights: Weights, shapes: Shapes) -> None:
     """Quantise and add every tensor of the table, then write the whole file."""
     for name, (shape, kind) in shapes.items():
         data = np.ascontiguousarray(weights[name].numpy(), np.float32)

@@ -21,15 +21,16 @@ SPLIT = (
 """The qwen35 pre-tokenizer: like Qwen2's, with marks counted among the letters; every digit stands alone."""
 
 
+def pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """What cuts a text before merging."""
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLIT), "isolated"), to_bytes])
+
+
 def train(texts: Iterable[str], vocab: int = VOCAB) -> Tokenizer:
     """Learn the merges from `texts` until the vocabulary has `vocab` tokens, the special ones included."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab - len(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False

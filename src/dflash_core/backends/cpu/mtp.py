@@ -1,0 +1,132 @@
+"""An MTP head on the CPU: proposes between two steps, token by token behind what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dflash_core.backends.base import PREFILL_CHUNK, Logits
+from dflash_core.config import MtpConfig
+from dflash_core.drafters.base import DraftLogits, ranked
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.mtp import OpenedMtp, capabilities
+from dflash_core.errors import MismatchError
+from dflash_core.knobs import Knobs
+from dflash_core.models.mtp import Mtp
+from dflash_core.tree import NO_CANDIDATES, Candidates
+
+if TYPE_CHECKING:
+    from dflash_core.backends.cpu.target import CpuTarget
+
+LEAST_ROWS = 256  # room for hiddens
+
+
+class CpuMtpDrafter:
+    """Implements `drafters.base.Drafter` and `DenseDrafter`.
+
+    Pair k is (token k + 1, hidden k), so n committed positions make n - 1 pairs; the root makes the next with the last
+    hidden. Pairs wait until a draft needs them: plain decoding does not pay for them.
+    """
+
+    def __init__(self, model: Mtp) -> None:
+        self.capabilities = capabilities(model.config)
+        self._model = model
+        self.begin()
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        return {"drafter KV": self.cache.nbytes + self._hidden.nbytes}
+
+    def begin(self) -> None:
+        self.cache = self._model.new_state()
+        self._hidden = self._model.enorm.new_empty(0, self._model.config.embedding_length)
+        self._tokens: list[int] = []
+        self._cached = 0  # pairs in the cache
+
+    @torch.inference_mode()
+    def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
+        assert hidden is not None, "a drafter that is not given its captured layer"
+        length, end = len(self._tokens), len(self._tokens) + len(tokens)
+        if end > len(self._hidden):
+            grown = self._hidden.new_empty(max(end, 2 * len(self._hidden), LEAST_ROWS), self._hidden.shape[1])
+            grown[:length] = self._hidden[:length]
+            self._hidden = grown
+        self._hidden[length:end] = self._model.hidden(hidden)
+        self._tokens += tokens
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        length = len(self._tokens) if at is None else at
+        if not length:
+            return NO_CANDIDATES
+        return ranked(self._chain(root, knobs.mtp_depth, at), knobs, length)
+
+    def logits(self, root: int, window: int, at: int | None = None) -> Logits:
+        return self._chain(root, self.capabilities.depths, at)
+
+    @torch.inference_mode()
+    def _chain(self, root: int, depths: int, at: int | None) -> Logits:
+        """Logits (depths, vocab): of each depth behind the best token of the one above."""
+        self._update()
+        length, cache = len(self._tokens), self.cache
+        if at is not None and at < length:
+            # A chain writes its own pairs behind the context, where here the later ones stand.
+            length, cache = at, cache.copy()
+        token, hidden, rows = root, self._hidden[length - 1 : length], list[Tensor]()
+        for depth in range(depths):
+            hidden = self._model.forward([token], hidden, length - 1 + depth, cache)
+            rows.append(self._model.logits(hidden))
+            token = int(rows[-1].argmax())
+        array: Logits = torch.cat(rows).float().numpy()
+        return array
+
+    def checkpoint(self) -> object:
+        return len(self._tokens)
+
+    def restore(self, checkpoint: object) -> None:
+        assert isinstance(checkpoint, int), "a checkpoint of another drafter"
+        del self._tokens[checkpoint:]
+        self._cached = min(self._cached, max(checkpoint - 1, 0))
+
+    def _update(self) -> None:
+        """Bring the cache up to date with what was committed, with the target's own hiddens."""
+        for at in range(self._cached, len(self._tokens) - 1, PREFILL_CHUNK):
+            end = min(at + PREFILL_CHUNK, len(self._tokens) - 1)
+            self._model.remember(self._tokens[at + 1 : end + 1], self._hidden[at:end], at, self.cache)
+            self._cached = end
+
+
+class CpuMtp:
+    """A loaded MTP head: implements `drafters.base.Draft` and `HostDraft`."""
+
+    def __init__(self, opened: OpenedMtp, model: Mtp, target: CpuTarget, weight_bytes: int) -> None:
+        """`weight_bytes`: what the weights take as they are held."""
+        self.file, self.notes, self.model, self.target = opened.file, opened.notes, model, target
+        self.weight_bytes = weight_bytes
+
+    @property
+    def config(self) -> MtpConfig:
+        return self.model.config
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.config)
+
+    def drafter(self) -> CpuMtpDrafter:
+        return CpuMtpDrafter(self.model)
+
+    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
+        raise MismatchError("an MTP head reads tokens beside features; expected a drafter that reads features alone")
+
+    @torch.inference_mode()
+    def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
+        """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
+        cache, parts = self.model.new_state(), list[Tensor]()
+        hidden = self.model.hidden(torch.from_numpy(outputs).to(self.model.enorm.dtype))
+        for at in range(0, len(tokens) - 1, PREFILL_CHUNK):
+            end = min(at + PREFILL_CHUNK, len(tokens) - 1)
+            parts.append(self.model.logits(self.model.forward(tokens[at + 1 : end + 1], hidden[at:end], at, cache)))
+        array: Logits = torch.cat(parts).float().numpy()
+        return array

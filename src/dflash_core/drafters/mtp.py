@@ -1,0 +1,131 @@
+"""MTP heads: the block behind the trunk of some models, trained to say the token after the next.
+
+A head drafts token by token: from the newest token and the hidden of the position before it, as the target's head sees
+it, then from its own token and its own hidden. It lies in the target's file, or in one of its own made from that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_core.arch.architecture import Head
+from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.config import MtpConfig
+from dflash_core.drafters.base import Draft, DraftTarget
+from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
+from dflash_core.errors import MismatchError, UnsupportedError
+from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.metadata import Settings
+from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors
+from dflash_core.knobs import MOST_MTP_DEPTH
+from dflash_core.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import torch
+
+KIND = "mtp"
+# It sees all of the context: a window is nothing to it.
+FOLLOWED = DRAFT_KNOBS - {"draft_window"}
+OWN_HEAD = "the MTP head in the target's own file drafts, as many tokens as mtp_depth says"
+
+
+def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:
+    """What a head can do."""
+    return Capabilities(KIND, 1 + MOST_MTP_DEPTH, on_device, (config.index - 1,), FOLLOWED)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedMtp:
+    """Implements `drafters.base.OpenedDraft`. `file` holds the head's tensors alone."""
+
+    target: DraftTarget
+    config: MtpConfig
+    file: WeightFile
+    notes: tuple[str, ...] = ()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.config)
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
+        import torch
+
+        (progress or silent)("loading the drafter", 0.0)
+        return self.target.load_mtp(self, dtype or torch.float32)
+
+
+def open_mtp(path: str | Path, target: DraftTarget) -> OpenedMtp:
+    """Read the header of the head in the target's own file (`path` is the kind's name), or in another.
+
+    Raises FormatError, UnsupportedError, MismatchError.
+    """
+    config, file = find_head(path, target.file, target.config)
+    own = str(path) == KIND
+    return OpenedMtp(target, config, file, (OWN_HEAD,) if own else ())
+
+
+def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
+    """As `open_mtp`, beside a target of which no more is known than its file `own`."""
+    file = own if str(path) == KIND else open_gguf(path)
+    spec = target if file is own else _spec(file)
+    _check(file.path.name, spec)
+    if file is not own:
+        _check_fit(file.path.name, spec, target)
+    return _head(file, target)
+
+
+def has_head(file: GGUFFile, spec: ModelSpec) -> bool:
+    """Whether a file has an MTP head that can be drafted with."""
+    return spec.nextn_predict_layers == 1 and f"blk.{spec.block_count}.nextn.eh_proj.weight" in file.tensors
+
+
+def _spec(file: GGUFFile) -> ModelSpec:
+    """The model that a file with MTP blocks is of; it may hold nothing else."""
+    source = file.path.name
+    architecture = ARCHITECTURES[Settings(source, file.metadata).text("general.architecture")]
+    return architecture.read(architecture.settings(source, file.metadata), Head(0, False))
+
+
+def _check(source: str, spec: ModelSpec) -> None:
+    found = f"{source} has {spec.block_count} layers and {_counted(spec.nextn_predict_layers)} behind them"
+    instead = "draft with a DFlash drafter made for it, or from the text"
+    if spec.nextn_predict_layers != 1 or spec.nextn is None:
+        raise UnsupportedError(f"{found}, expected one to draft with; {instead}")
+
+
+def _counted(blocks: int) -> str:
+    return f"{blocks} MTP blocks" if blocks else "no MTP block (nextn tensors)"
+
+
+def _check_fit(source: str, spec: ModelSpec, target: ModelSpec) -> None:
+    wrong = [
+        f"{what} {found:,}, expected {expected:,}"
+        for what, found, expected in (
+            ("its head stands behind layer", spec.block_count, target.block_count),
+            ("hidden size", spec.embedding_length, target.embedding_length),
+        )
+        if found != expected
+    ]
+    if spec.architecture != target.architecture:
+        wrong.append(f"architecture {spec.architecture}, expected {target.architecture}")
+    if wrong:
+        raise MismatchError(
+            f"{source} does not fit target {target.name}: {'; '.join(wrong)}; use the MTP file made from this target"
+        )
+
+
+def _head(file: GGUFFile, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
+    """The head in `file` behind a target of this shape, its tensors checked."""
+    prefix = f"blk.{target.block_count}."
+    tensors = {name: info for name, info in file.tensors.items() if name.startswith(prefix)}
+    nextn = NextN(*(prefix + name in tensors for name in (NORM, EMBEDDING, HEAD)))
+    layer = target.nextn or _spec(file).nextn
+    assert layer is not None, "a file that was checked for a head"
+    hidden, vocab = target.embedding_length, target.vocab_size
+    config = MtpConfig(target.name, target.block_count, layer, nextn, hidden, vocab, target.rms_eps)
+    check_tensors(file.path.name, tensors, config.tensors())
+    return config, RenamedWeights(file, {name: name for name in tensors}, tensors)

@@ -1,0 +1,298 @@
+"""MTP heads on the CPU: the reference's logits, a cache that stands where the sequence stands, a text that is the
+target's own, and refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.cpu.mtp import CpuMtp, CpuMtpDrafter
+from dflash_core.demo.recipe.mtp_net import mtp_forward
+from dflash_core.demo.recipe.shapes import TargetConfig
+from dflash_core.drafters.mtp import OWN_HEAD
+from dflash_core.engine import load_pair
+from dflash_core.errors import ContextError, KnobError, MismatchError, NumericsError, UnsupportedError
+from dflash_core.events import StepEvent
+from dflash_core.tree import Candidates
+from support.compare import generated
+from support.golden import BESIDE, golden, target
+
+HEAD = golden("tiny-mtp-head-F16.gguf")
+REFERENCES = BESIDE.parent / "targets"
+IDS = list(range(40, 60))
+TOKENS = 40
+SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
+
+
+@cache
+def head() -> CpuMtp:
+    loaded = load_draft(HEAD, target())
+    assert isinstance(loaded, CpuMtp)
+    return loaded
+
+
+@cache
+def plain(sampled: bool = False) -> tuple[int, ...]:
+    knobs = Knobs(mode="ar", ignore_eos=True, max_tokens=TOKENS, **(SAMPLED if sampled else {}))
+    return tuple(generated(Engine(target()), IDS, knobs))
+
+
+# ---- Logits ----------------------------------------------------------------------------------------------------------
+
+
+def test_pairs_and_chains_are_the_references() -> None:
+    told = np.load(HEAD.with_suffix(".npz"))
+    ids = told["ids"].tolist()
+    found = head().teacher_forced(ids, target().hidden(ids, [3]))
+    np.testing.assert_allclose(found, told["mtp_logits"], atol=1e-4)
+    session = target().session(head())
+    session.prefill(ids)
+    for _ in range(2):  # what a chain leaves in the cache is nothing to the next
+        chain = session.draft(int(told["anchor"]), 0)
+        assert chain.shape == (8, 768)
+        np.testing.assert_allclose(chain[:4], told["chain_logits"], atol=1e-4)
+        assert chain[:4].argmax(-1).tolist() == told["chain_tokens"].tolist()
+
+
+@pytest.mark.parametrize("name", ["tiny-mtp-F16"])
+def test_a_file_with_its_own_head(name: str) -> None:
+    if not (path := BESIDE / f"{name}.gguf").exists() or not (told := REFERENCES / f"{name}.npz").exists():
+        pytest.skip("the references are not beside this checkout")
+    loaded, reference = load_target(path), np.load(told)
+    np.testing.assert_allclose(loaded.mtp_logits(reference["ids"].tolist()), reference["mtp_logits"], atol=1e-4)
+    assert loaded.drafts_itself
+
+
+def variant(path: Path, *, own: Sequence[str] = (), without: Sequence[str] = ()) -> Path:
+    """The golden head with tensors of its own, or without some."""
+    rng = np.random.default_rng(3)
+    reader, writer = gguf.GGUFReader(HEAD), gguf.GGUFWriter(path, "qwen35")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            array = field.types[0] == gguf.GGUFValueType.ARRAY
+            (writer.add_array(field.name, field.contents()) if array else writer.add_key_value(
+                field.name, field.contents(), field.types[0]
+            ))  # fmt: skip
+    for tensor in reader.tensors:
+        if not tensor.name.endswith(tuple(without) or ("?",)):
+            writer.add_tensor(tensor.name, tensor.data)
+    for name in own:
+        writer.add_tensor(f"blk.4.nextn.{name}.weight", rng.standard_normal((768, 256)).astype(np.float32) * 0.1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("own", "without"),
+    [((), ("shared_head_norm.weight",)), (("embed_tokens",), ()), (("embed_tokens", "shared_head_head"), ())],
+)
+def test_what_a_head_lacks_is_the_targets(own: tuple[str, ...], without: tuple[str, ...], tmp_path: Path) -> None:
+    """Against the network that trains the demo pair's head, which shares no code with the decoder's."""
+    loaded = load_draft(variant(tmp_path / "head.gguf", own=own, without=without), target())
+    assert isinstance(loaded, CpuMtp)
+    file, of = loaded.file, target()
+    names = {name.removeprefix("blk.4."): torch.from_numpy(file.float32(name)) for name in file.tensors}
+    names.setdefault("nextn.shared_head_norm.weight", torch.from_numpy(of.file.float32("output_norm.weight")))
+    embedding = names.get("nextn.embed_tokens.weight", torch.from_numpy(of.file.float32("token_embd.weight")))
+    output = names.get("nextn.shared_head_head.weight", torch.from_numpy(of.file.float32("output.weight")))
+    sizes = TargetConfig(vocab=768, hidden=256, layers=4, ffn=512, heads=2, kv_heads=1, head_dim=256)
+    ids = torch.tensor([IDS])
+    hidden = loaded.model.hidden(torch.from_numpy(of.hidden(IDS, [3])))[None]
+    rows = [row @ output.T for row in mtp_forward(sizes, names, embedding, ids, ids * 0, hidden, 3)]
+    np.testing.assert_allclose(loaded.teacher_forced(IDS, of.hidden(IDS, [3])), rows[0][0, :-1], atol=1e-4)
+    # A chain behind ten positions whose tokens are the true ones.
+    cache, now = loaded.model.new_state(), hidden[0, 9:10]
+    with torch.inference_mode():
+        loaded.model.remember(IDS[1:10], hidden[0, :9], 0, cache)
+        for depth in range(3):
+            now = loaded.model.forward([IDS[10 + depth]], now, 9 + depth, cache)
+            np.testing.assert_allclose(loaded.model.logits(now), rows[depth][0, 9:10], atol=1e-4)
+
+
+# ---- In step with the sequence ---------------------------------------------------------------------------------------
+
+
+def settled(engine: Engine) -> None:
+    """What it proposes is what a fresh session proposes behind the same tokens."""
+    ids = engine.runner._committed
+    fresh = target().session(head())
+    fresh.prefill(ids)
+    np.testing.assert_allclose(engine.session.draft(9, 0), fresh.draft(9, 0), atol=2e-4)
+
+
+def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes() -> None:
+    engine = Engine(target(), head())
+    knobs = Knobs(max_tokens=12, ignore_eos=True, mtp_depth=5)
+    answer = generated(engine, IDS, knobs)
+    settled(engine)
+    for ids, keep in (([*IDS, *answer, 3, 4], (24,)), ([*IDS, *answer[:6], 9], ()), (IDS[:7], (5,)), ([1, 2], ())):
+        list(engine.generate(ids, knobs, keep=keep))
+        settled(engine)
+    events = engine.generate(IDS, knobs)
+    next(events), next(events)
+    events.close()  # type: ignore[attr-defined]
+    settled(engine)
+    with engine.scratch():
+        generated(engine, [5, 6, 7], knobs)
+    settled(engine)
+
+
+def test_a_turn_is_drafted_again_as_it_was() -> None:
+    engine = Engine(target(), head())
+    knobs, text = Knobs(ignore_eos=True, max_tokens=16, mtp_depth=4), list(IDS)
+    for event in list(engine.generate(IDS, knobs)):
+        if isinstance(event, StepEvent):
+            again = engine.runner.propose(text[:-1], text[-1], knobs)
+            assert tuple(map(tuple, again.tokens.tolist())) == event.drafts.tokens
+            assert len(event.drafts.tokens) == 4
+        text += event.tokens
+
+
+# ---- The text is the target's ----------------------------------------------------------------------------------------
+
+
+class PlantedHead(CpuMtp):
+    """A head that knows the answer, down to a random depth and at random ranks; its cache is kept as ever."""
+
+    def __init__(self, answer: Sequence[int], seed: int) -> None:
+        real = head()
+        self.__dict__.update(real.__dict__)
+        self.answer, self.seed = list(answer), seed
+
+    def drafter(self) -> CpuMtpDrafter:
+        return _Planted(self)
+
+
+class _Planted(CpuMtpDrafter):
+    def __init__(self, planted: PlantedHead) -> None:
+        super().__init__(planted.model)
+        self.planted, self.chance = planted, np.random.default_rng(planted.seed)
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        real = super().propose(root, knobs, at)
+        tokens, log_probs = real.tokens.copy(), real.log_probs.copy()
+        begin = len(self._tokens) + 1 - len(IDS)
+        right = len(tokens) if self.chance.random() < 0.5 else int(self.chance.integers(0, len(tokens) + 1))
+        for depth, token in enumerate(self.planted.answer[begin : begin + right]):
+            others = [other for other in tokens[depth].tolist() if other != token]
+            rank = min(int(self.chance.choice([0] * 12 + [1, 2])), tokens.shape[1] - 1)
+            tokens[depth] = [*others[:rank], token, *others[rank:]][: tokens.shape[1]]
+        return Candidates(tokens, log_probs)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_every_setting_gives_plain_decodings_tokens(sampled: bool) -> None:
+    accepted = Counter[int]()
+    for seed in range(2):
+        engine = Engine(target(), PlantedHead(plain(sampled), seed))
+        for knobs in (
+            Knobs(), Knobs(mode="chain", mtp_depth=8, budget=8), Knobs(mode="tree", budget=6, mtp_depth=2),
+            Knobs(mode="tree", budget=40, mtp_depth=8, tree_width=3, chain_seed=False), Knobs(mtp_depth=1),
+            Knobs(mode="tree", budget=12, mtp_depth=5, p_min=0.001, tree_temperature=0.5),
+        ):  # fmt: skip
+            engine.reset()
+            knobs = knobs.replace(ignore_eos=True, max_tokens=TOKENS, **(SAMPLED if sampled else {}))
+            events = list(engine.generate(IDS, knobs))
+            assert tuple(token for event in events for token in event.tokens) == plain(sampled), (seed, knobs)
+            steps = [event for event in events if isinstance(event, StepEvent)]
+            assert max(step.drafted_depth for step in steps) <= knobs.mtp_depth
+            accepted.update(step.accepted_depth for step in steps)
+    assert set(accepted) >= {0, 1, 2, 3, 4, 5, 6}, accepted
+
+
+# ---- Picked, refused, said -------------------------------------------------------------------------------------------
+
+
+def with_head(path: Path) -> Path:
+    """The golden target with the golden head behind it, in one file."""
+    trunk, block = gguf.GGUFReader(golden("tiny-F16.gguf")), gguf.GGUFReader(HEAD)
+    writer = gguf.GGUFWriter(path, "qwen35")
+    for field in trunk.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            value = 5 if field.name == "qwen35.block_count" else field.contents()
+            array = field.types[0] == gguf.GGUFValueType.ARRAY
+            (writer.add_array(field.name, value) if array else writer.add_key_value(
+                field.name, value, field.types[0]
+            ))  # fmt: skip
+    writer.add_nextn_predict_layers(1)
+    for tensor in (*trunk.tensors, *block.tensors):
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_file_with_a_head_drafts_by_itself_and_says_so(tmp_path: Path) -> None:
+    path = with_head(tmp_path / "whole.gguf")
+    engine = load_pair(path)
+    assert engine.limits.drafter is not None
+    assert engine.limits.drafter.kind == "mtp"
+    assert OWN_HEAD in engine.notes
+    named = load_pair(path, "mtp")
+    knobs = Knobs(max_tokens=8, ignore_eos=True)
+    assert generated(engine, IDS, knobs) == generated(named, IDS, knobs) == list(plain()[:8])
+    told = {one.name: one.bytes for one in engine.memory().components}
+    assert told["drafter"] > 0
+    assert told["drafter KV"] == engine.context_length * 4 * (2 * 256 + 256)
+    found = engine.target.mtp_logits(np.load(HEAD.with_suffix(".npz"))["ids"].tolist())
+    np.testing.assert_allclose(found, np.load(HEAD.with_suffix(".npz"))["mtp_logits"], atol=1e-4)
+    other = load_pair(path, golden("tiny-dflash"))
+    assert other.limits.drafter is not None
+    assert other.limits.drafter.kind == "dflash"
+    with pytest.raises(ContextError, match="1 tokens for an MTP head, expected at least 2"):
+        engine.target.mtp_logits([3])
+
+
+def test_what_has_no_head_says_what_it_has() -> None:
+    plain_file = load_target(golden("tiny-F16.gguf"))
+    said = (
+        "tiny-F16.gguf has 4 layers and no MTP block (nextn tensors) behind them, expected one to draft with; "
+        "draft with a DFlash drafter made for it, or from the text"
+    )
+    for ask in (lambda: load_draft("mtp", plain_file), lambda: plain_file.mtp_logits(IDS)):
+        with pytest.raises(UnsupportedError) as refusal:
+            ask()
+        assert str(refusal.value) == said
+    assert load_pair(golden("tiny-F16.gguf")).limits.drafter is None
+
+
+def test_a_head_of_another_model_is_refused() -> None:
+    from dflash_core.demo import demo_target_path
+
+    with pytest.raises(
+        MismatchError, match=r"its head stands behind layer 4, expected 8; hidden size 256, expected 384"
+    ):
+        load_draft(HEAD, load_target(demo_target_path()))
+
+
+def test_knobs_that_it_does_not_follow() -> None:
+    limits = Engine(target(), head()).limits
+    with pytest.raises(KnobError, match="draft_window changes nothing with the mtp drafter"):
+        limits.check(Knobs(draft_window=64), {"draft_window"})
+    limits.check(Knobs(mtp_depth=8), {"mtp_depth"})
+    other = Engine(target(), load_draft(golden("tiny-dflash"), target())).limits
+    with pytest.raises(KnobError, match="mtp_depth changes nothing with the dflash drafter"):
+        other.check(Knobs(mtp_depth=5), {"mtp_depth"})
+
+
+def test_candidates_that_are_no_numbers_raise() -> None:
+    loaded = load_draft(HEAD, target())
+    assert isinstance(loaded, CpuMtp)
+    loaded.model.norm[:] = float("nan")
+    engine = Engine(target(), loaded)
+    with pytest.raises(NumericsError, match="the drafter produced numbers that are not finite"):
+        list(engine.generate(IDS, Knobs(mode="tree")))
