@@ -151,7 +151,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes() -> Non
 
 def test_a_turn_is_drafted_again_as_it_was() -> None:
     engine = Engine(target(), head())
-    knobs, text = Knobs(ignore_eos=True, max_tokens=16, mtp_depth=4), list(IDS)
+    knobs, text = Knobs(mode="tree", ignore_eos=True, max_tokens=16, mtp_depth=4), list(IDS)
     for event in list(engine.generate(IDS, knobs)):
         if isinstance(event, StepEvent):
             again = engine.runner.propose(text[:-1], text[-1], knobs)
@@ -198,8 +198,8 @@ def test_every_setting_gives_plain_decodings_tokens(sampled: bool) -> None:
     for seed in range(2):
         engine = Engine(target(), PlantedHead(plain(sampled), seed))
         for knobs in (
-            Knobs(), Knobs(mode="chain", mtp_depth=8, budget=8), Knobs(mode="tree", budget=6, mtp_depth=2),
-            Knobs(mode="tree", budget=40, mtp_depth=8, tree_width=3, chain_seed=False), Knobs(mtp_depth=1),
+            Knobs(), Knobs(mode="tree"), Knobs(mode="chain", mtp_depth=8, budget=8), Knobs(mode="tree", budget=6, mtp_depth=2),
+            Knobs(mode="tree", budget=40, mtp_depth=8, tree_width=3, chain_seed=False), Knobs(mode="tree", mtp_depth=1),
             Knobs(mode="tree", budget=12, mtp_depth=5, p_min=0.001, tree_temperature=0.5),
         ):  # fmt: skip
             engine.reset()
@@ -207,9 +207,10 @@ def test_every_setting_gives_plain_decodings_tokens(sampled: bool) -> None:
             events = list(engine.generate(IDS, knobs))
             assert tuple(token for event in events for token in event.tokens) == plain(sampled), (seed, knobs)
             steps = [event for event in events if isinstance(event, StepEvent)]
-            assert max(step.drafted_depth for step in steps) <= knobs.mtp_depth
+            if knobs.mode != "auto":  # which drafts from the text too
+                assert max(step.drafted_depth for step in steps) <= knobs.mtp_depth
             accepted.update(step.accepted_depth for step in steps)
-    assert set(accepted) >= {0, 1, 2, 3, 4, 5, 6}, accepted
+    assert set(accepted) >= {0, 1, 2, 3, 4, 5}, accepted
 
 
 # ---- Picked, refused, said -------------------------------------------------------------------------------------------
