@@ -3,8 +3,15 @@
 // Rows are nodes node0.. of the tree in `st`; node i stands at position length + depth[i], its key and value in slot
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
+// A node's bits are those of decoding its path one by one, whatever the tree: they follow from its position p alone. Of
+// p's tiles those from near_tile(p) on, NEAR at most, are parts of their own; the far ones are dealt to the splits. No
+// node is deeper than MAX_NODES - 1, so a far tile is committed, and the same for all rows. So is a near tile, up to
+// the root. Of the others the keys of each node stand by position, wherever the cache holds them: nodes whose
+// ancestors are 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and share a
+// block, every other node has a block of its own.
+//
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
-// UNGATED where queries have no gates; for attn_split ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES
+// UNGATED where queries have no gates; for attn_split NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES
 // (backends/cuda/layers/split_attention.py chooses them); of the cache, kv.cuh's.
 
 #include "acts.cuh"
@@ -14,26 +21,89 @@
 
 constexpr int PREPARE_WARPS = 4;
 
-// What a pass over nodes node0.. of a tree sees: all committed slots, its ancestors and itself.
-struct TreeView {
+constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows per row warp that hold one node
+constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split before what attend takes
+static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
+static_assert(MAX_NODES <= 256 && TILE <= 128, "a path is bytes, and is read up to a tile past its end");
+
+// The first tile of a position's near keys.
+__device__ __forceinline__ int near_tile(int position) { return max(position - (MAX_NODES - 1), 0) / TILE; }
+
+// The last tile not above `tile` that belongs to near part `part`; the tile's number alone says to which it belongs.
+__device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
+
+// The tree of a pass: node and row differ by node0.
+struct Tree {
     const StepState* st;
-    int node0, length, live, keys;
-    static constexpr int first = 0;
+    int node0, length;
 
-    __device__ TreeView(const StepState* st, int node0, int rows)
-        : st(st), node0(node0), length(st->length), live(min(st->n - node0, rows)), keys(length + node0 + live) {}
+    __device__ Tree(const StepState* st, int node0) : st(st), node0(node0), length(st->length) {}
 
-    __device__ bool open(int begin) const { return begin + TILE <= length; }
+    __device__ int position(int row) const { return length + st->depth[node0 + row]; }
+    // Whether the row's ancestors are nodes 0, 1, 2, ..: its positions and their slots are the same.
+    __device__ bool straight(int row) const { return st->depth[node0 + row] == node0 + row; }
+    // Tiles before this one hold no node but the root: all rows have them alike.
+    __device__ int common() const { return (length + 1) / TILE; }
+};
+
+// What many rows of a pass see of one part, a split or a near part: of tiles that are not common, straight rows alone.
+struct SharedView {
+    Tree tree;
+    SplitTiles tiles;
+    int near, begin, keys, last;  // near: which near part, negative for a split; last: row
+    static constexpr int step0 = 0;
+
+    __device__ SharedView(const Tree& tree, const PackedRows& rows, int part, int splits)
+        : tree(tree), tiles{part, splits}, near(part - splits), begin(0) {
+        const int first = rows.first / GROUP;
+        last = (rows.first + min(rows.live, ROWS) - 1) / GROUP;
+        const int deepest = tree.length + tree.node0 + last;  // no row stands further out
+        if (near < 0) {
+            keys = near_tile(deepest) * TILE;
+        } else {
+            keys = rows.live > 0 && tree.straight(first) ? deepest + 1 : tree.common() * TILE;
+            begin = tile_of(near, near_tile(tree.length) + NEAR - 1);
+        }
+    }
+
+    __device__ int tile(int step) const { return near < 0 ? tiles.tile(step) : begin + NEAR * step; }
+    __device__ InOrder order(int) const { return {}; }
+
+    __device__ bool open(int begin) const {
+        const int end = begin + TILE;
+        if (near < 0) return end <= near_tile(tree.length) * TILE;
+        return end <= tree.length + 1 && begin >= near_tile(tree.length + tree.node0 + last) * TILE;
+    }
 
     __device__ u64 visible(int row, int begin) const {
-        const u64* mask = st->mask[node0 + row];
-        const int node = begin - length;  // that bit 0 stands for
-        if (node < 0) return bit_range(0, -node - 1) | (node > -64 ? mask[0] << -node : 0);
-        const int word = node / 64, shift = node % 64;
-        u64 bits = word < 4 ? mask[word] >> shift : 0;
-        if (shift && word < 3) bits |= mask[word + 1] << (64 - shift);
-        return bits;
+        const int position = tree.position(row), border = near_tile(position) * TILE;
+        if (near < 0) return bit_range(0, border - 1 - begin);
+        const int end = tree.straight(row) ? position + 1 : tree.common() * TILE;
+        return bit_range(border - begin, end - 1 - begin);
     }
+
+    __device__ bool stores(int row) const {
+        return near < 0 || tree.straight(row) || tile_of(near, tree.position(row) / TILE) < tree.common();
+    }
+};
+
+// What a node that is not straight sees of one of its tiles that are not common: `path` is its ancestor at each depth.
+struct NodeView {
+    int first, length, keys;
+    const u8* path;
+    static constexpr int step0 = 0;
+
+    struct Order {
+        const u8* path;
+        int committed;  // rows of the tile
+        __device__ int operator()(int row) const { return row < committed ? row : committed + path[row - committed]; }
+    };
+
+    __device__ int tile(int step) const { return first + NEAR * step; }
+    __device__ Order order(int begin) const { return {path, length - begin}; }
+    __device__ bool open(int begin) const { return begin + TILE <= keys; }
+    __device__ u64 visible(int, int begin) const { return bit_range(0, keys - 1 - begin); }
+    __device__ bool stores(int) const { return true; }
 };
 
 // Columns of [attn_q | attn_k | attn_v].
@@ -58,20 +128,51 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     );
 }
 
-// Partial attention of one split: see split_attention.
-extern "C" __global__ void __launch_bounds__(THREADS) attn_split(
-    const StepState* st, int node0, int rows, const half* q, KvElement* k, KvElement* v, int slots, float* out,
-    float2* stats
+// Partial attention of one part: see attend. Grid (row blocks, kv heads, splits + NEAR + as many as give every row a
+// block of its own).
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
+    const StepState* st, int node0, int rows, int splits, const half* q, KvElement* k, KvElement* v, int slots,
+    float* out, float2* stats
 ) {
     pdl_launch();
+    SHARED_DYNAMIC(shared);
+    u8 *const path = shared, *const tiles = shared + PATH_BYTES;
+    const int part = blockIdx.z, row = (part - splits - NEAR) * gridDim.x + blockIdx.x;
+    const KeyValues cache = {k, v, slots};
     pdl_wait();
-    split_attention(TreeView(st, node0, rows), q, {k, v, slots}, rows * GROUP, out, stats);
+    const Tree tree(st, node0);
+    const int live = min(st->n - node0, rows);
+    if (row < 0) {
+        const PackedRows shared_rows = packed_rows(rows, live);
+        const SharedView view(tree, shared_rows, part, splits);
+        attend<ROW_TILES>(view, shared_rows, part, q, cache, tiles, out, stats);
+        return;
+    }
+    if (row >= live || tree.straight(row)) return;
+
+    // The ancestor at a depth is the bit of the mask with as many below it.
+    const u64* const mask = st->mask[node0 + row];
+    for (int node = threadIdx.x; node < MAX_NODES; node += THREADS) {
+        const u64 word = mask[node / 64];
+        if (!(word >> node % 64 & 1)) continue;
+        int depth = __popcll(word & ((1ull << node % 64) - 1));
+        for (int before = 0; before < node / 64; before++) depth += __popcll(mask[before]);
+        path[depth] = node;
+    }
+    const int position = tree.position(row);
+    const PackedRows own = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
+#pragma unroll 1
+    for (int tile = tree.common(); tile <= position / TILE; tile++) {
+        __syncthreads();  // the path is there, and everyone is done with the tile before
+        const NodeView view = {tile, tree.length, position + 1, path};
+        attend<NODE_TILES>(view, own, splits + tile % NEAR, q, cache, tiles, out, stats);
+    }
 }
 
-// Merges the splits, multiplies by the sigmoid of the gate, where there is one, and stores the acts of attn_output. Grid
-// (groups of 256 activations, rows). Latency-bound; reads splits * 1 KB per group.
+// Merges the parts, multiplies by the sigmoid of the gate, where there is one, and stores the acts of attn_output. Grid
+// (groups of 256 activations, rows). Latency-bound; reads parts * 1 KB per group.
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
-    const StepState* st, int node0, const float* out, const float2* stats, int splits, const float* partials, int rows,
+    const StepState* st, int node0, const float* out, const float2* stats, int parts, const float* partials, int rows,
     int kv_heads, u8* acts_q8, u8* acts_f16
 ) {
     pdl_launch();
@@ -87,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
         gates.load(partials, rows, projected(kv_heads), row, column);
     }
     float x[8], gate[8];
-    merge_splits(x, out, stats, splits, row, rows, kv_heads, padding ? 0 : element);
+    merge_parts(x, out, stats, parts, row, rows, kv_heads, padding ? 0 : element);
     if (warp_id()) return;
     gates.sum().values(gate);
 #pragma unroll

@@ -1,7 +1,7 @@
-// Flash-decoding over a KV cache: few query rows against many keys, the keys split over blocks.
+// Flash-decoding over a KV cache: few query rows against many keys, the keys' tiles dealt to parts.
 //
-//   split_attention   one block = (row block, kv head, split): online softmax over the split's tiles of TILE keys
-//   merge_splits      one row: the splits' partial results in order
+//   attend         one block: online softmax of some rows over the tiles of one part, TILE keys each
+//   merge_parts    one row: the partial results in order
 //
 // The query heads that share a kv head are packed as rows (row = node * GROUP + head within the group), so that the
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
@@ -9,10 +9,11 @@
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
 // STAGES tiles in a ring.
 //
-// Bits: tiles are cut at absolute slots, a tile's number alone says which split works on it and when, and every row's
-// sums run in tile order. So a row's result depends neither on how many rows ride along nor on how rows are laid over
-// warps and blocks; and a chain of drafts sees what the same positions see one by one. COLUMN_WARPS, TILE, CHUNK and
-// the number of splits are part of the order: one choice for all widths.
+// Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
+// and in which order they are worked on; a tile that it does not see leaves its maximum, weight and sums as they are,
+// bit for bit. So a row's result depends neither on how many rows ride along, nor on how rows are laid over warps and
+// blocks, nor on where the cache holds a position. COLUMN_WARPS, TILE, CHUNK and the number of parts are part of the
+// order: one choice for all widths.
 //
 // Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; mma from about 48 rows on.
 // On an H200, 4 kv heads of 256: 5 us at 200 positions; one row at 32,768 takes 27 us (all of the bandwidth), 16 rows 73.
@@ -27,7 +28,7 @@ constexpr int ROWS = 16 * ROW_TILES * ROW_WARPS;        // packed rows of a bloc
 constexpr int KEY_TILES = TILE / COLUMN_WARPS / 8;      // mma tiles of keys per warp
 constexpr int DIM_TILES = HEAD_DIM / COLUMN_WARPS / 8;  // mma tiles of dimensions per warp
 constexpr int TILE_HALVES = TILE * HEAD_DIM;
-constexpr int MAX_SPLITS = 64;
+constexpr int MAX_PARTS = 64;
 constexpr int MERGE_WARPS = 4;
 static_assert(TILE % 16 == 0 && TILE <= 64, "a row's view of a tile is one 64-bit word");
 static_assert(KEY_TILES == 1 || KEY_TILES % 2 == 0, "keys of a warp: 8, or whole pairs of 8");
@@ -42,7 +43,7 @@ struct SplitTiles {
     __device__ __forceinline__ int tile(int step) const {
         return step < CHUNK ? CHUNK * split + step : splits * step + split;
     }
-    // The first step whose tile is not below `first`.
+    // The first step whose tile is not below `first`: how many steps lie below it.
     __device__ __forceinline__ int from(int first) const {
         if (CHUNK * (split + 1) > first) return max(0, first - CHUNK * split);
         return max(CHUNK, ceil_div(first - split, splits));
@@ -57,12 +58,13 @@ __device__ __forceinline__ u64 bit_range(int low, int high) {
 }
 
 // scores = Q K^T for the warp's rows (from `row`) and keys (from `key`).
+template <int TILES>
 __device__ __forceinline__ void multiply_keys(
-    float (&scores)[ROW_TILES][KEY_TILES][4], half* q, half* k, int row, int key
+    float (&scores)[TILES][KEY_TILES][4], half* q, half* k, int row, int key
 ) {
     const int lane = lane_id();
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; r++)
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int t = 0; t < KEY_TILES; t++)
 #pragma unroll
@@ -75,7 +77,7 @@ __device__ __forceinline__ void multiply_keys(
             ldmatrix_x4(b, chunk_at<HEAD_DIM>(k, key + lane % 8, 2 * step + lane / 8));
             const u32 low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
-            for (int r = 0; r < ROW_TILES; r++) {
+            for (int r = 0; r < TILES; r++) {
                 u32 a[4];
                 row_fragment<HEAD_DIM>(a, q, row + 16 * r, step);
                 mma_f16_16816(scores[r][0], a, low);
@@ -86,94 +88,112 @@ __device__ __forceinline__ void multiply_keys(
     } else {  // 16 keys x 16 elements
 #pragma unroll 4
         for (int step = 0; step < HEAD_DIM / 16; step++) {
-            u32 a[ROW_TILES][4];
+            u32 a[TILES][4];
 #pragma unroll
-            for (int r = 0; r < ROW_TILES; r++) row_fragment<HEAD_DIM>(a[r], q, row + 16 * r, step);
+            for (int r = 0; r < TILES; r++) row_fragment<HEAD_DIM>(a[r], q, row + 16 * r, step);
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t += 2) {
                 u32 b[4];
                 const int at = key + 8 * t + lane % 8 + lane / 16 * 8;
                 ldmatrix_x4(b, chunk_at<HEAD_DIM>(k, at, 2 * step + lane / 8 % 2));
 #pragma unroll
-                for (int r = 0; r < ROW_TILES; r++) mma_pair(scores[r][t], scores[r][t + 1], a[r], b);
+                for (int r = 0; r < TILES; r++) mma_pair(scores[r][t], scores[r][t + 1], a[r], b);
             }
         }
     }
 }
 
 // sums += P V for the warp's rows and dimensions (from `dim`).
+template <int TILES>
 __device__ __forceinline__ void multiply_values(
-    float (&sums)[ROW_TILES][DIM_TILES][4], half* p, half* v, int row, int dim
+    float (&sums)[TILES][DIM_TILES][4], half* p, half* v, int row, int dim
 ) {
     const int lane = lane_id();
 #pragma unroll
     for (int step = 0; step < TILE / 16; step++) {
-        u32 a[ROW_TILES][4];
+        u32 a[TILES][4];
 #pragma unroll
-        for (int r = 0; r < ROW_TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
+        for (int r = 0; r < TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
 #pragma unroll
         for (int t = 0; t < DIM_TILES; t += 2) {
             u32 b[4];
             ldmatrix_x4_trans(b, chunk_at<HEAD_DIM>(v, 16 * step + lane % 16, dim / 8 + t + lane / 16));
 #pragma unroll
-            for (int r = 0; r < ROW_TILES; r++) mma_pair(sums[r][t], sums[r][t + 1], a[r], b);
+            for (int r = 0; r < TILES; r++) mma_pair(sums[r][t], sums[r][t + 1], a[r], b);
         }
     }
 }
 
-// Partial results of one split: `out` f32 [splits][kv heads][stride][HEAD_DIM], not yet divided by the weights, and
-// `stats` [splits][kv heads][stride]: the row's largest score (base 2) and its sum of weights, minus infinity and 0
-// where the row saw nothing; `out` is then not written.
+// The packed rows of a block: `first`.. of a kv head's `stride`, of which `live` are real.
+struct PackedRows {
+    int kv_head, kv_heads, stride, first, live;
+
+    __device__ __forceinline__ u64 query() const { return u64(kv_head) * stride + first; }
+    __device__ __forceinline__ u64 result(int part) const { return u64(part) * kv_heads * stride + query(); }
+};
+
+// The rows of block (blockIdx.x, blockIdx.y) of a grid that deals `rows` rows of the pass, `live` of them real.
+__device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
+    const int first = blockIdx.x * ROWS;
+    return {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, live * GROUP - first};
+}
+
+// Partial results of one part: `out` f32 [parts][kv heads][stride][HEAD_DIM], not yet divided by the weights, and
+// `stats` [parts][kv heads][stride]: the row's largest score (base 2) and its sum of weights, minus infinity and 0
+// where the row saw nothing; `out` then means nothing.
 //
 // q f16 [kv heads][stride][HEAD_DIM], already times log2(e) / sqrt(HEAD_DIM); stride = GROUP * rows of the pass.
-// The cache is kv.cuh's; what lies past the live slots may be anything. `view` says who sees what:
-//   live, first, keys    rows of the pass; slots that any row sees lie in [first, keys)
+// The cache is kv.cuh's; what lies past the keys may be anything. A block has THREADS threads and TILES tiles of 16 rows
+// per row warp; `shared`: see backends/cuda/layers/split_attention.py. `view` says what the part is and who sees what:
+//   step0, tile(step)    the tiles that are worked on, by number, from step0 on while they begin before `keys`
+//   keys                 positions from here on nobody sees
+//   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh)
 //   open(begin)          every row sees all of the tile that begins there
-//   visible(row, begin)  bit i: the row sees slot begin + i
-// Grid (row blocks, kv heads, splits), THREADS threads, shared: see backends/cuda/layers/split_attention.py.
-template <class View>
-__device__ __forceinline__ void split_attention(
-    const View& view, const half* q, const KeyValues& cache, int stride, float* out, float2* stats
+//   visible(row, begin)  bit i: the row sees position begin + i
+//   stores(row)          whether the row's result of this part is this block's to store
+template <int TILES, class View>
+__device__ __forceinline__ void attend(
+    const View& view, const PackedRows& rows, int part, const half* q, const KeyValues& cache, u8* shared, float* out,
+    float2* stats
 ) {
-    SHARED_DYNAMIC(shared);
-    const int lane = lane_id(), quad = lane / 4;
+    constexpr int HELD = 16 * TILES * ROW_WARPS;
+    const int lane = lane_id(), quad = lane / 4, live = rows.live;
     const int row_warp = warp_id() / COLUMN_WARPS, column_warp = warp_id() % COLUMN_WARPS;
-    const int kv_head = blockIdx.y;
-    const int row0 = blockIdx.x * ROWS, live = view.live * GROUP - row0;
-    const u64 result0 = (u64(blockIdx.z) * gridDim.y + kv_head) * stride + row0;
-    const SplitTiles tiles = {int(blockIdx.z), int(gridDim.z)};
-    const int step0 = tiles.from(view.first / TILE);
-    if (tiles.tile(step0) * TILE >= view.keys) {
+    const u64 result0 = rows.result(part);
+    if (live <= 0) return;
+    if (view.tile(view.step0) * TILE >= view.keys) {
         const float2 nothing = make_float2(-INFINITE, 0.0f);
-        for (int at = threadIdx.x; at < min(live, ROWS); at += THREADS) stats[result0 + at] = nothing;
+        for (int at = threadIdx.x; at < min(live, HELD); at += THREADS) {
+            if (view.stores((rows.first + at) / GROUP)) stats[result0 + at] = nothing;
+        }
         return;
     }
-    if (live <= 0) return;
 
     half* const q_tile = reinterpret_cast<half*>(shared);
-    half* const p_tile = q_tile + ROWS * HEAD_DIM;
-    half* const ring = p_tile + ROWS * TILE;                                  // [STAGES][K, V][TILE][HEAD_DIM]
-    float* const exchange = reinterpret_cast<float*>(ring + 2 * STAGES * TILE_HALVES);  // [COLUMN_WARPS][ROWS]
+    half* const p_tile = q_tile + HELD * HEAD_DIM;
+    half* const ring = p_tile + HELD * TILE;                                  // [STAGES][K, V][TILE][HEAD_DIM]
+    float* const exchange = reinterpret_cast<float*>(ring + 2 * STAGES * TILE_HALVES);  // [COLUMN_WARPS][HELD]
 
-    auto stage = [&](int step) { return ring + (step - step0) % STAGES * 2 * TILE_HALVES; };
+    auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * 2 * TILE_HALVES; };
     // Two groups of copies per step, K's and V's, empty past the end: the waits below count groups.
     auto fetch = [&](int step) {
-        const int begin = tiles.tile(step) * TILE, wanted = view.keys - begin;
-        const u64 from = cache.row(kv_head, begin);
-        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step), cache.k + from, wanted);
+        const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
+        const u64 from = cache.row(rows.kv_head, begin);
+        const auto order = view.order(begin);
+        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step), cache.k + from, wanted, order);
         cp_async_commit();
-        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step) + TILE_HALVES, cache.v + from, wanted);
+        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step) + TILE_HALVES, cache.v + from, wanted, order);
         cp_async_commit();
     };
-    copy_rows<HEAD_DIM, ROWS, THREADS>(q_tile, q + (u64(kv_head) * stride + row0) * HEAD_DIM, live);
+    copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
 #pragma unroll
-    for (int ahead = 0; ahead < STAGES - 1; ahead++) fetch(step0 + ahead);
+    for (int ahead = 0; ahead < STAGES - 1; ahead++) fetch(view.step0 + ahead);
 
     // Of each tile of 16 rows this thread has rows `quad` and quad + 8.
-    const int row = 16 * ROW_TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
-    float best[ROW_TILES][2], weight[ROW_TILES][2], sums[ROW_TILES][DIM_TILES][4];
+    const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
+    float best[TILES][2], weight[TILES][2], sums[TILES][DIM_TILES][4];
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; r++) {
+    for (int r = 0; r < TILES; r++) {
         best[r][0] = best[r][1] = -INFINITE;
         weight[r][0] = weight[r][1] = 0.0f;
 #pragma unroll
@@ -182,22 +202,22 @@ __device__ __forceinline__ void split_attention(
             for (int e = 0; e < 4; e++) sums[r][t][e] = 0.0f;
     }
 
-    for (int step = step0; tiles.tile(step) * TILE < view.keys; step++) {
-        const int begin = tiles.tile(step) * TILE;
+    for (int step = view.step0; view.tile(step) * TILE < view.keys; step++) {
+        const int begin = view.tile(step) * TILE;
         cp_async_wait<2 * STAGES - 3>();
         __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
         fetch(step + STAGES - 1);
 
-        float scores[ROW_TILES][KEY_TILES][4];
+        float scores[TILES][KEY_TILES][4];
         multiply_keys(scores, q_tile, stage(step), row, key);
         const bool open = view.open(begin);
 #pragma unroll
-        for (int r = 0; r < ROW_TILES; r++)
+        for (int r = 0; r < TILES; r++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int at = row + 16 * r + 8 * h + quad;
                 if (!open && at < live) {
-                    const u64 seen = view.visible((row0 + at) / GROUP, begin) >> (key + 2 * (lane % 4));
+                    const u64 seen = view.visible((rows.first + at) / GROUP, begin) >> (key + 2 * (lane % 4));
 #pragma unroll
                     for (int t = 0; t < KEY_TILES; t++) {
                         if (!(seen >> 8 * t & 1)) scores[r][t][2 * h] = -INFINITE;
@@ -211,27 +231,28 @@ __device__ __forceinline__ void split_attention(
                 }
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-                if (lane % 4 == 0) exchange[column_warp * ROWS + at] = top;
+                if (lane % 4 == 0) exchange[column_warp * HELD + at] = top;
             }
         __syncthreads();
 
 #pragma unroll
-        for (int r = 0; r < ROW_TILES; r++)
+        for (int r = 0; r < TILES; r++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int at = row + 16 * r + 8 * h + quad;
                 float top = best[r][h];
 #pragma unroll
-                for (int c = 0; c < COLUMN_WARPS; c++) top = fmaxf(top, exchange[c * ROWS + at]);
+                for (int c = 0; c < COLUMN_WARPS; c++) top = fmaxf(top, exchange[c * HELD + at]);
                 // A row that has seen nothing yet stays at zero: never minus infinity less minus infinity.
                 const float base = top == -INFINITE ? 0.0f : top;
                 const float carry = exp2f(best[r][h] - base);
                 best[r][h] = top;
-                weight[r][h] *= carry;
+                // Rounded as it says here, however the compiler would put the rest together: see "Bits".
+                weight[r][h] = __fmul_rn(weight[r][h], carry);
 #pragma unroll
                 for (int t = 0; t < KEY_TILES; t++) {
                     const float left = exp2f(scores[r][t][2 * h] - base), right = exp2f(scores[r][t][2 * h + 1] - base);
-                    weight[r][h] += left + right;
+                    weight[r][h] = __fadd_rn(weight[r][h], __fadd_rn(left, right));
                     half* const to = chunk_at<TILE>(p_tile, at, key / 8 + t) + 2 * (lane % 4);
                     *reinterpret_cast<u32*>(to) = pack_half2(left, right);
                 }
@@ -248,25 +269,25 @@ __device__ __forceinline__ void split_attention(
 
     // A thread's weights are those of its own keys: add up the four lanes of a row, then the column warps.
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; r++)
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float total = weight[r][h];
             total += __shfl_xor_sync(FULL_WARP, total, 1);
             total += __shfl_xor_sync(FULL_WARP, total, 2);
-            if (lane % 4 == 0) exchange[column_warp * ROWS + row + 16 * r + 8 * h + quad] = total;
+            if (lane % 4 == 0) exchange[column_warp * HELD + row + 16 * r + 8 * h + quad] = total;
         }
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; r++)
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int at = row + 16 * r + 8 * h + quad;
-            if (at >= live) continue;
+            if (at >= live || !view.stores((rows.first + at) / GROUP)) continue;
             if (column_warp == 0 && lane % 4 == 0) {
                 float total = 0.0f;
 #pragma unroll
-                for (int c = 0; c < COLUMN_WARPS; c++) total += exchange[c * ROWS + at];
+                for (int c = 0; c < COLUMN_WARPS; c++) total += exchange[c * HELD + at];
                 stats[result0 + at] = make_float2(best[r][h], total);
             }
             float* const to = out + (result0 + at) * HEAD_DIM + dim + 2 * (lane % 4);
@@ -277,20 +298,20 @@ __device__ __forceinline__ void split_attention(
         }
 }
 
-// Elements `element`..+7 of a row's attention, heads side by side, from the partial results of all splits: warp w adds
-// up splits w, w + MERGE_WARPS, .., then the first warp adds up the warps and alone gets the result. All warps call,
-// with `element` of the lane. A split that the row saw nothing of is left out and its memory not read: how many splits
+// Elements `element`..+7 of a row's attention, heads side by side, from the partial results of all parts: warp w adds
+// up parts w, w + MERGE_WARPS, .., then the first warp adds up the warps and alone gets the result. All warps call,
+// with `element` of the lane. A part that the row saw nothing of is left out and its memory not read: how many parts
 // other rows keep busy changes nothing.
-__device__ __forceinline__ void merge_splits(
-    float (&x)[8], const float* out, const float2* stats, int splits, int row, int rows, int kv_heads, int element
+__device__ __forceinline__ void merge_parts(
+    float (&x)[8], const float* out, const float2* stats, int parts, int row, int rows, int kv_heads, int element
 ) {
-    __shared__ float tops[MERGE_WARPS][WARP], totals[MERGE_WARPS][WARP], parts[MERGE_WARPS][8][WARP];
-    constexpr int TURNS = MAX_SPLITS / MERGE_WARPS, HELD = 4;  // parts in flight: more would take too many registers
+    __shared__ float tops[MERGE_WARPS][WARP], totals[MERGE_WARPS][WARP], sums[MERGE_WARPS][8][WARP];
+    constexpr int TURNS = MAX_PARTS / MERGE_WARPS, HELD = 4;  // parts in flight: more would take too many registers
     const int lane = lane_id(), warp = warp_id(), head = element / HEAD_DIM;
-    const u64 step = u64(kv_heads) * rows * GROUP;  // packed rows of a split
+    const u64 step = u64(kv_heads) * rows * GROUP;  // packed rows of a part
     const u64 packed = (u64(head / GROUP) * rows + row) * GROUP + head % GROUP;
-    auto statistics = [&](int split) {
-        return split < splits ? stats[split * step + packed] : make_float2(-INFINITE, 0.0f);
+    auto statistics = [&](int at) {
+        return at < parts ? stats[at * step + packed] : make_float2(-INFINITE, 0.0f);
     };
 
     // All statistics are asked for at once, then the parts that count, HELD at a time.
@@ -300,7 +321,7 @@ __device__ __forceinline__ void merge_splits(
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = 0.0f;
 #pragma unroll 1
-    for (int first = warp; first < splits; first += HELD * MERGE_WARPS) {
+    for (int first = warp; first < parts; first += HELD * MERGE_WARPS) {
         float2 stat[HELD];
         float4 part[HELD][2];
 #pragma unroll
@@ -326,7 +347,7 @@ __device__ __forceinline__ void merge_splits(
     tops[warp][lane] = top;
     totals[warp][lane] = total;
 #pragma unroll
-    for (int i = 0; i < 8; i++) parts[warp][i][lane] = x[i];
+    for (int i = 0; i < 8; i++) sums[warp][i][lane] = x[i];
     __syncthreads();
     if (warp) return;
 
@@ -337,10 +358,10 @@ __device__ __forceinline__ void merge_splits(
     for (int i = 0; i < 8; i++) x[i] = 0.0f;
 #pragma unroll
     for (int w = 0; w < MERGE_WARPS; w++) {
-        const float weight = exp2f(tops[w][lane] - top);  // 0 for a warp whose splits the row saw nothing of
+        const float weight = exp2f(tops[w][lane] - top);  // 0 for a warp whose parts the row saw nothing of
         total += weight * totals[w][lane];
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] += weight * parts[w][i][lane];
+        for (int i = 0; i < 8; i++) x[i] += weight * sums[w][i][lane];
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] /= total;

@@ -21,16 +21,21 @@
 constexpr int PREPARE_WARPS = 4;
 
 // What the rows of a block see: context and block, or causally, or no further back than the layer's window; and none
-// of it further behind the block than the knob draft_window.
+// of it further behind the block than the knob draft_window. A part is a split.
 struct BlockView {
-    int length, live, keys, window, first;
+    int length, live, keys, window, first, step0;
     bool causal;
+    SplitTiles tiles;
 
-    __device__ BlockView(const StepState* st, int block, int window, bool causal)
-        : length(st->length), live(block), keys(length + block), window(window), first(0), causal(causal) {
+    __device__ BlockView(const StepState* st, int block, int window, bool causal, SplitTiles tiles)
+        : length(st->length), live(block), keys(length + block), window(window), first(0), causal(causal), tiles(tiles) {
         if (st->draft_window) first = max(first, length - st->draft_window);
         if (window) first = max(first, length - window + 1);
+        step0 = tiles.from(first / TILE);
     }
+
+    __device__ int tile(int step) const { return tiles.tile(step); }
+    __device__ InOrder order(int) const { return {}; }
 
     __device__ bool open(int begin) const {
         const bool behind = begin >= first && (!window || length + live - 1 - begin < window);
@@ -41,6 +46,8 @@ struct BlockView {
         const int low = window ? max(first, length + row - window + 1) : first;
         return bit_range(low - begin, (causal ? length + row : keys - 1) - begin);
     }
+
+    __device__ bool stores(int) const { return true; }
 };
 
 // Whether row `row` of the pending ones is live: there is one per position draft_length..length.
@@ -107,14 +114,18 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
     );
 }
 
-// Partial attention of one split: see split_attention. `window` is the layer's sliding window or 0.
+// Partial attention of one split: see attend. Grid (row blocks, kv heads, splits); `window` is the layer's sliding window
+// or 0.
 extern "C" __global__ void __launch_bounds__(THREADS) draft_split(
     const StepState* st, int block, int rows, int window, int causal, const half* q, KvElement* k, KvElement* v,
     int slots, float* out, float2* stats
 ) {
     pdl_launch();
+    SHARED_DYNAMIC(shared);
     pdl_wait();
-    split_attention(BlockView(st, block, window, causal), q, {k, v, slots}, rows * GROUP, out, stats);
+    const int split = blockIdx.z;
+    const BlockView view(st, block, window, causal, {split, int(gridDim.z)});
+    attend<ROW_TILES>(view, packed_rows(rows, block), split, q, {k, v, slots}, shared, out, stats);
 }
 
 // Merges the splits and stores the acts of attn_output. Grid (groups of 256 activations, rows).
@@ -128,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS) draft_combine(
     if (row >= block) return;
 
     float x[8];
-    merge_splits(x, out, stats, splits, row, rows, kv_heads, padding ? 0 : element);
+    merge_parts(x, out, stats, splits, row, rows, kv_heads, padding ? 0 : element);
     if (warp_id()) return;
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = padding ? 0.0f : x[i];

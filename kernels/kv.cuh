@@ -3,8 +3,9 @@
 //
 //   KvElement, KV_ROW            what a head's row of HEAD_DIM numbers is stored as
 //   kv_store(row, x)             a warp stores a head's row; lane l has elements l, l + 32, l + 64, ...
-//   kv_fetch<COUNT, THREADS>     a block starts bringing rows into a swizzled tile of halves (tiles.cuh); rows from
-//                                `live` on become zeros; there after the wait for the cp.async group and a barrier
+//   kv_fetch<COUNT, THREADS>     a block starts bringing rows into a swizzled tile of halves (tiles.cuh), row order(i)
+//                                as the i-th; those from `live` on become zeros and may be anywhere; there after the
+//                                wait for the cp.async group and a barrier
 //
 // With KV_RING positions take turns in the slots: position p lies in slot p % slots, which holds the newest of them. A
 // tile of the attention then lies in one piece where slots are a whole number of tiles, or more than there are

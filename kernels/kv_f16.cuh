@@ -12,7 +12,7 @@ template <int PARTS> __device__ __forceinline__ void kv_store(KvElement* row, co
     for (int j = 0; j < PARTS; j++) row[WARP * j + lane_id()] = __float2half_rn(x[j]);
 }
 
-template <int COUNT, int THREADS>
-__device__ __forceinline__ void kv_fetch(half* tile, const KvElement* rows, int live) {
-    copy_rows<HEAD_DIM, COUNT, THREADS>(tile, rows, live);
+template <int COUNT, int THREADS, class Order>
+__device__ __forceinline__ void kv_fetch(half* tile, const KvElement* rows, int live, const Order& order) {
+    copy_rows<HEAD_DIM, COUNT, THREADS>(tile, rows, live, order);
 }

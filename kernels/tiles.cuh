@@ -14,17 +14,24 @@ __device__ __forceinline__ half* chunk_at(half* tile, int row, int chunk) {
     return tile + row * WIDTH + (chunk ^ swizzle) * 8;
 }
 
-// Start copying COUNT rows of WIDTH halves into a tile; rows from `live` on are not read and become zeros.
-template <int WIDTH, int COUNT, int THREADS>
-__device__ __forceinline__ void copy_rows(half* tile, const half* from, int live) {
+// Which row of its source becomes row `first` + `step` of a tile: the same one. A thread keeps one pointer, to `first`.
+struct InOrder {
+    __device__ __forceinline__ int operator()(int row) const { return row; }
+};
+
+// Start copying COUNT rows of WIDTH halves into a tile, row i from row order(i); rows from `live` on are not read and
+// become zeros.
+template <int WIDTH, int COUNT, int THREADS, class Order = InOrder>
+__device__ __forceinline__ void copy_rows(half* tile, const half* from, int live, const Order& order = {}) {
     constexpr int CHUNKS = WIDTH / 8, STEP = THREADS / CHUNKS;
     static_assert(THREADS % CHUNKS == 0, "a thread copies the same chunk of every STEP-th row");
     const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    from += first * WIDTH + chunk * 8;
+    from += chunk * 8;
 #pragma unroll
     for (int row = 0; row < COUNT; row += STEP) {
         if (COUNT % STEP && first + row >= COUNT) break;
-        cp_async16_or_zero(chunk_at<WIDTH>(tile, first + row, chunk), from + row * WIDTH, first + row < live);
+        const half* const source = from + order(first + row) * WIDTH;
+        cp_async16_or_zero(chunk_at<WIDTH>(tile, first + row, chunk), source, first + row < live);
     }
 }
 

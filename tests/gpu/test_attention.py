@@ -37,7 +37,7 @@ LENGTHS = (0, 1, 63, 64, 65, 1000, 4097)
 
 
 def order_for(heads: HeadShape, slots: int, shared_limit: int = HOPPER) -> SplitOrder:
-    return SplitOrder.of(heads, slots, 132, shared_limit)
+    return SplitOrder.of(heads, slots, 132, shared_limit, trees=True)
 
 
 def tree_view(parents: list[int], length: int, rows: slice) -> Bools:
@@ -77,7 +77,8 @@ def split(
     stats = engine.poisoned((*launch.partial_shape[:-1], 2), np.float32)
     kernel = engine.kernel("attention.cu", "attn_split", {**launch.defines, "SPLIT_K": PLANES})
     arrays = [engine.array(x) for x in (q, cache.k, cache.v)]
-    args = [engine.array(state), np.int32(node0), np.int32(launch.rows), *arrays, np.int32(cache.k.shape[1])]
+    args = [engine.array(state), np.int32(node0), np.int32(launch.rows), np.int32(launch.order.splits)]
+    args += [*arrays, np.int32(cache.k.shape[1])]
     kernel(launch.grid, launch.block, [*args, out, stats], shared=launch.shared)
     return Split(launch, out, stats)
 
@@ -91,7 +92,7 @@ def combine(
     groups = -(-width // 256)
     acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
     kernel = engine.kernel("attention.cu", "attn_combine", {**launch.defines, "SPLIT_K": PLANES})
-    args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.splits)]
+    args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.parts)]
     args += [engine.array(projected), np.int32(launch.rows), np.int32(heads.kv_heads), np.uint64(0), acts]
     kernel((groups, launch.rows), COMBINE_THREADS, args)
     return acts_f16(acts.numpy(), launch.rows, width)
@@ -280,18 +281,87 @@ def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.G
         np.testing.assert_array_equal(found, widest[:width], f"{width} rows, {row_warps} row warps")
 
 
-def test_a_chain_has_the_bits_of_single_steps(engine: Engine, rng: np.random.Generator) -> None:
-    heads, length, n = GROUPS[6], 120, 16
-    slots = length + 64
+def path_to(parents: list[int], node: int) -> list[int]:
+    """The node's ancestors and itself, the root first."""
+    path = [node]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
+def attended(
+    engine: Engine,
+    launch: SplitLaunch,
+    parents: list[int],
+    length: int,
+    q: npt.NDArray[np.float16],
+    cache: Cache,
+    projected: npt.NDArray[np.float32],
+    node0: int = 0,
+) -> Floats:
+    """attn_split and attn_combine of a pass over nodes node0.., of whose inputs the pass has its own: (rows, width)."""
+    rows, at = launch.rows, slice(node0, node0 + launch.rows)
+    live = q[:, at].shape[1]
+    own_q = np.full((q.shape[0], rows, *q.shape[2:]), np.nan, np.float16)
+    own_projected = np.full((PLANES, rows, projected.shape[2]), np.nan, np.float32)
+    own_q[:, :live], own_projected[:, :live] = q[:, at], projected[:, at]
+    state = tree_state(parents, length)
+    part = split(engine, launch, state, own_q, cache, node0)
+    return combine(engine, part, state, own_projected, node0)[: min(live, len(parents) - node0)]
+
+
+def chain_with_branches(n: int, rng: np.random.Generator) -> list[int]:
+    """A first chain, then nodes that hang anywhere: half of them go on from the node before."""
+    spine = int(rng.integers(1, n + 1))
+    hang = [node - 1 if rng.random() < 0.5 else int(rng.integers(node)) for node in range(spine, n)]
+    return [*range(-1, spine - 1), *hang]
+
+
+def check_bits_of_single_steps(
+    engine: Engine, rng: np.random.Generator, heads: HeadShape, parents: list[int], length: int, shared_limit: int
+) -> None:
+    """Every node of the tree, in passes of any width, against a step of one row behind the node's committed path."""
+    n = len(parents)
+    slots = length + n + 64
+    order = order_for(heads, slots, shared_limit)
     cache = Cache.random(rng, heads, length + n, slots)
     q, projected = queries(rng, heads, n, n), projection(rng, heads, n)
-    order = order_for(heads, slots)
-    state = tree_state(range(-1, n - 1), length)
-    chain = combine(engine, split(engine, SplitLaunch.of(heads, order, n, HOPPER), state, q, cache), state, projected)
-    one = SplitLaunch.of(heads, order, 1, HOPPER)
+    width = 64 if n > 64 else int(rng.choice([w for w in (1, 8, 16, 24, 64) if w >= n]))
+    wide = SplitLaunch.of(heads, order, width, shared_limit)
+    found = np.concatenate(
+        [attended(engine, wide, parents, length, q, cache, projected, node0) for node0 in range(0, n, width)]
+    )
+    one = SplitLaunch.of(heads, order, 1, shared_limit)
     for node in range(n):
+        path = path_to(parents, node)
+        slots_of = [*range(length), *(length + at for at in path)]
+        alone = Cache(*(np.full_like(x, np.nan) for x in (cache.k, cache.v)))
+        for own, tree in ((alone.k, cache.k), (alone.v, cache.v)):
+            own[:, : len(slots_of)] = tree[:, slots_of]
         at = slice(node, node + 1)
-        state = tree_state([-1], length + node)
-        part = split(engine, one, state, np.ascontiguousarray(q[:, at]), cache)
-        found = combine(engine, part, state, np.ascontiguousarray(projected[:, at]))
-        np.testing.assert_array_equal(found[0], chain[node], f"node {node}")
+        expected = attended(engine, one, [-1], len(slots_of) - 1, q[:, at], alone, projected[:, at])
+        np.testing.assert_array_equal(found[node], expected[0], f"node {node}, path {path}, behind {length}")
+
+
+@pytest.mark.parametrize("shared_limit", [HOPPER, GEFORCE, TURING])
+@pytest.mark.parametrize("length", [0, 1, 15, 31, 47, 62, 63, 64, 120, 127, 250, 255, 319, 500])
+def test_a_tree_has_the_bits_of_single_steps(
+    engine: Engine, rng: np.random.Generator, length: int, shared_limit: int
+) -> None:
+    heads = HeadShape(64, 6, 2, 64) if length % 2 else GROUPS[6]
+    n = int(rng.integers(2, 25))
+    parents = random_parents(n, rng) if rng.random() < 0.5 else chain_with_branches(n, rng)
+    check_bits_of_single_steps(engine, rng, heads, parents, length, shared_limit)
+
+
+@pytest.mark.parametrize(("shared_limit", "length"), [(HOPPER, 63), (HOPPER, 300), (GEFORCE, 5), (TURING, 130)])
+def test_the_largest_trees_have_the_bits_of_single_steps(
+    engine: Engine, rng: np.random.Generator, length: int, shared_limit: int
+) -> None:
+    """Of several passes and as deep as they are large: a node's own tiles are as many as there can be."""
+    parents = chain_with_branches(256, rng)
+    check_bits_of_single_steps(engine, rng, HeadShape(64, 2, 1, 64), parents, length, shared_limit)
+
+
+def test_a_chain_has_the_bits_of_single_steps(engine: Engine, rng: np.random.Generator) -> None:
+    check_bits_of_single_steps(engine, rng, GROUPS[6], list(range(-1, 15)), 120, HOPPER)

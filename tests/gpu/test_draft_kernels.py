@@ -31,7 +31,7 @@ from support.steps import tree_state
 PLANES = 2
 HEADS = HeadShape(128, 8, 2, 128)
 HOPPER, GEFORCE = 232_448, 101_376
-ORDER = SplitOrder.of(HEADS, 8192, 132, HOPPER)
+ORDER = SplitOrder.of(HEADS, 8192, 132, HOPPER, trees=False)
 PREPARE_WARPS = 4
 
 
@@ -151,7 +151,7 @@ def run_block(
     kernel(engine, "draft_split", launch)(launch.grid, launch.block, args, shared=launch.shared)
     width = heads.heads * heads.head_dim
     acts = engine.poisoned((width // 256 * 8, BLOCK_F16), np.uint8)
-    args = [np.int32(block), out, stats, np.int32(launch.order.splits), np.int32(rows), np.int32(heads.kv_heads)]
+    args = [np.int32(block), out, stats, np.int32(launch.order.parts), np.int32(rows), np.int32(heads.kv_heads)]
     kernel(engine, "draft_combine", launch)((width // 256, rows), COMBINE_THREADS, [*args, np.uint64(0), acts])
     return acts_f16(acts.numpy(), rows, width)
 

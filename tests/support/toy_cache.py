@@ -31,11 +31,11 @@ template <int PARTS> __device__ __forceinline__ void kv_store(KvElement* row, co
     }
 }
 
-template <int COUNT, int THREADS>
-__device__ __forceinline__ void kv_fetch(half* tile, const KvElement* rows, int live) {
+template <int COUNT, int THREADS, class Order>
+__device__ __forceinline__ void kv_fetch(half* tile, const KvElement* rows, int live, const Order& order) {
     for (int at = threadIdx.x; at < COUNT * HEAD_DIM; at += THREADS) {
         const int row = at / HEAD_DIM, column = at % HEAD_DIM;
-        const float x = row < live ? rows[row * HEAD_DIM + column] / 24.0f : 0.0f;
+        const float x = row < live ? rows[order(row) * HEAD_DIM + column] / 24.0f : 0.0f;
         chunk_at<HEAD_DIM>(tile, row, column / 8)[column % 8] = __float2half_rn(x);
     }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_core.backends.cuda.layers.split_attention import MAX_SPLITS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.split_attention import MAX_PARTS, HeadShape, SplitLaunch, SplitOrder
 from dflash_core.errors import UnsupportedError
 
 # Bytes of shared memory that a block may have, and SMs: H200, A100, RTX 4090, RTX 2080.
@@ -18,14 +18,17 @@ WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
 @pytest.mark.parametrize("heads", TARGETS + DRAFTERS)
 def test_launches_fit_and_hold_every_row(heads: HeadShape, card: tuple[int, int]) -> None:
     shared_limit, processors = card
-    order = SplitOrder.of(heads, 32_768, processors, shared_limit)
+    trees = heads in TARGETS
+    order = SplitOrder.of(heads, 32_768, processors, shared_limit, trees=trees)
     for rows in WIDTHS:
         launch = SplitLaunch.of(heads, order, rows, shared_limit)
-        blocks, kv_heads, splits = launch.grid
+        blocks, kv_heads, parts = launch.grid
         assert launch.shared <= shared_limit
         assert blocks * launch.block_rows >= heads.packed_rows(rows)
         assert (blocks - 1) * launch.block_rows < heads.packed_rows(rows), "a block without rows"
-        assert (kv_heads, splits) == (heads.kv_heads, order.splits)
+        assert kv_heads == heads.kv_heads
+        own = blocks * (parts - order.parts)
+        assert rows <= own < rows + blocks if trees else own == 0, "a block for each node, for no more"
         assert launch.block <= 1024
 
 
@@ -33,13 +36,13 @@ def test_launches_fit_and_hold_every_row(heads: HeadShape, card: tuple[int, int]
 def test_a_long_context_reaches_every_processor(card: tuple[int, int]) -> None:
     shared_limit, processors = card
     for heads in TARGETS:
-        order = SplitOrder.of(heads, 262_144, processors, shared_limit)
-        assert order.splits * heads.kv_heads >= processors or order.splits == MAX_SPLITS
-        assert order.splits <= MAX_SPLITS
+        order = SplitOrder.of(heads, 262_144, processors, shared_limit, trees=True)
+        assert order.splits * heads.kv_heads >= processors or order.parts == MAX_PARTS
+        assert order.parts <= MAX_PARTS
 
 
 def test_a_short_cache_makes_no_more_splits_than_tiles() -> None:
-    order = SplitOrder.of(TARGETS[0], 512, 132, 232_448)
+    order = SplitOrder.of(TARGETS[0], 512, 132, 232_448, trees=True)
     assert order.splits * order.chunk * order.tile == 512
 
 
@@ -51,4 +54,4 @@ def test_heads_without_a_kernel_are_refused(head_dim: int, rotary: int) -> None:
 
 def test_too_little_shared_memory_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="16,384 bytes"):
-        SplitOrder.of(TARGETS[0], 4096, 20, 16_384)
+        SplitOrder.of(TARGETS[0], 4096, 20, 16_384, trees=True)

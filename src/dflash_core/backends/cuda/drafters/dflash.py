@@ -60,7 +60,7 @@ class DFlashMemory:
 def split_order(draft: DeviceDraft, context: int) -> SplitOrder:
     """Of the block's attention."""
     card = draft.device.card
-    return SplitOrder.of(draft.heads, context + draft.config.block_size, card.multiprocessors, card.shared_bytes)
+    return SplitOrder.of(draft.heads, context + draft.config.block_size, card.multiprocessors, card.shared_bytes, trees=False)
 
 
 class DFlash:
@@ -157,7 +157,7 @@ class DFlash:
         yield Launch(
             "draft.cu", "draft_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), self.block),
             COMBINE_THREADS,
-            [block, splits.out, splits.stats, np.int32(splits.order.splits), block, kv_heads,
+            [block, splits.out, splits.stats, np.int32(splits.order.parts), block, kv_heads,
              *mixer.out.wanted(buffers.acts)],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, self.block)

@@ -59,7 +59,7 @@ class Splits:
     def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[Wanted]:
         """Sums, statistics and queries."""
         rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
-        sizes = order.splits * rows * heads.head_dim, order.splits * rows * 2, rows * heads.head_dim
+        sizes = order.parts * rows * heads.head_dim, order.parts * rows * 2, rows * heads.head_dim
         return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]
 
 
@@ -93,7 +93,7 @@ class AttentionLayers:
 
     def split_order(self, context: int) -> SplitOrder:
         card = self.device.card
-        return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes)
+        return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes, trees=True)
 
     def pass_room(self, context: int) -> Sequence[Wanted]:
         return Splits.pieces(self.split_order(context), self.heads)
@@ -198,13 +198,14 @@ class AttentionBranch:
         )  # fmt: skip
         yield Launch(
             "attention.cu", "attn_split", defines, split.grid, split.block,
-            [scope.state.pointer, node0, rows, splits.q, *cache, splits.out, splits.stats],
+            [scope.state.pointer, node0, rows, np.int32(splits.order.splits), splits.q, *cache, splits.out,
+             splits.stats],
             split.shared,
         )  # fmt: skip
         yield Launch(
             "attention.cu", "attn_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows),
             COMBINE_THREADS,
-            [scope.state.pointer, node0, splits.out, splits.stats, np.int32(splits.order.splits), buffers.wide, rows,
+            [scope.state.pointer, node0, splits.out, splits.stats, np.int32(splits.order.parts), buffers.wide, rows,
              kv_heads, *self.out.wanted(buffers.acts)],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dflash_core.backends.cuda.launch import WARP
+from dflash_core.backends.cuda.launch import WARP, ceil_div
+from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.errors import Code, UnsupportedError
 
 MAX_STAGES = 3
 # Of shared memory a block takes no more than this, although a card may have it: what is left of the SM is L1, through
 # which the matmuls around it stream. With 203 KB per block an attention layer of an H200 cost 36 us more.
 MOST_SHARED = 163 << 10
-MAX_SPLITS = 64
+MAX_PARTS = 64
+PATH_BYTES = MAX_NODES + 128  # of attn_split, for one node's ancestors
 ACCUMULATORS = 96  # registers of a thread that hold output sums: what leaves room for the rest without spilling
 
 
@@ -53,7 +55,8 @@ class HeadShape:
 
 @dataclass(frozen=True, slots=True)
 class SplitOrder:
-    """The order of a row's sums: keys per tile, tiles per split that lie side by side, warps that share a tile, splits.
+    """The order of a row's sums: keys per tile, tiles per split that lie side by side, warps that share a tile, splits,
+    and how many of a row's last tiles are parts of their own (kernels/attention.cu), none where rows are no tree's.
 
     One for all widths of a session: results are equal bit for bit only under the same order.
     """
@@ -62,16 +65,19 @@ class SplitOrder:
     chunk: int
     column_warps: int
     splits: int
+    near: int = 0
 
     @staticmethod
-    def of(heads: HeadShape, slots: int, processors: int, shared_limit: int) -> SplitOrder:
+    def of(heads: HeadShape, slots: int, processors: int, shared_limit: int, *, trees: bool) -> SplitOrder:
         """For a cache of `slots` positions on a card of `processors` SMs with `shared_limit` bytes for a block.
 
         With a long context every SM gets one split of one kv head; with a short cache there are no more splits than
-        tiles to give them. Raises UnsupportedError where not even the smallest tile fits.
+        tiles to give them. `trees`: rows are nodes of trees. Raises UnsupportedError where not even the smallest tile
+        fits.
         """
         for tile, column_warps in ((64, 4), (32, 4), (16, 2)):
-            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1)
+            near = ceil_div(MAX_NODES - 1, tile) + 1 if trees else 0
+            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1, near)
             if SplitLaunch.of(heads, order, 1, shared_limit).shared <= shared_limit:
                 break
         else:
@@ -79,9 +85,13 @@ class SplitOrder:
                 f"heads of {heads.head_dim} do not fit {shared_limit:,} bytes of shared memory; run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        wanted = min(MAX_SPLITS, -(-processors // heads.kv_heads))
-        splits = max(1, min(wanted, -(-slots // (order.tile * order.chunk))))
-        return SplitOrder(order.tile, order.chunk, order.column_warps, splits)
+        wanted = min(MAX_PARTS - order.near, ceil_div(processors, heads.kv_heads))
+        return replace(order, splits=max(1, min(wanted, ceil_div(slots, order.tile * order.chunk))))
+
+    @property
+    def parts(self) -> int:
+        """Partial results of a row."""
+        return self.splits + self.near
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +139,14 @@ class SplitLaunch:
             "TILE": self.order.tile,
             "CHUNK": self.order.chunk,
             "STAGES": self.stages,
+            **({"NEAR": self.order.near} if self.order.near else {}),
         }
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        blocks = -(-self.heads.packed_rows(self.rows) // self.block_rows)
-        return blocks, self.heads.kv_heads, self.order.splits
+        blocks = ceil_div(self.heads.packed_rows(self.rows), self.block_rows)
+        own = ceil_div(self.rows, blocks) if self.order.near else 0  # a block for each node that may need one
+        return blocks, self.heads.kv_heads, self.order.parts + own
 
     @property
     def block(self) -> int:
@@ -144,10 +156,12 @@ class SplitLaunch:
     def shared(self) -> int:
         """Bytes of dynamic shared memory: Q, P, the ring of K and V tiles, the exchange between column warps."""
         dim, tile = self.heads.head_dim, self.order.tile
-        halves = self.block_rows * (dim + tile) + 2 * self.stages * tile * dim
-        return 2 * halves + 4 * self.order.column_warps * self.block_rows
+        # One node of many heads may need more rows than a block of a narrow pass.
+        rows = max(self.block_rows, 16 * self.row_warps * ceil_div(self.heads.group, 16 * self.row_warps))
+        halves = rows * (dim + tile) + 2 * self.stages * tile * dim
+        return 2 * halves + 4 * self.order.column_warps * rows + (PATH_BYTES if self.order.near else 0)
 
     @property
     def partial_shape(self) -> tuple[int, int, int, int]:
         """Shape of the f32 partial sums; the statistics are f32 of the same shape but for a last dimension of 2."""
-        return self.order.splits, self.heads.kv_heads, self.heads.packed_rows(self.rows), self.heads.head_dim
+        return self.order.parts, self.heads.kv_heads, self.heads.packed_rows(self.rows), self.heads.head_dim
