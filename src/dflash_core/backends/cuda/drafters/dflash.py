@@ -59,8 +59,8 @@ class DFlashMemory:
 
 def split_order(draft: DeviceDraft, context: int) -> SplitOrder:
     """Of the block's attention."""
-    card = draft.device.card
-    return SplitOrder.of(draft.heads, context + draft.config.block_size, card.multiprocessors, card.shared_bytes, trees=False)
+    card, slots = draft.device.card, context + draft.config.block_size
+    return SplitOrder.of(draft.heads, slots, card.multiprocessors, card.shared_bytes, trees=False)
 
 
 class DFlash:
