@@ -103,7 +103,9 @@ class StepReport:
 def default_cases(block: int, acceptance: Sequence[int] = ()) -> list[Case]:
     """The steps that are always timed, and where lengths are given, the same with that acceptance forced."""
     base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
-    tree = [Case(f"tree {rows - 1}", base.replace(mode="tree", budget=rows - 1)) for rows in ROWS]
+    # With the chain put in first: a forced walk goes down it.
+    seeded = base.replace(mode="tree", chain_seed=True)
+    tree = [Case(f"tree {rows - 1}", seeded.replace(budget=rows - 1)) for rows in ROWS]
     chain = Case(f"chain {block - 1}", base.replace(mode="chain", budget=block - 1))
     cases = [
         Case("ar", base.replace(mode="ar")),
