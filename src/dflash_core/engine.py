@@ -12,6 +12,8 @@ import torch
 from dflash_core import memory
 from dflash_core.backends.base import Logits, Session, Target
 from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.mtp import has_head
+from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.events import Event
 from dflash_core.guards.base import Guard
@@ -155,6 +157,8 @@ class Engine:
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
+        if self.draft is None and has_head(self.target.file, self.target.config) and not self.target.drafts_itself:
+            notes.append("the MTP head in the target's file does not draft on a card yet")
         return (*notes, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> MemoryBreakdown:
@@ -209,7 +213,7 @@ def load_pair(
 
 def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> Kept | None:
     """Where what is learned of a pair is kept; start values may ship with the drafter all the same."""
-    file = draft.file
+    file = None if isinstance(draft, OpenedSeveral) else draft.file
     pair = pair_of(target.file.path, file.path if file is not None else draft.capabilities.kind)
     return Kept(folder, pair, shipped_beside(file.path) if file is not None else None)
 

@@ -152,6 +152,10 @@ class Knobs:
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
         "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
     )  # fmt: skip
+    draft: Literal["auto", "dflash", "mtp", "text"] = _knob(
+        "auto", "drafter", "which of several loaded drafters drafts; auto is the first of them",
+        "speculation", choices=("auto", "dflash", "mtp", "text"),
+    )  # fmt: skip
     mtp_depth: int = _knob(
         3, "MTP depth", "tokens that an MTP head drafts one behind the other",
         "speculation", bounds=(1, MOST_MTP_DEPTH), slider=(1, MOST_MTP_DEPTH),

@@ -28,6 +28,9 @@ class Limits:
                 f"{idle[0]} changes nothing with the {self.drafter.kind} drafter; "
                 f"it follows {', '.join(sorted(self.drafter.knobs))}"
             )
+        kinds = self.drafter.kind.split("+") if self.drafter is not None else []
+        if "draft" in changed and knobs.draft not in ("auto", *kinds):
+            raise KnobError(f"draft={knobs.draft}: not loaded; expected auto, {', '.join(kinds)}")
         if "tree_width" in changed:
             check_tree_width(knobs, self.tree_width)
         if "max_tokens" in changed and knobs.max_tokens >= self.context_length:

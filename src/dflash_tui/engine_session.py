@@ -135,7 +135,7 @@ def load_engine(
         knobs=request.knobs if refuse else None,
     )
     notes = list(engine.notes)
-    if draft is None:
+    if engine.draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")
     notes += _without_effect(request.knobs, engine.limits)
     seconds = engine.predicted_step_seconds(request.knobs)

@@ -22,6 +22,7 @@ from dflash_core.drafters.mtp import OWN_HEAD
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError, NumericsError, UnsupportedError
 from dflash_core.events import StepEvent
+from dflash_core.lab.versus import parse_pair
 from dflash_core.tree import Candidates
 from support.compare import generated
 from support.golden import BESIDE, golden, target
@@ -298,3 +299,49 @@ def test_candidates_that_are_no_numbers_raise() -> None:
     engine = Engine(target(), loaded)
     with pytest.raises(NumericsError, match="the drafter produced numbers that are not finite"):
         list(engine.generate(IDS, Knobs(mode="tree")))
+
+
+# ---- Beside another drafter ------------------------------------------------------------------------------------------
+
+
+def test_several_drafters_are_compared_by_a_knob() -> None:
+    engine = load_pair(golden("tiny-F16.gguf"), f"{golden('tiny-dflash')}+{HEAD}+text")
+    assert engine.limits.drafter is not None
+    assert engine.limits.drafter.kind == "dflash+mtp+text"
+    alone = {"dflash": load_draft(golden("tiny-dflash"), target()), "mtp": head(), "text": load_draft("text", target())}
+    ids = [*IDS, *IDS[:5]]
+    for name, draft in {"auto": alone["dflash"], **alone}.items():
+        knobs = Knobs(mode="tree", max_tokens=12, ignore_eos=True, draft=name)
+        single = Engine(target(), draft)
+        found = []
+        for one in (engine, single):
+            one.reset()
+            found.append(list(one.generate(ids, knobs.replace(draft="auto") if one is single else knobs)))
+        for ours, expected in zip(*found, strict=True):
+            assert ours.tokens == expected.tokens
+            if isinstance(ours, StepEvent) and isinstance(expected, StepEvent):
+                assert ours.drafts.tokens == expected.drafts.tokens, name
+    a, b = parse_pair("draft=mtp | draft=dflash", Knobs(), engine.limits)
+    assert (a.knobs.draft, b.knobs.draft) == ("mtp", "dflash")
+    with pytest.raises(KnobError, match="draft changes nothing with the mtp drafter"):
+        Engine(target(), head()).limits.check(Knobs(draft="dflash"), {"draft"})
+    two = load_pair(golden("tiny-F16.gguf"), f"{HEAD}+text").limits
+    with pytest.raises(KnobError, match="draft=dflash: not loaded; expected auto, mtp, text"):
+        two.check(Knobs(draft="dflash"), {"draft"})
+    with pytest.raises(ContextError, match="two drafters of one kind"):
+        load_draft("text+text", target())
+    told = {one.name: one.bytes for one in engine.memory().components}
+    assert told["drafter"] == sum(one.weight_bytes for one in alone.values())
+
+
+def test_several_drafters_stand_where_the_sequence_stands() -> None:
+    loaded = load_draft(f"{HEAD}+text", target())
+    engine, knobs = Engine(target(), loaded), Knobs(max_tokens=12, ignore_eos=True)
+    answer = generated(engine, IDS, knobs)
+    for ids, keep in (([*IDS, *answer, 3, 4], (24,)), ([*IDS, *answer[:6], 9], ()), (IDS[:7], (5,))):
+        list(engine.generate(ids, knobs, keep=keep))
+        fresh = target().session(loaded)
+        fresh.prefill(engine.runner._committed)
+        for name in ("mtp", "text"):
+            ours, expected = (one.propose(9, Knobs(draft=name)) for one in (engine.session, fresh))
+            np.testing.assert_array_equal(ours.tokens, expected.tokens)

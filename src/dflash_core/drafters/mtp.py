@@ -16,7 +16,7 @@ from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import Draft, DraftTarget
-from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
+from dflash_core.drafters.capabilities import BLOCK_KNOBS, Capabilities
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.metadata import Settings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KIND = "mtp"
 # It sees all of the context: a window is nothing to it.
-FOLLOWED = DRAFT_KNOBS - {"draft_window"}
+FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
 OWN_HEAD = "the MTP head in the target's own file drafts, as many tokens as mtp_depth says"
 
 

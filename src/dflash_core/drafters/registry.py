@@ -41,15 +41,31 @@ def holds_mtp(path: Path) -> bool:
 
 
 def is_named(source: str | Path) -> bool:
-    """Whether `source` names a kind that needs no file; a file of that name is reached by its whole path."""
-    return str(source) in NAMED
+    """Whether `source` names kinds that need no file; a file of that name is reached by its whole path."""
+    return all(part in NAMED for part in parts(source))
+
+
+def parts(source: str | Path) -> tuple[str, ...]:
+    """The drafters that `source` names: one, or several joined by "+"; a file that has it in its name is one."""
+    text = str(source)
+    return tuple(text.split("+")) if "+" in text and not Path(text).exists() else (text,)
+
+
+def missing(source: str | Path) -> str | None:
+    """What of `source` is neither a kind nor a file or folder."""
+    return next((part for part in parts(source) if part not in NAMED and not Path(part).exists()), None)
 
 
 def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
-    """Open a drafter by the name of its kind, or by its file or folder, and read no more than its header.
+    """Open a drafter by the name of its kind, or by its file or folder, and read no more than its header; several that
+    are joined by "+" are opened together.
 
     Raises FormatError, UnsupportedError, MismatchError.
     """
+    if len(several := parts(source)) > 1:
+        from dflash_core.drafters.several import open_several
+
+        return open_several(target, [open_draft(part, target) for part in several])
     kind = NAMED[str(source)] if is_named(source) else MTP if holds_mtp(Path(source)) else DFLASH
     module, _, name = kind.opener.partition(":")
     opener: DraftOpener = getattr(importlib.import_module(module), name)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from dflash_core.clean import encodable, one_line
-from dflash_core.drafters.registry import is_named
+from dflash_core.drafters.registry import is_named, missing
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_core.trace import tracing
@@ -231,10 +231,11 @@ def _on_a_terminal() -> bool:
 def _check_files(config: Config) -> None:
     """Missing files are named before anything is loaded or a screen is taken over."""
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
-        if path is not None and not path.exists() and not (name == "draft" and is_named(path)):
+        gone = None if path is None or path.exists() else str(path) if name == "target" else missing(path)
+        if gone is not None:
             origin = config.origins[name]
             named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
-            raise DFlashError(f"{named} {path}: no such file or folder")
+            raise DFlashError(f"{named} {gone}: no such file or folder")
 
 
 def _fail(message: str) -> int:

@@ -25,7 +25,7 @@ from dflash_core.drafters.dflash import KIND
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import KIND as MTP
 from dflash_core.drafters.mtp import find_head
-from dflash_core.drafters.registry import NAMED, holds_mtp, is_named
+from dflash_core.drafters.registry import NAMED, holds_mtp, is_named, parts
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import WeightFile
@@ -53,6 +53,8 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
         target = target_config(gguf)
         described["model"] = _target_facts(target, gguf)
         text = _section(model, _target_rows(target, gguf))
+        if draft is not None and len(parts(draft)) > 1:
+            raise UnsupportedError(f"{draft} names several drafters; inspect one at a time")
         if draft is not None and (str(draft) == MTP or holds_mtp(draft)):
             head, file = find_head(draft, gguf, target)
             fits = {"fits": True, "reason": "", "notes": []}

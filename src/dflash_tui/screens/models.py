@@ -17,7 +17,7 @@ from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
-from dflash_core.drafters.registry import is_named
+from dflash_core.drafters.registry import missing
 from dflash_core.errors import DeviceError
 from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import Management
@@ -107,10 +107,10 @@ class ModelsScreen(ModalScreen[None]):
             except RuntimeError as error:
                 self._refuse(f"{text}: {error}")
                 return
-        files = [path for path in paths if path is not None and not (path is paths[1] and is_named(path))]
-        missing = next((path for path in files if not path.exists()), None)
-        if missing is not None:
-            self._refuse(f"{missing}: no such file or folder")
+        gone = str(paths[0]) if paths[0] is not None and not paths[0].exists() else None
+        gone = gone or (missing(paths[1]) if paths[1] is not None else None)
+        if gone is not None:
+            self._refuse(f"{gone}: no such file or folder")
         elif paths[0] is None:
             self._refuse("no path yet; choose from the list, or type one")
         else:

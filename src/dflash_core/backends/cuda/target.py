@@ -25,7 +25,8 @@ from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
-from dflash_core.errors import Shortage
+from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
+from dflash_core.errors import Code, Shortage, UnsupportedError
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
 from dflash_core.progress import Progress
@@ -73,6 +74,8 @@ class CudaTarget(OpenedTarget):
     def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
         weights = [Component("target", self.footprint.target_bytes)]
         drafted = False
+        if isinstance(draft, OpenedSeveral):
+            raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
         if isinstance(draft, OpenedMtp):
             self.load_mtp(draft, torch.float32)  # which says that it does not
         if draft is not None and draft.file is not None and isinstance(draft.config, DraftConfig):

@@ -1,0 +1,164 @@
+"""Several drafters of one target, loaded together so that they can be compared: the `draft` knob says which one drafts.
+
+All of them follow the sequence; only the one that drafts is asked. They propose on the host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dflash_core.drafters.base import Draft, Drafter, DraftLogits, DraftModel, DraftTarget, HostDraft, OpenedDraft
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.errors import Code, ContextError, MismatchError, UnsupportedError
+from dflash_core.knobs import Knobs
+from dflash_core.progress import Progress
+from dflash_core.tree import Candidates
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from dflash_core.formats.weights import WeightFile
+
+NOT_HERE = "several drafters at once run on the CPU alone; expected one, or run them there"
+
+
+def together(parts: Sequence[Capabilities]) -> Capabilities:
+    """What drafters can do among them."""
+    return Capabilities(
+        "+".join(one.kind for one in parts),
+        max(one.block for one in parts),
+        captured_layers=tuple(sorted({layer for one in parts for layer in one.captured_layers})),
+        knobs=frozenset({"draft"}).union(*(one.knobs for one in parts)),
+    )
+
+
+def chosen(kinds: Sequence[str], knobs: Knobs) -> int:
+    """Which of `kinds` drafts: the first, unless the knobs name another of them."""
+    return kinds.index(knobs.draft) if knobs.draft in kinds else 0
+
+
+class SeveralDrafters:
+    """Implements `drafters.base.Drafter`."""
+
+    def __init__(self, parts: Sequence[Drafter]) -> None:
+        self.capabilities = together([one.capabilities for one in parts])
+        self.parts, self._kinds = tuple(parts), [one.capabilities.kind for one in parts]
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        return Counter[str]() + sum((Counter(one.nbytes) for one in self.parts), Counter[str]())
+
+    def begin(self) -> None:
+        for one in self.parts:
+            one.begin()
+
+    def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
+        layers = self.capabilities.captured_layers
+        for one in self.parts:
+            wanted = one.capabilities.captured_layers
+            if hidden is None or not wanted:
+                one.observe(tokens, None)
+                continue
+            rows = hidden.view(len(tokens), len(layers), -1)
+            one.observe(tokens, rows[:, [layers.index(layer) for layer in wanted]].flatten(1))
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        return self.parts[chosen(self._kinds, knobs)].propose(root, knobs, at)
+
+    def checkpoint(self) -> object:
+        return [one.checkpoint() for one in self.parts]
+
+    def restore(self, checkpoint: object) -> None:
+        assert isinstance(checkpoint, list), "a checkpoint of another drafter"
+        for one, kept in zip(self.parts, checkpoint, strict=True):
+            one.restore(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralModels:
+    """Implements `drafters.base.DraftModel` for all of them."""
+
+    name: str
+    block_count: int
+    position_numbers: int
+
+
+def _models(parts: Sequence[Draft | OpenedDraft]) -> SeveralModels | None:
+    found: list[DraftModel] = [one.config for one in parts if one.config is not None]
+    if not found:
+        return None
+    layers, numbers = sum(one.block_count for one in found), sum(one.position_numbers for one in found)
+    return SeveralModels(" and ".join(one.name for one in found), layers, numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralDrafts:
+    """Implements `drafters.base.Draft` and `HostDraft`."""
+
+    target: DraftTarget
+    parts: tuple[Draft, ...]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return together([one.capabilities for one in self.parts])
+
+    @property
+    def config(self) -> DraftModel | None:
+        return _models(self.parts)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(one.weight_bytes for one in self.parts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(note for one in self.parts for note in one.notes)
+
+    def drafter(self) -> SeveralDrafters:
+        parts = [one.drafter() for one in self.parts if isinstance(one, HostDraft)]
+        return SeveralDrafters(parts)
+
+    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
+        raise MismatchError("several drafters have no logits in common; expected one")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSeveral:
+    """Implements `drafters.base.OpenedDraft`: headers that were read."""
+
+    target: DraftTarget
+    parts: tuple[OpenedDraft, ...]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return together([one.capabilities for one in self.parts])
+
+    @property
+    def file(self) -> WeightFile | None:
+        return next((one.file for one in self.parts if one.file is not None), None)
+
+    @property
+    def config(self) -> DraftModel | None:
+        return _models(self.parts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(note for one in self.parts for note in one.notes)
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> SeveralDrafts:
+        loaded = tuple(one.load(dtype=dtype, progress=progress) for one in self.parts)
+        if not all(isinstance(one, HostDraft) for one in loaded):
+            raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
+        return SeveralDrafts(self.target, loaded)
+
+
+def open_several(target: DraftTarget, parts: Sequence[OpenedDraft]) -> OpenedSeveral:
+    """Drafters of different kinds. Raises ContextError for two of one kind: the knob could not tell them apart."""
+    kinds = [one.capabilities.kind for one in parts]
+    if len(set(kinds)) < len(kinds):
+        raise ContextError(f"two drafters of one kind ({', '.join(kinds)}), expected one of each")
+    return OpenedSeveral(target, tuple(parts))
