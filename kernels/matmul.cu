@@ -7,9 +7,8 @@
 // launch        segments and shares (by value)
 // acts_q8/f16   activations of up to 64 rows; the form that no segment needs may be null
 // out           f32 [split_k][partial_columns][launch.stride]; columns 8 * column_block .. + COLUMNS are written
-// Shared memory: kn_max * bytes of a staged tile + WARPS * (ceil(COLUMNS / 8) * 512 + RING_BYTES); with CHUNK, which see
-// in matmul_chunks.cuh, 2 * CHUNK * bytes of a staged tile.
-// REGISTERS: at most so many for a thread, where defined. PREFETCH: see tile_ring.cuh.
+// Shared memory: kn_max * bytes of a staged tile + WARPS * ceil(COLUMNS / 8) * 512; with CHUNK, which see in
+// matmul_chunks.cuh, 2 * CHUNK * bytes of a staged tile. REGISTERS: at most so many for a thread, where defined.
 
 #include "matmul_launch.cuh"
 

@@ -11,16 +11,21 @@
 // bits are the same at every width.
 //
 // COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
+// PREFETCH: tiles behind its first that a warp asks into the L2 while the previous kernel ends.
 
 #pragma once
 
 #include "acts.cuh"
 #include "formats/all.cuh"
-#include "tile_ring.cuh"
 
 #ifndef WARPS
 #define WARPS 16
 #endif
+
+#ifndef PREFETCH
+#define PREFETCH 0
+#endif
+static_assert(PREFETCH <= 32, "a lane asks for one tile");
 
 constexpr int MATMUL_THREADS = WARPS * 32;
 constexpr int COLUMN_BLOCKS = ceil_div(COLUMNS, 8);
@@ -45,10 +50,6 @@ template <class F> struct Meeting {
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
     static constexpr int STAGE = COLUMN_BLOCKS * BLOCK;  // bytes per 256 k
     static constexpr int SLOTS = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
-    // Tiles in the warp's ring. Of a format of which less than a tile is in registers there is none: a place would be
-    // read for two tiles' time.
-    static constexpr int FITTING = PREFETCH / F::BYTES < RING_PLACES ? PREFETCH / F::BYTES : RING_PLACES;
-    static constexpr int RING = SLOTS == TILE_UNITS ? FITTING : 0;
 };
 
 template <bool INTEGER> struct SumType {
@@ -70,8 +71,7 @@ template <class F> struct Ahead {
         for (int u = 0; u < SLOTS; ++u) F::load_unit(unit[u], tile, u, lane);
     }
     // Unit u of `tile` has been used: fetch what comes SLOTS units later, of this tile or of the next.
-    template <bool MORE, class Next>
-    __device__ __forceinline__ void refill(int u, const u8* tile, Next next, int lane) {
+    template <bool MORE> __device__ __forceinline__ void refill(int u, const u8* tile, const u8* next, int lane) {
         if (u + SLOTS < TILE_UNITS) {
             F::load_unit(unit[u % SLOTS], tile, u + SLOTS, lane);
         } else if (MORE) {
@@ -147,9 +147,9 @@ __device__ __forceinline__ void multiply_f16(
 }
 
 // One super-tile into acc. `acts`: the staged block of its 256 k. MORE: meanwhile the next tile's weights are asked for.
-template <class F, bool MORE, class Next>
+template <class F, bool MORE>
 __device__ __forceinline__ void multiply_tile(
-    Ahead<F>& ahead, const u8* tile, Next next, const u8* acts, int lane, Accumulator& acc) {
+    Ahead<F>& ahead, const u8* tile, const u8* next, const u8* acts, int lane, Accumulator& acc) {
     using M = Meeting<F>;
     using Sum = typename SumType<M::INTEGER>::Type;
     typename F::Scales scales = F::decode(ahead.head, lane);
@@ -251,11 +251,11 @@ __device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsi
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
 // `slots`: WARPS * COLUMN_BLOCKS * 512 B of shared memory, `staged`: kn * STAGE B, which an earlier rectangle of the
-// same k_part may have left as `form` says; `warp_ring`: the warp's own. All threads of the block call.
+// same k_part may have left as `form` says. All threads of the block call.
 template <class F, class Sink>
 __device__ __forceinline__ void stream_rectangle(
     const Rectangle& part, const u8* acts, int column_block, float* slots, u8* staged, Staged& form,
-    WarpRing& warp_ring, Sink&& sink) {
+    Sink&& sink) {
     using M = Meeting<F>;
     const int lane = lane_id(), warp = warp_id(), kn = part.kn;
     const int tiles = part.rows * kn, begin = warp_begin(tiles, warp), end = warp_begin(tiles, warp + 1);
@@ -265,7 +265,13 @@ __device__ __forceinline__ void stream_rectangle(
 
     Ahead<F> ahead;
     if (begin < end) ahead.begin(tile, lane);
-    TileRing<F, M::RING> ring(warp_ring, tile, k, kn, skip, end - begin - 1);
+#if PREFETCH
+    if (form == Staged::NONE && lane < PREFETCH && begin + 1 + lane < end) {
+        const int at = begin + 1 + lane, row = at / kn;
+        const size_t index = size_t(part.first + row) * part.tiles_k + part.k0 + (at - row * kn);
+        bulk_prefetch(part.weights + index * F::BYTES, F::BYTES);
+    }
+#endif
 
     prepare(F{});
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
@@ -292,12 +298,7 @@ __device__ __forceinline__ void stream_rectangle(
     for (int i = begin + 1; i < end; ++i) {
         const bool row_end = k + 1 == kn;
         const u8* next = tile + F::BYTES + (row_end ? skip : 0);
-        if constexpr (M::RING > 0) {
-            multiply_tile<F, true>(ahead, tile, ring.take(), staged + k * M::STAGE, lane, acc);
-            ring.give_back();
-        } else {
-            multiply_tile<F, true>(ahead, tile, next, staged + k * M::STAGE, lane, acc);
-        }
+        multiply_tile<F, true>(ahead, tile, next, staged + k * M::STAGE, lane, acc);
         tile = next;
         ++k;
         if (row_end) {

@@ -62,9 +62,8 @@ template <class SinkOf> struct StreamPieces {
     const MatmulLaunch& launch;
     const u8 *acts_q8, *acts_f16;
     int column_block;
-    u8* shared;  // slots, rings, then staged activations; of chunks those alone
+    u8* shared;  // slots, then staged activations; of chunks those alone
     Staged& form;
-    WarpRing& ring;
     SinkOf& sink_of;
 
     template <class F> __device__ __forceinline__ void operator()() const {
@@ -74,8 +73,8 @@ template <class SinkOf> struct StreamPieces {
             stream_in_chunks<F>(part, acts, column_block, shared, form, sink_of(segment, k_part));
 #else
             stream_rectangle<F>(
-                part, acts, column_block, (float*)shared, shared + WARPS * (COLUMN_BLOCKS * 512 + RING_BYTES), form,
-                ring, sink_of(segment, k_part));
+                part, acts, column_block, (float*)shared, shared + WARPS * COLUMN_BLOCKS * 512, form,
+                sink_of(segment, k_part));
 #endif
         });
     }
@@ -86,9 +85,7 @@ template <class SinkOf>
 __device__ __forceinline__ void stream_pieces(
     const MatmulLaunch& launch, const u8* acts_q8, const u8* acts_f16, int column_block, u8* shared, SinkOf&& sink_of) {
     Staged form = Staged::NONE;
-    WarpRing ring;
-    ring.begin(shared + WARPS * COLUMN_BLOCKS * 512);
-    for_each_format(StreamPieces<SinkOf>{launch, acts_q8, acts_f16, column_block, shared, form, ring, sink_of});
+    for_each_format(StreamPieces<SinkOf>{launch, acts_q8, acts_f16, column_block, shared, form, sink_of});
 }
 
 // Writes finished rows into a partial f32 [columns][stride].

@@ -182,6 +182,13 @@ __device__ __forceinline__ unsigned ldg_stream4(const void* p) {
     return v;
 }
 
+#if __CUDA_ARCH__ >= 900
+// `bytes` of global memory into the L2; address and size are multiples of 16. One thread asks for all.
+__device__ __forceinline__ void bulk_prefetch(const void* p, int bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
+}
+#endif
+
 // 16 bytes from global to shared memory, both 16-byte aligned; done after cp_async_wait and a barrier.
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
@@ -211,35 +218,6 @@ template <int pending> __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 #endif
 }
-
-// ---- Bulk copies and the barriers that they report to (sm_90 and later only) -----------------------------------------
-
-#if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void mbarrier_init(unsigned long long* barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-// The copy engine sees the barriers that this thread has made.
-__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// `bytes` from global to shared memory, all multiples of 16; one thread calls. The barrier, of one arrival, goes on to
-// its next phase when they are there.
-__device__ __forceinline__ void bulk_copy(void* shared, const void* global, int bytes, unsigned long long* barrier) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
-}
-// Until phase `parity` of the barrier is over; what was copied in it can be read then.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* barrier, unsigned parity) {
-    asm volatile(
-        "{ .reg .pred there;\n"
-        "again: mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
-        "@!there bra again; }" ::"r"(shared_address(barrier)),
-        "r"(parity)
-        : "memory");
-}
-#endif
 
 // ---- Programmatic dependent launch (sm_90 and later; elsewhere kernels follow each other anyway) ----------------------
 

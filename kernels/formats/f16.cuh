@@ -23,16 +23,14 @@ template <int PARTS_> struct Halves {
         u32 word[4][PARTS][4];
     };
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) {
-        const Tile upper = tile + (lane >> 2) * 4;
-        return {{tile_load4(upper), tile_load4(upper + 8 * 4)}};
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* upper = tile + (lane >> 2) * 4;
+        return {{ldg_stream4(upper), ldg_stream4(upper + 8 * 4)}};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         return {{__uint_as_float(head.d[0]), __uint_as_float(head.d[1])}};
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
 #pragma unroll
         for (int i = 0; i < 4 * PARTS; ++i) {
             load_words4(unit.word[i / PARTS][i % PARTS], tile + 64 + (u * 4 * PARTS + i) * 512, lane);

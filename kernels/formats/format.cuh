@@ -60,21 +60,9 @@ enum class Scaling {
 template <class F> __device__ __forceinline__ void prepare(F) {}
 template <class Scales, class Unit> __device__ __forceinline__ void take_scales(Scales&, const Unit&) {}
 
-// Where a tile is read from: memory, or a copy of it in shared memory (tile_ring.cuh).
-struct SharedTile {
-    const u8* at;
-    __device__ __forceinline__ SharedTile operator+(int bytes) const { return {at + bytes}; }
-};
-__device__ __forceinline__ uint4 tile_load16(const u8* at) { return ldg_stream16(at); }
-__device__ __forceinline__ uint2 tile_load8(const u8* at) { return ldg_stream8(at); }
-__device__ __forceinline__ u32 tile_load4(const u8* at) { return ldg_stream4(at); }
-__device__ __forceinline__ uint4 tile_load16(SharedTile tile) { return *(const uint4*)tile.at; }
-__device__ __forceinline__ uint2 tile_load8(SharedTile tile) { return *(const uint2*)tile.at; }
-__device__ __forceinline__ u32 tile_load4(SharedTile tile) { return *(const u32*)tile.at; }
-
 // Four words of a lane's own, `offset` bytes into a tile: 512 B over the warp.
-template <class Tile> __device__ __forceinline__ void load_words4(u32 (&to)[4], Tile at, int lane) {
-    const uint4 v = tile_load16(at + lane * 16);
+__device__ __forceinline__ void load_words4(u32 (&to)[4], const u8* at, int lane) {
+    const uint4 v = ldg_stream16(at + lane * 16);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 

@@ -50,10 +50,9 @@ struct IQ3_S {
         __shared__ u32 words[512];
         return words;
     }
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) {
-        const Tile upper = tile + (lane >> 2) * 4;
-        return {{tile_load4(upper), tile_load4(upper + 8 * 4)}, tile_load4(upper + 64)};
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* upper = tile + (lane >> 2) * 4;
+        return {{ldg_stream4(upper), ldg_stream4(upper + 8 * 4)}, ldg_stream4(upper + 64)};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
@@ -68,13 +67,12 @@ struct IQ3_S {
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
         return byte_of(scales.sub[row][sub >> 2], sub & 3);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
-        const Tile at = tile + 96 + u * 416;
-        const uint2 index = tile_load8(at + lane * 8);
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
+        const u8* at = tile + 96 + u * 416;
+        const uint2 index = ldg_stream8(at + lane * 8);
         unit.index[0] = index.x, unit.index[1] = index.y;
-        unit.signs = tile_load4(at + 256 + lane * 4);
-        unit.high = tile_load4(at + 384 + (lane & ~3));
+        unit.signs = ldg_stream4(at + 256 + lane * 4);
+        unit.high = ldg_stream4(at + 384 + (lane & ~3));
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
         const u32* grid = table();
@@ -108,9 +106,8 @@ struct IQ3_XXS {
         __shared__ u32 words[256];
         return words;
     }
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) {
-        return {tile_load4(tile + (lane >> 2) * 4)};
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        return {ldg_stream4(tile + (lane >> 2) * 4)};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales = {};
@@ -121,10 +118,9 @@ struct IQ3_XXS {
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
         return scales.sub[row][sub & 1];
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
-        const Tile at = tile + 32 + u * 384;
-        const uint2 index = tile_load8(at + lane * 8);
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
+        const u8* at = tile + 32 + u * 384;
+        const uint2 index = ldg_stream8(at + lane * 8);
         unit.index[0] = index.x, unit.index[1] = index.y;
         load_words4(unit.signs, at + 256, lane >> 2);
     }

@@ -34,8 +34,7 @@ struct IQ4_NL {
     using Scales = SubScales;
     using Unit = Q4_K::Unit;
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) { return sub_load_head(tile, lane); }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) { return sub_load_head(tile, lane); }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
         sub_decode(scales, head, 1.0f);
@@ -44,8 +43,7 @@ struct IQ4_NL {
     static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int sub) {
         return sub_scale_of(scales, row, sub);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         Q4_K::load_unit(unit, tile, u, lane);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) { iq4_expand(unit, sub, a); }
@@ -64,10 +62,9 @@ struct IQ4_XS {
     };
     using Unit = Q4_K::Unit;
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) {
-        const Tile upper = tile + (lane >> 2) * 8;
-        return {{tile_load8(upper), tile_load8(upper + 8 * 8)}};
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* upper = tile + (lane >> 2) * 8;
+        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
@@ -85,8 +82,7 @@ struct IQ4_XS {
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
         return signed_byte_of(scales.sub[row][sub >> 2], sub & 3);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         load_words4(unit.word, tile + 128 + u * 512, lane);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) { iq4_expand(unit, sub, a); }

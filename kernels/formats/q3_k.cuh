@@ -23,12 +23,11 @@ struct Q3_K {
         u32 pairs[2], low;
     };
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) {
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
         const int g = lane >> 2;
-        const Tile low = tile + g * 8, high = tile + 128 + g * 4;
-        return {{tile_load8(low), tile_load8(low + 8 * 8)}, {tile_load4(high), tile_load4(high + 8 * 4)},
-                tile_load4(tile + 192 + g * 4)};
+        const u8 *low = tile + g * 8, *high = tile + 128 + g * 4;
+        return {{ldg_stream8(low), ldg_stream8(low + 8 * 8)}, {ldg_stream4(high), ldg_stream4(high + 8 * 4)},
+                ldg_stream4(tile + 192 + g * 4)};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
@@ -47,12 +46,11 @@ struct Q3_K {
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int half_sub) {
         return Q6_K::sub_scale(scales, row, half_sub);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
-        const Tile at = tile + 224 + u * 384;
-        const uint2 pairs = tile_load8(at + lane * 8);
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
+        const u8* at = tile + 224 + u * 384;
+        const uint2 pairs = ldg_stream8(at + lane * 8);
         unit.pairs[0] = pairs.x, unit.pairs[1] = pairs.y;
-        unit.low = tile_load4(at + 256 + lane * 4);
+        unit.low = ldg_stream4(at + 256 + lane * 4);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
 #pragma unroll

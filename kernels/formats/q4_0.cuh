@@ -19,8 +19,7 @@ struct Q4_0 {
     using Scales = SubScales;
     using Unit = Q4_K::Unit;
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) { return sub_load_head(tile, lane); }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) { return sub_load_head(tile, lane); }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
         sub_decode(scales, head, 1.0f / 16);
@@ -29,8 +28,7 @@ struct Q4_0 {
     static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int sub) {
         return sub_scale_of(scales, row, sub);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         Q4_K::load_unit(unit, tile, u, lane);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
@@ -51,8 +49,7 @@ struct Q5_0 {
     using Scales = SubScales;
     using Unit = Q5_K::Unit;
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) { return sub_load_head(tile, lane); }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) { return sub_load_head(tile, lane); }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
         sub_decode(scales, head, 1.0f / 8);
@@ -61,8 +58,7 @@ struct Q5_0 {
     static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int sub) {
         return sub_scale_of(scales, row, sub);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         Q5_K::load_unit(unit, tile, u, lane);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
@@ -93,10 +89,9 @@ template <class NIBBLES, int NUMBER_> struct WithMinimum {
     using Scales = SubMinimumScales;
     using Unit = typename NIBBLES::Unit;
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) {
-        const Tile minimum = tile + 256 + lane * 4;  // row g, subs 2t and 2t + 1
-        return {sub_load_head(tile, lane), {tile_load4(minimum), tile_load4(minimum + 8 * 16)}};
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* minimum = tile + 256 + lane * 4;  // row g, subs 2t and 2t + 1
+        return {sub_load_head(tile, lane), {ldg_stream4(minimum), ldg_stream4(minimum + 8 * 16)}};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
@@ -108,8 +103,7 @@ template <class NIBBLES, int NUMBER_> struct WithMinimum {
     static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int sub) {
         return sub_scale_of(scales, row, sub);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         NIBBLES::load_unit(unit, tile + 256, u, lane);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {

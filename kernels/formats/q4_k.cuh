@@ -18,9 +18,9 @@ struct KScales {
     u32 minimum[2];
 };
 
-template <class Tile> __device__ __forceinline__ KHead k_load_head(Tile tile, int lane) {
-    const Tile upper = tile + (lane >> 2) * 16;
-    return {{tile_load16(upper), tile_load16(upper + 8 * 16)}};
+__device__ __forceinline__ KHead k_load_head(const u8* tile, int lane) {
+    const u8* upper = tile + (lane >> 2) * 16;
+    return {{ldg_stream16(upper), ldg_stream16(upper + 8 * 16)}};
 }
 
 __device__ __forceinline__ KScales k_decode(const KHead& head, int lane) {
@@ -52,14 +52,12 @@ struct Q4_K {
         u32 word[4];
     };
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) { return k_load_head(tile, lane); }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) { return k_load_head(tile, lane); }
     static __device__ __forceinline__ Scales decode(const Head& head, int lane) { return k_decode(head, lane); }
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
         return byte_of(scales.sub[row][sub >> 2], sub & 3);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         load_words4(unit.word, tile + 256 + u * 512, lane);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {

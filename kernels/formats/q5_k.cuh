@@ -17,16 +17,14 @@ struct Q5_K {
         u32 word[4], high;
     };
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) { return k_load_head(tile, lane); }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) { return k_load_head(tile, lane); }
     static __device__ __forceinline__ Scales decode(const Head& head, int lane) { return k_decode(head, lane); }
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
         return byte_of(scales.sub[row][sub >> 2], sub & 3);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         load_words4(unit.word, tile + 256 + u * 640, lane);
-        unit.high = tile_load4(tile + 256 + u * 640 + 512 + lane * 4);
+        unit.high = ldg_stream4(tile + 256 + u * 640 + 512 + lane * 4);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
 #pragma unroll

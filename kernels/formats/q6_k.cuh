@@ -25,10 +25,9 @@ struct Q6_K {
         u32 word[4], high[2];
     };
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) {
-        const Tile upper = tile + (lane >> 2) * 16;
-        return {{tile_load16(upper), tile_load16(upper + 8 * 16)}, tile_load4(tile + 256 + (lane >> 2) * 4)};
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* upper = tile + (lane >> 2) * 16;
+        return {{ldg_stream16(upper), ldg_stream16(upper + 8 * 16)}, ldg_stream4(tile + 256 + (lane >> 2) * 4)};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
@@ -43,11 +42,10 @@ struct Q6_K {
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int half_sub) {
         return signed_byte_of(scales.sub[row][half_sub >> 2], half_sub & 3);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
-        const Tile at = tile + 288 + u * 768;
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
+        const u8* at = tile + 288 + u * 768;
         load_words4(unit.word, at, lane);
-        const uint2 high = tile_load8(at + 512 + lane * 8);
+        const uint2 high = ldg_stream8(at + 512 + lane * 8);
         unit.high[0] = high.x, unit.high[1] = high.y;
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {

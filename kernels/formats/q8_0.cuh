@@ -16,9 +16,9 @@ struct SubScales {
     float d[2];
 };
 
-template <class Tile> __device__ __forceinline__ SubHead sub_load_head(Tile tile, int lane) {
-    const Tile upper = tile + (lane >> 2) * 16;
-    return {{tile_load16(upper), tile_load16(upper + 8 * 16)}};
+__device__ __forceinline__ SubHead sub_load_head(const u8* tile, int lane) {
+    const u8* upper = tile + (lane >> 2) * 16;
+    return {{ldg_stream16(upper), ldg_stream16(upper + 8 * 16)}};
 }
 
 __device__ __forceinline__ void sub_decode(SubScales& scales, const SubHead& head, float factor) {
@@ -44,8 +44,7 @@ struct Q8_0 {
         u32 word[2][4];
     };
 
-    template <class Tile>
-    static __device__ __forceinline__ Head load_head(Tile tile, int lane) { return sub_load_head(tile, lane); }
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) { return sub_load_head(tile, lane); }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
         sub_decode(scales, head, 1.0f);
@@ -54,8 +53,7 @@ struct Q8_0 {
     static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int sub) {
         return sub_scale_of(scales, row, sub);
     }
-    template <class Tile>
-    static __device__ __forceinline__ void load_unit(Unit& unit, Tile tile, int u, int lane) {
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         load_words4(unit.word[0], tile + 256 + u * 1024, lane);
         load_words4(unit.word[1], tile + 256 + u * 1024 + 512, lane);
     }

@@ -207,6 +207,7 @@ def load_pair(
     kept = _kept(learned, opened, opened_draft) if opened_draft is not None else None
     engine = Engine(opened, drafter, context_length=context_length, kept=kept)
     engine.session.prepare(say)
+    engine.machine.learn(engine.session, say)
     say("ready", 1.0)
     return engine
 

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CardOptions:
     """How weights are held and multiplied on a card. `half_activations`: f16 in place of int8 for every matrix;
-    `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `placement`: which layer lies on
-    which card, all on the first where nothing is said."""
+    `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `tune`: ways of computing are
+    timed at the first load on a card; `placement`: which layer lies on which card, all on the first where nothing is
+    said."""
 
     half_activations: bool = False
     draft_type: str = ""
+    tune: bool = True
     placement: Placement | None = None
 
 
@@ -40,12 +42,13 @@ def load_target(
     packed: bool | None = None,
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
+    card: CardOptions = DEFAULT_CARD,
 ) -> Target:
     """Load a target GGUF. `packed` keeps weights quantised in memory; by default only where floats would not fit.
 
     Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """
-    target = open_target(path, device, progress=progress)
+    target = open_target(path, device, progress=progress, card=card)
     target.load(packed=packed, dtype=dtype, progress=progress or silent)
     return target
 
@@ -72,7 +75,7 @@ def open_target(
 def _on_card(path: str | Path, card: CardOptions) -> Target:
     from dflash_core.backends.cuda.target import CudaTarget
 
-    return CudaTarget(path, card.placement, half=card.half_activations, draft_type=card.draft_type)
+    return CudaTarget(path, card.placement, half=card.half_activations, draft_type=card.draft_type, tune=card.tune)
 
 
 def _driver_is_there() -> bool:

@@ -124,7 +124,7 @@ def load_engine(
     target, draft = request.target, request.draft
     if target is None:
         target, draft = demo_target_path(), draft or demo_draft_path()
-    card = CardOptions(request.half_activations, request.draft_type)
+    card = CardOptions(request.half_activations, request.draft_type, request.tune)
     engine = load_pair(
         target,
         draft,

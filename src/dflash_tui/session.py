@@ -40,6 +40,7 @@ class LoadRequest:
     context: int = 0  # positions; 0 is as many as fit
     half_activations: bool = False  # on a card: f16 activations for every matrix
     draft_type: str = ""  # on a card: "q8_0" packs the drafter tighter
+    tune: bool = True  # on a card: time ways of computing at the first load
     resume: str = ""  # the conversation that the app goes on with: the beginning of its id
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.plan import Card, Way
+from dflash_core.backends.cuda.plan import Card, Product, Way
 from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
+from dflash_core.backends.cuda.tuning import candidates
 from support.engines import Engine
 from support.matmuls import SMALL, expected, multiply, parts, random_weights
 
@@ -144,17 +145,17 @@ def test_shapes_of_a_27b_cut_in_rows(
             assert np.array_equal(planes[..., live].view(np.uint32), widest[:, :width, live].view(np.uint32))
 
 
-@pytest.mark.parametrize("way", [Way(prefetch=3), Way(prefetch=1), Way(registers=104)], ids=str)
+@pytest.mark.parametrize("way", [Way(prefetch=3), Way(prefetch=32), Way(registers=104)], ids=str)
 @pytest.mark.parametrize("slices", [None, 1], ids=["planned", "one-slice"])
 def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: int | None, way: Way) -> None:
-    """Rings of tiles that run round, whose first tile is in the middle of a row, and that a warp needs twice."""
+    """What is prefetched exists, also where a warp begins in the middle of a row of tiles, or has few."""
     weights = random_weights(engine, rng, 1280, ("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6))
-    x = activations(rng, 24, 1280)
+    x = activations(rng, 1 if way.registers else 24, 1280)
     card = Card(2, 227 << 10)
     plain, wanted = multiply(engine, weights, x, card, split_k=slices)
     deal, found = multiply(engine, weights, x, replace(card, way=way), split_k=slices)
     assert ("PREFETCH" in deal.defines(24)) == bool(way.prefetch)
-    assert ("REGISTERS" in deal.defines(24)) == bool(way.registers)
+    assert ("REGISTERS" in deal.defines(1)) == bool(way.registers)
     assert deal.row_begin == plain.row_begin
     for at, shape in zip(deal.offsets, deal.shapes):
         live = slice(at, at + shape.rows)
@@ -184,3 +185,24 @@ def test_chunks_of_k(
             live = slice(at, at + shape.rows)
             same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
             assert same.all(), f"{width} columns, {shape.type}"
+
+
+@pytest.mark.parametrize(
+    "card", [Card(2, 227 << 10, overlaps=True), Card(2, 99 << 10, overlaps=True)], ids=["large", "small"]
+)
+def test_what_the_tuner_may_choose(engine: Engine, rng: np.random.Generator, card: Card) -> None:
+    """Whichever it takes, a column's bits are the same at every width; and the same sums have the same bits."""
+    weights = random_weights(engine, rng, 1280, ("Q5_K", 260), ("Q8_0", 20))
+    product = Product(weights.shapes, weights.columns)
+    x = activations(rng, 24, 1280)
+    bits: dict[tuple[bool, int], np.ndarray] = {}
+    for way in candidates(product, card):
+        chosen = replace(card, ways=((str(product), way),))
+        deal, widest = multiply(engine, weights, x, chosen)
+        assert deal.way == way
+        check(deal, widest, expected(weights, x, half=False))
+        _, narrow = multiply(engine, weights, x[:1], chosen)
+        live = np.concatenate([np.arange(at, at + s.rows) for at, s in zip(deal.offsets, deal.shapes)])
+        found = widest[..., live].view(np.uint32)
+        assert np.array_equal(narrow[..., live].view(np.uint32), found[:, :1]), str(way)
+        assert np.array_equal(bits.setdefault((deal.chunked, deal.split_k), found), found), str(way)

@@ -170,6 +170,9 @@ class Machine(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What a user should know of it, a line each."""
 
+    def learn(self, session: Session, progress: Progress) -> None:
+        """Measure what this machine is not known by yet, on an empty sequence that stays empty."""
+
     def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         """The context length taken where nobody asks for one. `draft`: of a drafter with a cache of its own."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -205,7 +205,7 @@ def chains(
     runs = {}
     for way in ways:
         for projection in projections:
-            projection.take(way)
+            projection.replan(replace(device.card, way=way, ways=()))
         for width in widths:
             each = [[launch, *([pause] if gap_us else [])] for launch in bench.launches(projections, width)]
             runs[way, width] = bench.record([launch for group in each for launch in group], progress)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.backends.cuda.plan import Way
@@ -38,9 +39,9 @@ def projections(session: CudaSession) -> Iterator[Projection]:
 
 
 def take(session: CudaSession, way: Way) -> None:
-    """Have the session's steps computed in this way from here on."""
+    """Have the session's steps computed in this way from here on, which may not change the size of any buffer."""
     for projection in projections(session):
-        projection.take(way)
+        projection.replan(replace(session.device.card, way=way, ways=()))
     session.forget_launches()
 
 
@@ -82,6 +83,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=user_folder("cache") / "synthetic")
     options = parser.parse_args()
+    if any(way.chunked is not None or way.split_k for way in options.ways):
+        parser.error("chunked and split_k are other sums in other buffers; compare them with bench.kernels --gap")
     pair = synthetic_pair(options.folder)
     target = load_target(pair.target, "cuda")
     engine = Engine(target, load_draft(pair.draft, target), context_length=CONTEXT)

@@ -130,7 +130,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dataclasses import replace
 
     from dflash_core.bench.steps import CONTEXT, StepBench, acceptance_pattern, default_cases
-    from dflash_core.loading import load_draft, load_target
+    from dflash_core.loading import CardOptions, load_draft, load_target
 
     notes = Notes()
     lengths = _lengths(job.acceptance) if job.acceptance else ()
@@ -141,7 +141,8 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
 
     if request.target is None or request.draft is None:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
-    target = load_target(request.target, "cuda", progress=notes.progress)
+    card = CardOptions(request.half_activations, request.draft_type, request.tune)
+    target = load_target(request.target, "cuda", progress=notes.progress, card=card)
     engine = Engine(target, load_draft(request.draft, target), context_length=CONTEXT)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     block = engine.session.capabilities.block if engine.session.capabilities else 1

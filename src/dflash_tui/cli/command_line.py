@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         context=args.context,
         half_activations=args.activations == "f16",
         draft_type=args.draft_type,
+        tune=not args.no_tune,
         resume=args.resume,
     )
     problem = log.begin(settings.log_level, verbose=args.verbose)
@@ -168,6 +169,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
     )
     add("--activations", choices=("int8", "f16"), default=default("int8"), help="on a GPU: f16 is exact, and slower")
     add("--draft-type", choices=("q8_0",), default=default(""), help="on a GPU: pack a float drafter tighter")
+    add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of kernels at a first load")
     add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
     add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
     add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")

@@ -66,8 +66,6 @@ void barrier(int line);
 int barrier_count(int predicate, int line);
 unsigned char* dynamic_shared();
 unsigned long long global_timer();
-void bulk_copy(void* shared, const void* global, int bytes, unsigned long long* barrier, int line);
-void bulk_wait(unsigned long long* barrier, unsigned parity, int line);
 [[noreturn]] void fail(const char* message, int line);
 
 template <class F> struct Signature;

@@ -98,10 +98,6 @@ struct Launch {
 struct Allocation { unsigned char *map, *data; std::size_t map_bytes, bytes; };
 std::map<std::uintptr_t, Allocation> allocations;
 
-// Bulk copies under way, by the barrier that they report to: at most one each. The barrier's value counts its phases.
-struct Copy { void* shared; const void* global; int bytes; };
-std::map<unsigned long long*, Copy> copies;
-
 std::size_t up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
 void set_thread(int index) {
@@ -254,10 +250,8 @@ void run_block() {
     for (Warp& warp : launch.warps) warp.runnable = warp.exists;
     launch.live = launch.threads;
     launch.waiting = launch.count = 0;
-    copies.clear();
     set_thread(0);
     switch_context(launch.host, launch.contexts[0]);
-    if (!copies.empty()) emulator::fail("the block ends before a bulk copy into its memory has arrived", 0);
 }
 
 }  // namespace
@@ -331,27 +325,6 @@ void collective(unsigned mask, void* argument, Combine combine, const char* name
     combine(warp.argument, mask);
     warp.collecting &= ~mask;
     warp.runnable |= mask;
-}
-
-void bulk_copy(void* shared, const void* global, int bytes, unsigned long long* barrier, int line) {
-    const auto all = reinterpret_cast<std::uintptr_t>(shared) | reinterpret_cast<std::uintptr_t>(global);
-    if (bytes <= 0 || (all | std::uintptr_t(bytes)) % 16) fail("a bulk copy that is not of whole 16 bytes", line);
-    if (!copies.emplace(barrier, Copy{shared, global, bytes}).second) fail("two bulk copies on one barrier", line);
-    poison(static_cast<unsigned char*>(shared), static_cast<unsigned char*>(shared) + bytes);
-}
-
-void bulk_wait(unsigned long long* barrier, unsigned parity, int line) {
-    if (*barrier > 1) fail("a wait for a barrier that was not made", line);
-    // Lanes before this one may have yet to come to where they begin it.
-    const Warp& warp = launch.warps[std::size_t(launch.current / 32)];
-    const unsigned before = (1u << launch.current % 32) - 1;
-    while (*barrier == parity && !copies.count(barrier) && warp.runnable & before) reschedule();
-    if (*barrier != parity) return;  // the phase is over
-    const auto copy = copies.find(barrier);
-    if (copy == copies.end()) fail("a wait for a bulk copy that nobody has begun", line);
-    memcpy(copy->second.shared, copy->second.global, std::size_t(copy->second.bytes));
-    copies.erase(copy);
-    *barrier ^= 1;
 }
 
 unsigned char* dynamic_shared() { return launch.dynamic; }

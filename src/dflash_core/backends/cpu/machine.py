@@ -9,6 +9,7 @@ from dflash_core.drafters.base import DraftModel
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.costs import CPU, Shape
+from dflash_core.progress import Progress
 
 # The reference decoder's default ceiling: attention over more would take it minutes per answer.
 CEILING = 32_768
@@ -27,6 +28,9 @@ class CpuMachine:
 
     def __init__(self, program_bytes: int = 0) -> None:
         self.program_bytes = program_bytes  # of the process before any model was loaded
+
+    def learn(self, session: Session, progress: Progress) -> None:
+        """Nothing: the reference runs one way."""
 
     def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         """The largest halving of the ceiling whose keys and values take at most half of the free memory."""

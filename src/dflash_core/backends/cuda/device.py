@@ -26,7 +26,9 @@ class CudaDevice:
         self.runtime = runtime or Runtime.open(index)
         self.programs = Programs(self.runtime, cache or CubinCache())
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
-        self.card = Card(self.runtime.card.processors, self.runtime.card.shared_bytes)
+        self.card = Card(
+            self.runtime.card.processors, self.runtime.card.shared_bytes, overlaps=self.runtime.card.overlaps
+        )
 
     @contextmanager
     def stream(self) -> Iterator[None]:

@@ -47,6 +47,13 @@ class Footprint:
         self._draft = DFlashOnDevice(DeviceDraft(self._device, upload, config, self._half))
         self.draft_bytes = upload.nbytes
 
+    def replan(self, card: Card) -> None:
+        """Predict for what is known of the card now. A drafter is added behind this."""
+        self._device.card = card
+        for group in self._target.projections():
+            for projection in group:
+                projection.replan(card)
+
     def sequence(self, context: int, *, drafted: bool, capacity: int = PASS_ROWS) -> SequenceBytes:
         """For `context` positions and trees of `capacity` nodes, with the drafter or without."""
         draft = self._draft if drafted else None

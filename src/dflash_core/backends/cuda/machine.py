@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +21,9 @@ from dflash_core.policy.costs import Shape
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
+    from dflash_core.backends.cuda.tuner import Tuner
     from dflash_core.drafters.base import DraftModel
+    from dflash_core.progress import Progress
 
 CEILING = 32_768
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which components are shown
@@ -36,16 +39,26 @@ class CudaMachine:
     tree_width = MAX_WIDTH
     step_costs: Shape | None = None
 
-    def __init__(self, device: CudaDevice, footprint: Footprint) -> None:
-        self.device, self.footprint = device, footprint
+    def __init__(self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None) -> None:
+        self.device, self.footprint, self.tuner = device, footprint, tuner
         self.name = device.runtime.card.name
         self.held: dict[str, int] = {}  # what the allocator gave to weights, by component
         self._management: Management | None = None
+        self._passes: Mapping[int, float] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        note = self.device.programs.cache.note
-        return (note,) if note else ()
+        notes = (self.device.programs.cache.note, self.tuner.note if self.tuner else None)
+        return tuple(note for note in notes if note)
+
+    @property
+    def passes(self) -> Mapping[int, float]:
+        """Milliseconds of a verify pass by its width, as it was measured here; empty where it was not."""
+        return self._passes
+
+    def learn(self, session: Session, progress: Progress) -> None:
+        if self.tuner is not None and isinstance(session, CudaSession):
+            self._passes = self.tuner.passes(session, progress)
 
     def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         free = self._memory()[0] - SPARE

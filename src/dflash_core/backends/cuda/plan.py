@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
-from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, tile_type
+from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.errors import UnsupportedError
 
 WARPS = 16
@@ -30,17 +30,13 @@ _STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
 _PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
 _NOMINAL_COLUMNS = 24
 
-# Of kernels/tile_ring.cuh. Wider passes take long enough over a tile, and need the room.
-RING_PLACES, _PLACE_BARRIER = 4, 16
-_RING_COLUMNS = 32
-# More leaves the L1 too small for kernels that stream through it.
-_MOST_SHARED = 160 << 10
-_CAPPED_COLUMNS = 24  # wider passes spill under a cap on registers
+# Of a narrow pass a thread takes few registers anyway; wider ones spill under a cap, or are unrolled less.
+_CAPPED_COLUMNS = 4
 
 # Of kernels/matmul_chunks.cuh.
 _WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
 _MOST_CHUNK = 8  # tiles; more do not make barriers rarer by much
-_MOST_PARTIALS = 4_000_000  # bytes of a launch at _NOMINAL_COLUMNS, which a small L2 has to take
+MOST_PARTIALS = 4_000_000  # bytes of a launch at _NOMINAL_COLUMNS, which a small L2 has to take
 _STREAMING_WARPS = 8  # that keep a multiprocessor's share of the memory busy
 
 
@@ -53,12 +49,33 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """The matrices of one launch, which share K and their input. `half`: multiplied with f16 activations whatever their
+    types; `split_k`: the number of parts of K where it must be that."""
+
+    shapes: tuple[Shape, ...]
+    columns: int
+    half: bool = False
+    split_k: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of all weights."""
+        return sum(packed_bytes(shape.type, shape.rows, self.columns) for shape in self.shapes)
+
+    def __str__(self) -> str:
+        matrices = "+".join(f"{shape.type} {shape.rows}" for shape in self.shapes)
+        parts = f" in {self.split_k}" if self.split_k else ""
+        return f"{matrices} x {self.columns}{' f16' if self.half else ''}{parts}"
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """How a launch is computed, where shapes leave a choice. Whatever it says holds at every width.
 
     `chunked`: activations are staged in chunks of K, None for what the card asks for; `split_k`: parts of K. These two
-    decide the order of sums. The others change no bit: `prefetch`, tiles that a warp has copied to shared memory before
-    the previous kernel has ended, on a card that sets kernels up early; `registers`, the most that a thread of a narrow
+    decide the order of sums. The others change no bit: `prefetch`, tiles that a warp asks into the L2 before the
+    previous kernel has ended, on a card that sets kernels up early; `registers`, the most that a thread of a narrow
     pass takes, None for as many as there are.
     """
 
@@ -91,7 +108,12 @@ class Card:
 
     multiprocessors: int
     shared_bytes: int  # dynamic shared memory that a thread block may have
-    way: Way = Way()  # of every launch
+    way: Way = Way()  # of every launch but those of `ways`
+    ways: tuple[tuple[str, Way], ...] = ()  # by the name of a product: what was measured to be faster (tuning.py)
+    overlaps: bool = False  # whether it sets a kernel up while the one before runs
+
+    def way_of(self, product: Product) -> Way:
+        return dict(self.ways).get(str(product), self.way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +156,16 @@ class Plan:
         """Whether f16 activations are read."""
         return self.half or any(tile_type(s.type).half_activations for s in self.shapes)
 
+    @property
+    def partial_bytes(self) -> int:
+        """Of the output at a usual width, which the consumer reads again."""
+        return self.split_k * self.stride * _NOMINAL_COLUMNS * 4
+
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a pass over so many columns."""
         if self.chunked:
             return 2 * self._chunk(columns) * _tile_bytes(self.needs_f16, columns)
-        ring = self._ring_bytes(columns)
-        rings = WARPS * (RING_PLACES * _PLACE_BARRIER + ring) if ring else 0
-        return _shared_bytes(self.longest_part, self.needs_f16, columns) + rings
+        return _shared_bytes(self.longest_part, self.needs_f16, columns)
 
     def defines(self, columns: int) -> dict[str, object]:
         """What the kernels of a pass over so many columns are compiled for."""
@@ -150,8 +175,8 @@ class Plan:
             found["ACTS_F16"] = 1
         if self.chunked:
             found["CHUNK"] = self._chunk(columns)
-        elif ring := self._ring_bytes(columns):
-            found["PREFETCH"] = ring
+        elif self.way.prefetch:
+            found["PREFETCH"] = self.way.prefetch
         if self.way.registers and columns <= _CAPPED_COLUMNS:
             found["REGISTERS"] = self.way.registers
         return found
@@ -160,15 +185,6 @@ class Plan:
         """Tiles of a chunk: what two buffers hold, in even shares of the longest part."""
         most = min(_MOST_CHUNK, self.shared_limit // (2 * _tile_bytes(self.needs_f16, columns)))
         return -(-self.longest_part // -(-self.longest_part // max(1, most)))
-
-    def _ring_bytes(self, columns: int) -> int:
-        """Tiles of a warp's ring, as bytes: as many of the type that most weights have as there is room for."""
-        if not self.way.prefetch or columns > _RING_COLUMNS:
-            return 0
-        tile = tile_type(max(self.shapes, key=lambda s: s.rows * tile_type(s.type).bytes).type).bytes
-        room = min(_MOST_SHARED, self.shared_limit) - _shared_bytes(self.longest_part, self.needs_f16, columns)
-        fitting = (room // WARPS - RING_PLACES * _PLACE_BARRIER) // tile
-        return max(0, min(self.way.prefetch, RING_PLACES, fitting)) * tile
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
         """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 allow."""
@@ -201,22 +217,24 @@ def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = Fals
 
     `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError where nothing fits.
     """
-    return _plan(tuple(shapes), columns, card, half, split_k or card.way.split_k)
+    product = Product(tuple(shapes), columns, half, split_k)
+    return _plan(product, card.multiprocessors, card.shared_bytes, card.way_of(product))
 
 
 # A model has few shapes in many layers, and is laid out twice: to predict what it takes, and to load it.
 @functools.cache
-def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split_k: int | None) -> Plan:
+def _plan(product: Product, multiprocessors: int, shared_bytes: int, way: Way) -> Plan:
+    shapes, columns, half, split_k = product.shapes, product.columns, product.half, product.split_k or way.split_k
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     tiles_k = groups_of(columns)
     needs_f16 = half or any(tile_type(s.type).half_activations for s in shapes)
-    grid = min(card.multiprocessors, MAX_GRID)
+    grid = min(multiprocessors, MAX_GRID)
     costs = [(blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes]
 
-    room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
+    room = shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
 
-    chunked = card.shared_bytes < _WHOLE_PARTS if card.way.chunked is None else card.way.chunked
+    chunked = shared_bytes < _WHOLE_PARTS if way.chunked is None else way.chunked
     stride = sum(ROWS * count for count, _ in costs)
 
     def fits(count: int, columns: int) -> bool:
@@ -224,9 +242,9 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
         return (chunks if chunked else whole) <= room
 
     def small(count: int) -> bool:
-        return count == 1 or count * stride * _NOMINAL_COLUMNS * 4 <= _MOST_PARTIALS
+        return count == 1 or count * stride * _NOMINAL_COLUMNS * 4 <= MOST_PARTIALS
 
-    choices = [split_k] if split_k else list(range(1, min(tiles_k, MAX_SPLIT_K, grid) + 1))
+    choices = [s for s in range(1, min(tiles_k, MAX_SPLIT_K, grid) + 1) if split_k in (None, s)]
     if not split_k and chunked:
         choices = [s for s in choices if small(s)]
     elif not split_k:
@@ -234,7 +252,7 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
         wide = [s for s in choices if s <= MOST_WIDE_SPLIT_K and fits(s, 64)]
         choices = wide or next((found for c in (32, 16, 8) if (found := [s for s in choices if fits(s, c)])), [])
     if not choices or not fits(max(choices), 8):
-        raise UnsupportedError(f"a matrix of {columns} columns does not fit {card.shared_bytes} bytes of shared memory")
+        raise UnsupportedError(f"a matrix of {columns} columns does not fit {shared_bytes} bytes of shared memory")
 
     best: tuple[float, int, tuple[int, ...], tuple[int, ...]] | None = None
     for count in choices:
@@ -267,7 +285,7 @@ def _plan(shapes: tuple[Shape, ...], columns: int, card: Card, half: bool, split
     offsets = [0]
     for blocks, _ in costs:
         offsets.append(offsets[-1] + ROWS * blocks)
-    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, chunked, card.way)
+    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, chunked, way)
 
 
 def _tile_bytes(f16: bool, columns: int) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
-from dflash_core.backends.cuda.plan import WARPS, Plan, Shape, Way, plan
+from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Product, Shape, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,20 @@ class Projection:
         self, device: Device, matrices: Sequence[Matrix], *, half: bool = False, split_k: int | None = None
     ) -> None:
         self.matrices = tuple(matrices)
-        shapes = [Shape(matrix.type, matrix.rows) for matrix in matrices]
-        self.plan: Plan = plan(shapes, matrices[0].columns, device.card, half=half, split_k=split_k)
+        shapes = tuple(Shape(matrix.type, matrix.rows) for matrix in matrices)
+        self.product = Product(shapes, matrices[0].columns, half, split_k)
+        self.replan(device.card)
 
-    def take(self, way: Way) -> None:
-        """Compute what is launched from here on in another way; launches that are bound stay as they are."""
-        self.plan = replace(self.plan, way=way)
+    def replan(self, card: Card) -> None:
+        """Plan anew for what is known of the card now. Buffers for its output are made behind this, launches bound."""
+        product = self.product
+        self.plan: Plan = plan(product.shapes, product.columns, card, half=product.half, split_k=product.split_k)
+
+    def planned_for(self, card: Card) -> Projection:
+        """The same matrices on a card of which something else is known."""
+        other = copy.copy(self)
+        other.replan(card)
+        return other
 
     @property
     def split_k(self) -> int:

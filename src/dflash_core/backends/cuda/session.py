@@ -112,7 +112,7 @@ class CudaSession:
         with self.device.stream():
             for begin in range(0, len(tokens), PASS_ROWS):
                 part = tokens[begin : begin + PASS_ROWS]
-                self._plant(part, range(-1, len(part) - 1))
+                self.plant(part, range(-1, len(part) - 1))
                 self._run_pass(len(part), 0, logits=False)
                 self._commit(range(len(part)))
             return self._logits_of(self.memory.buffers.h[len(part) - 1])
@@ -120,7 +120,7 @@ class CudaSession:
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self.device.stream():
             self.ensure_capacity(len(tokens))
-            self._plant(tokens, parents)
+            self.plant(tokens, parents)
             rows = []
             for node0 in range(0, len(tokens), PASS_ROWS):
                 live = min(PASS_ROWS, len(tokens) - node0)
@@ -285,7 +285,8 @@ class CudaSession:
         self._bound.clear()
         self.steps.clear()
 
-    def _plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+    def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        """Make a tree the one that the next pass runs."""
         assert self.length + len(tokens) <= self.memory.slots, "positions behind the end of the sequence's memory"
         self.state.plant(tokens, parents)
         self.state.push()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.tuner import Tuner, replan
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
@@ -40,8 +42,9 @@ def open_device(index: int) -> CudaDevice:
 
 class CudaTarget(OpenedTarget):
     """Implements `backends.base.Target` on one card. `half`: f16 activations for every type, the exact path beside the
-    int8 one. `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded. `device`: the card of
-    the placement, where it is open already.
+    int8 one. `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded. `tune`: ways to compute
+    products are timed where they were not yet, and the fastest taken. `device`: the card of the placement, where it
+    is open already.
     """
 
     model: DeviceTarget
@@ -54,14 +57,19 @@ class CudaTarget(OpenedTarget):
         *,
         half: bool = False,
         draft_type: str = "",
+        tune: bool = True,
         device: CudaDevice | None = None,
     ) -> None:
         super().__init__(path)
         self.placement = placement or Placement.on_one(self.config.block_count)
         self.device = device or open_device(self.placement.single)
         self.half, self.draft_type = half, draft_type
+        self._tuner: Tuner | None = None
+        if isinstance(self.device, CudaDevice):  # what stands in for a card is not timed
+            self._tuner = Tuner(self.device, self.device.programs.cache.folder) if tune else None
+            self.device.card = self._tuner.card() if self._tuner else replace(self.device.card, ways=())
         self.footprint = Footprint(self.file, self.config, self.device.card, half)
-        self._machine = CudaMachine(self.device, self.footprint)
+        self._machine = CudaMachine(self.device, self.footprint, self._tuner)
 
     @property
     def machine(self) -> CudaMachine:
@@ -102,6 +110,12 @@ class CudaTarget(OpenedTarget):
             self.model = DeviceTarget(
                 self.device, upload, self.config, self.half, lambda n, of: progress("loading the target", n / of)
             )
+
+        if self._tuner is not None:
+            self._tuner.run(self.model, progress)
+            self.device.card = self._tuner.card()
+            replan(self.model, self.device.card)
+            self.footprint.replan(self.device.card)
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)

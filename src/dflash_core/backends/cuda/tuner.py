@@ -1,0 +1,211 @@
+"""Times ways of computing products on the card, on the weights that were loaded, and keeps what was found."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from dflash_core import kernel_source, nvrtc, resources
+from dflash_core.backends.cuda import tuning
+from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.launch import Launch, Run
+from dflash_core.backends.cuda.layers.base import acts_for
+from dflash_core.backends.cuda.plan import Card, Product, Way
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.tuning import Identity, Tuning
+from dflash_core.errors import DeviceError
+from dflash_core.nvml import Management
+from dflash_core.progress import Progress
+
+LAUNCHES = 20  # of one product in a round
+TIMED_FILES = ("matmul.cu", "head.cu")
+# As long as what stands between two products of a step: kernels that begin early have that time for it.
+PAUSE_US, CYCLES_PER_US = 3, 1700
+PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
+PASS_DEPTH, PASS_ROUNDS = 32, 5
+
+
+def identity(device: CudaDevice) -> Identity:
+    """What a tuning of this card holds for, now."""
+    folder = resources.kernels_dir()
+    texts: dict[Path, str] = {}
+    for file in TIMED_FILES:
+        texts |= kernel_source.closure(folder / file, (folder,))
+    facts = device.runtime.card
+    hashed = kernel_source.content_hash(texts, nvrtc.version(), facts.arch)[:32]
+    return Identity(facts.name, facts.processors, _driver(), hashed)
+
+
+def _driver() -> str:
+    try:
+        with Management() as library:
+            return library.driver
+    except DeviceError:
+        return "unknown"
+
+
+def products_of(target: DeviceTarget) -> dict[Product, list[Projection]]:
+    """The target's products, each with all the launches that are one: the head last."""
+    inputs, outputs = target.projections()
+    head = Projection(target.device, [target.output], half=target.half, split_k=1)
+    found: dict[Product, list[Projection]] = {}
+    for projection in (*inputs, *outputs, head):
+        found.setdefault(projection.product, []).append(projection)
+    return found
+
+
+def name_of(target: DeviceTarget) -> str:
+    """Of its shapes and types, which decide how long it takes; nothing of the file."""
+    counted = sorted(f"{product}: {len(group)}" for product, group in products_of(target).items())
+    return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
+
+
+def replan(target: DeviceTarget, card: Card) -> None:
+    """Have every product of the target planned for what is known of the card. Before a session is made of it."""
+    for group in target.projections():
+        for projection in group:
+            projection.replan(card)
+
+
+class Tuner:
+    """Of one card. `tuning`: what is known; `note`: what a user should know of it, or ""."""
+
+    def __init__(self, device: CudaDevice, folder: Path) -> None:
+        self.device, self.folder = device, folder
+        self.tuning, self.note = tuning.load(folder, identity(device))
+
+    def card(self) -> Card:
+        """The card with what is known of it."""
+        return replace(self.device.card, ways=self.tuning.ways)
+
+    def forget(self) -> None:
+        """Have everything measured again."""
+        self.tuning, self.note = Tuning(self.tuning.identity), ""
+
+    def run(self, target: DeviceTarget, progress: Progress) -> None:
+        """Time the products of `target` that nothing is known of, and keep what was found. Nothing else may run."""
+        groups = products_of(target)
+        card = replace(self.device.card, ways=())
+        wanted = [product for product in groups if product.nbytes >= tuning.LEAST_BYTES]
+        wanted = [product for product in wanted if not self.tuning.knows(product, card)]
+        if not wanted:
+            return
+        timer = CardTimer(self.device, groups)
+        timer.compile(wanted, card, progress)
+        found = tuning.tune(wanted, card, timer.seconds, progress)
+        timer.close()
+        self.tuning = self.tuning.with_choices(found)
+        self._keep()
+
+    def passes(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
+        """Milliseconds of a verify pass of this target by its width: measured once, on an empty sequence."""
+        name = name_of(session.target)
+        if name not in self.tuning.passes:
+            self.tuning = self.tuning.with_passes(name, time_passes(session, progress))
+            self._keep()
+        return self.tuning.passes[name]
+
+    def _keep(self) -> None:
+        self.note = tuning.store(self.folder, self.tuning) or self.tuning.note
+
+
+def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
+    """Milliseconds of a verify pass by its width, behind a short context. The sequence is empty before and after."""
+    device, runtime = session.device, cast(CudaDevice, session.device).runtime
+    session.prefill([0] * PASS_DEPTH)
+    found = {}
+    for done, width in enumerate(WIDTHS):
+        progress("timing passes", done / len(WIDTHS))
+        with device.stream():
+            session.plant([0] * width, range(-1, width - 1))
+            acts = session.memory.buffers.acts
+            launches = [*session.pass_launches(width, 0), *session.head.draw_launches(acts, width, 0)]
+            run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
+            run()
+            times = []
+            for _ in range(PASS_ROUNDS):
+                before, after = runtime.event(), runtime.event()
+                before.record()
+                run()
+                after.record()
+                after.wait()
+                times.append(after.ms_since(before))
+        found[width] = statistics.median(times)
+    session.restore(None)
+    return found
+
+
+class CardTimer:
+    """Implements `tuning.Measure`: graphs of a product's launches, on the weights of as many layers as have it."""
+
+    def __init__(self, device: CudaDevice, groups: dict[Product, list[Projection]]) -> None:
+        self.device, self.groups = device, groups
+        self._runs: dict[tuple[Product, Way, int], Run] = {}
+        with device.stream():
+            self._acts = acts_for(max(product.columns for product in groups), device.torch_device)
+            for form in (self._acts.q8, self._acts.f16):
+                form.random_(0, 256)  # zeros take less power, and so less time
+            self._out = torch.empty(0, device=device.torch_device)
+        pause = [np.int64(PAUSE_US * CYCLES_PER_US)] if device.card.overlaps else None
+        self._pause = [] if pause is None else [
+            Launch("stream.cu", "pause", {}, PAUSE_BLOCKS, PAUSE_THREADS, pause)
+        ]  # fmt: skip
+
+    def compile(self, products: Iterable[Product], card: Card, progress: Progress) -> None:
+        """Everything that will be timed, at once: the compiler uses every core."""
+        launches: list[Launch] = []
+        with self.device.stream():
+            for product in products:
+                for way, width in itertools.product(tuning.candidates(product, card), tuning.TIMED):
+                    launches += self._launches(product, way, width)
+            self.device.bind(launches, progress)
+
+    def seconds(self, product: Product, way: Way, width: int) -> float:
+        """Of one launch, without the pauses."""
+        key = product, way, width
+        count = min(LAUNCHES, len(self.groups[product]))
+        runtime = self.device.runtime
+        with self.device.stream():
+            if key not in self._runs:
+                bound = self.device.bind(self._launches(product, way, width))
+                self._runs[key] = self.device.record(f"timing {product}", bound)
+                self._runs[key]()
+            before, after = runtime.event(), runtime.event()
+            before.record()
+            self._runs[key]()
+            after.record()
+            after.wait()
+        pauses = len(self._pause) * PAUSE_US * 1e-6
+        return max(0.0, after.ms_since(before) / 1e3 / count - pauses)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._runs.clear()
+        self._out = self._out.new_empty(0)
+        self.device.synchronize()
+        torch.cuda.empty_cache()
+
+    def _launches(self, product: Product, way: Way, width: int) -> list[Launch]:
+        return list(self._of(self.groups[product][:LAUNCHES], replace(self.device.card, way=way, ways=()), width))
+
+    def _of(self, projections: Sequence[Projection], card: Card, width: int) -> Iterator[Launch]:
+        for projection in projections:
+            other = projection.planned_for(card)
+            self._reserve(other.split_k * other.width * width)
+            yield from other.launches(self._acts, self._out, width)
+            yield from self._pause
+
+    def _reserve(self, floats: int) -> None:
+        if self._out.numel() < floats:
+            self._out = torch.empty(floats, device=self.device.torch_device)

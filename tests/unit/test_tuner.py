@@ -1,0 +1,149 @@
+"""The tuner on a card that computes nothing, whose launches take the time that a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from dflash_core.backends.cuda import tuner, tuning
+from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.launch import Launch, Run
+from dflash_core.backends.cuda.plan import Card, Way
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.progress import silent
+from support.kernel_variants import Pair, tiny
+from support.recording_device import NamedUpload, RecordingDevice
+
+CARD = Card(132, 227 << 10, overlaps=True)
+
+
+class Event:
+    """A moment of the made-up time, in milliseconds."""
+
+    def __init__(self, device: TimedDevice) -> None:
+        self.device = device
+
+    def record(self) -> None:
+        self.at = self.device.now
+
+    def wait(self) -> None:
+        """It has passed."""
+
+    def ms_since(self, earlier: Event) -> float:
+        return self.at - earlier.at
+
+
+class TimedDevice(RecordingDevice):
+    """`costs`: microseconds of a matmul by a define that it has, the first that fits; 10 for any other."""
+
+    def __init__(self, costs: dict[str, float], driver: str = "580.1") -> None:
+        super().__init__(CARD)
+        self.now, self.costs, self.compiled = 0.0, costs, 0
+        facts = SimpleNamespace(name="A card", processors=132, arch="sm_90a")
+        self.runtime = SimpleNamespace(card=facts, event=lambda: Event(self))
+
+    def bind(self, launches: Sequence[Launch], progress: Any = None) -> Run:
+        self.compiled += len(launches)
+        bound = super().bind(launches)
+
+        def run() -> None:
+            bound()
+            self.now += sum(self._us(launch) for launch in launches) / 1e3
+
+        return run
+
+    def _us(self, launch: Launch) -> float:
+        if launch.name == "pause":
+            return tuner.PAUSE_US
+        return next((us for define, us in self.costs.items() if define in launch.defines), 10.0)
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "LEAST_BYTES", 0)
+    monkeypatch.setattr(tuner, "_driver", lambda: "580.1")
+
+
+def target_on(device: TimedDevice, pair: Pair) -> DeviceTarget:
+    return DeviceTarget(device, NamedUpload(pair.target, device), pair.target_config)
+
+
+def test_what_is_faster_is_taken_kept_and_not_timed_again(tmp_path: Path) -> None:
+    pair, device = tiny(), TimedDevice({"PREFETCH": 6.0})
+    target = target_on(device, pair)
+    found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    assert found.card() == CARD
+    found.run(target, silent)
+    products = tuner.products_of(target)
+    assert found.tuning.choices.keys() == {str(product) for product in products}
+    for choice in found.tuning.choices.values():
+        assert choice.way.prefetch
+        assert (choice.us, choice.default_us) == pytest.approx((6, 10)), "pauses are no part of it"
+    tuner.replan(target, found.card())
+    inputs, outputs = target.projections()
+    assert all("PREFETCH" in projection.plan.defines(24) for projection in (*inputs, *outputs))
+
+    again = TimedDevice({})
+    later = tuner.Tuner(again, tmp_path)  # type: ignore[arg-type]
+    assert later.card() == found.card()
+    again.card = later.card()
+    later.run(target_on(again, pair), silent)
+    assert again.compiled == 0, "what is known is neither compiled nor timed"
+
+
+def test_no_gain_no_change(tmp_path: Path) -> None:
+    device = TimedDevice({})
+    found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    found.run(target_on(device, tiny()), silent)
+    assert found.tuning.choices
+    assert found.card() == CARD
+    assert found.note == ""
+
+
+def test_another_driver_times_again_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = TimedDevice({"PREFETCH": 6.0})
+    tuner.Tuner(device, tmp_path).run(target_on(device, tiny()), silent)  # type: ignore[arg-type]
+    monkeypatch.setattr(tuner, "_driver", lambda: "590.2")
+    later = tuner.Tuner(TimedDevice({}), tmp_path)  # type: ignore[arg-type]
+    assert later.note == "kernels were timed under driver 580.1, this is 590.2; they are timed again"
+    assert later.card() == CARD
+
+
+def test_a_prediction_counts_what_the_tuned_plan_takes() -> None:
+    pair, device = tiny(), TimedDevice({})
+    target = target_on(device, pair)
+    footprint = Footprint(pair.target, pair.target_config, CARD)
+    before = footprint.sequence(256, drafted=False).scratch
+    ways = tuple(
+        (str(product), Way(split_k=1 if group[0].split_k > 1 else 2))
+        for product, group in tuner.products_of(target).items()
+        if group[0].plan.tiles_k > 1
+    )
+    tuned = replace(CARD, ways=ways)
+    footprint.replan(tuned)
+    wanted = Footprint(pair.target, pair.target_config, tuned).sequence(256, drafted=False).scratch
+    assert footprint.sequence(256, drafted=False).scratch == wanted
+    assert wanted != before
+
+
+def test_passes_are_timed_once_by_width(tmp_path: Path) -> None:
+    pair, device = tiny(), TimedDevice({})
+    target = target_on(device, pair)
+    session = CudaSession(target, context=256)
+    found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    passes = found.passes(session, silent)
+    assert tuple(passes) == WIDTHS
+    assert all(ms > 0 for ms in passes.values())
+    assert session.length == 0
+    compiled = device.compiled
+    later = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    assert later.passes(session, silent) == passes
+    assert device.compiled == compiled
