@@ -29,7 +29,7 @@ from dflash_core.nvml import Management
 from dflash_core.progress import Progress
 
 LAUNCHES = 20  # of one product in a round
-TIMED_FILES = ("matmul.cu", "head.cu")
+TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu")
 # As long as what stands between two products of a step: kernels that begin early have that time for it.
 PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
@@ -130,7 +130,7 @@ def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
         with device.stream():
             session.plant([0] * width, range(-1, width - 1))
             acts = session.memory.buffers.acts
-            launches = [*session.pass_launches(width, 0), *session.head.draw_launches(acts, width, 0)]
+            launches = [*session.pass_launches(width, 0), *session.head.argmax_launches(acts, width, 0)]
             run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
             run()
             times = []
