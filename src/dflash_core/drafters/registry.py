@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_core.arch.registry import ARCHITECTURES
-from dflash_core.formats.gguf import open_gguf
-
 if TYPE_CHECKING:
     from dflash_core.drafters.base import DraftOpener, DraftTarget, OpenedDraft
 
@@ -35,6 +32,9 @@ def holds_mtp(path: Path) -> bool:
     """Whether a file says of itself that it has MTP blocks; those of a whole model count too."""
     if path.is_dir() or path.suffix != ".gguf":
         return False
+    from dflash_core.arch.registry import ARCHITECTURES
+    from dflash_core.formats.gguf import open_gguf
+
     metadata = open_gguf(path).metadata
     nextn = metadata.get(f"{metadata.get('general.architecture')}.nextn_predict_layers")
     return metadata.get("general.architecture") in ARCHITECTURES and isinstance(nextn, int) and nextn > 0
