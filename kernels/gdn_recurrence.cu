@@ -5,7 +5,7 @@
 // but for what all share:
 //   1. S to registers, all else to shared memory, in flight together; only the pending path waits for the step's state
 //   2. q_i k_i of every row, dealt to the warps
-//   3. the pending path, node by node, and S back to memory
+//   3. the pending path, node by node, when S is there, and S back to memory
 //   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns, the
 //      8 segments of a row are summed by shuffles), u, o, and where children follow the node's own state
 // A state that a second child needs is put to its level: the first SHARED_LEVELS are in shared memory, the others in
@@ -15,8 +15,8 @@
 // multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
 // what decoding that path one by one gives: whatever the other rows, NODES, the order or the shape of the blocks.
 //
-// Bound by: the state's bytes with one row, the latency and issue of a node's ~70 instructions per column of a lane
-// from 8 rows on. A block wants an SM to itself.
+// Bound by: the state's bytes with one row, from 8 rows on the instructions that a node costs a warp, on the scheduler with
+// most of them: about 100 per column of a lane and 35 beside. A block wants an SM to itself.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
 
@@ -27,7 +27,7 @@
 constexpr int K_AT = 0;                               // float4 [NODES][DIM / 4], swizzled
 constexpr int Q_AT = K_AT + NODES * DIM * 4;          // the same
 constexpr int V_AT = Q_AT + NODES * DIM * 4;          // float [NODES][WIDTH]
-constexpr int GATE_AT = V_AT + NODES * WIDTH * 4;     // float2 [HEADS][NODES]: a, beta
+constexpr int GATE_AT = V_AT + NODES * WIDTH * 4;     // float2 [NODES][HEADS]: a, beta
 constexpr int QK_AT = GATE_AT + HEADS * NODES * 8;    // float [NODES]: q_i k_i
 constexpr int ORDER_AT = QK_AT + NODES * 4;           // u32 [MAX_NODES]: Visit
 constexpr int PATH_AT = ORDER_AT + MAX_NODES * 4;     // int [BATCH]
@@ -53,6 +53,102 @@ __device__ __forceinline__ void take_back(StateTile& tile, const float4* level, 
     }
 }
 
+// q_i k_i of all rows, a few of them at a time so that their sums travel together. Rows that are not live hold anything.
+// A single row every warp makes for itself.
+__device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, const float4* q_rows, int warp) {
+    constexpr int TURNS = NODES == 1 ? 1 : ceil_div(NODES, WARPS), TOGETHER = TURNS < 4 ? TURNS : 4;
+    const int lane = lane_id(), first = NODES == 1 ? 0 : warp;
+#pragma unroll 1
+    for (int turn = 0; turn < TURNS; turn += TOGETHER) {
+        float dot[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int row = min(first + (turn + i) * WARPS, NODES - 1);
+            const float4 x = k_rows[swizzled(row, lane)], y = q_rows[swizzled(row, lane)];
+            dot[i] = __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, __fmul_rn(x.x, y.x))));
+        }
+#pragma unroll
+        for (int offset = WARP / 2; offset; offset /= 2)
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) dot[i] += __shfl_xor_sync(FULL_WARP, dot[i], offset);
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int row = first + (turn + i) * WARPS;
+            if (lane == 0 && row < NODES) dots[row] = dot[i];
+        }
+    }
+}
+
+// What all visits of a lane share.
+struct Lane {
+    const float4 *k_rows, *q_rows;
+    const float* values;   // v_rows from this lane's first column on
+    const float2* gates;
+    const float* dots;
+    Place place;
+    float* to[RUNS];       // where this lane's results of row 0 go: u in segment 0, o in segment 1
+    int to_row, segment;
+
+    // This segment's part of a row of K or Q.
+    __device__ __forceinline__ void fetch(const float4* rows, int row, float4 (&values)[4]) const {
+        // swizzled(row, 4 * segment), from which the other parts are one xor away
+        const int first = row * (DIM / 4) + (4 * segment ^ segment >> 1 ^ (row & 7));
+#pragma unroll
+        for (int part = 0; part < 4; part++) values[part] = rows[first ^ part];
+    }
+};
+
+template <int OFFSET> __device__ __forceinline__ void add_segments(float (&sum)[COLUMNS]) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) sum[c] += __shfl_xor_sync(FULL_WARP, sum[c], OFFSET);
+}
+
+// A node of this pass: u and o from its parent's state, and where INNER the state becomes its own. Only K S is waited
+// for: all else stands where its sums travel between the lanes.
+template <bool INNER> __device__ __forceinline__ void run_node(
+    const Lane& lane, StateTile& tile, const float4 (&key)[4], int row
+) {
+    float4 query[4];
+    float ks[COLUMNS] = {}, qs[COLUMNS] = {}, value[COLUMNS], u[COLUMNS], a[RUNS], beta[RUNS];
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) {
+        const float2 gate = lane.gates[row * HEADS + lane.place.member[r]];
+        a[r] = gate.x, beta[r] = gate.y;
+        run_load(value + r * PAIR, lane.values + row * WIDTH + r * 4 * PAIR);
+    }
+    const float dot = lane.dots[row];
+#pragma unroll
+    for (int part = 0; part < 4; part++) tile.multiply(ks, part, key[part]);
+    __syncwarp();  // keeps the compiler from asking for Q before this: then Q S would hold up the sums of K S
+    lane.fetch(lane.q_rows, row, query);
+    add_segments<16>(ks);
+#pragma unroll
+    for (int part = 0; part < 4; part++) tile.multiply(qs, part, query[part]);
+    add_segments<8>(ks);
+    if constexpr (INNER) tile.decay(0, a), tile.decay(1, a);
+    add_segments<4>(ks);
+    if constexpr (INNER) tile.decay(2, a), tile.decay(3, a);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+        u[c] = __fmul_rn(beta[c / PAIR], __fmaf_rn(-a[c / PAIR], ks[c], value[c]));
+    }
+    add_segments<16>(qs);
+    if constexpr (INNER) tile.add(0, key[0], u), tile.add(1, key[1], u);
+    add_segments<8>(qs);
+    if constexpr (INNER) tile.add(2, key[2], u), tile.add(3, key[3], u);
+    add_segments<4>(qs);
+    float stored[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+        const float o = __fmaf_rn(dot, u[c], __fmul_rn(a[c / PAIR], qs[c]));
+        stored[c] = lane.segment == 0 ? u[c] : o;
+    }
+    if (lane.segment < 2) {
+#pragma unroll
+        for (int r = 0; r < RUNS; r++) run_store(lane.to[r] + row * lane.to_row, stored + r * PAIR);
+    }
+}
+
 // grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: of gdn_order, which the
 // pass of a single row that is a tree's root does without; levels: float4 [levels past the shared ones][4 COLUMNS]
 // [threads of the grid]. A pass takes the nodes node0.., node0 a multiple of 64; only the pass of node0 = 0 commits.
@@ -71,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     float4* const near_levels = (float4*)(shared + LEVELS_AT) + threadIdx.x;
     float4* const far_levels = levels + blockIdx.x * THREADS + threadIdx.x;
 
-    const int lane = lane_id(), warp = warp_id(), segment = lane / 4, key_head = block_key_head();
+    const int lane = lane_id(), warp = uniform(warp_id()), segment = lane / 4, key_head = block_key_head();
     const Place place = Place::of_lane();
     StateTile tile;
     pdl_launch();
@@ -97,8 +193,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     }
     cp_async_commit();
     for (int i = threadIdx.x; i < BATCH; i += THREADS) path[i] = st->pending_path[i];
-    for (int i = threadIdx.x; i < HEADS * NODES; i += THREADS) {
-        const int head = value_head(i / NODES * DIM), row = i % NODES;
+    for (int i = threadIdx.x; i < NODES * HEADS; i += THREADS) {
+        const int head = value_head(i % HEADS * DIM), row = i / HEADS;
         gates[i] = make_float2(all_decay[(u64)head * capacity + node0 + row], beta[head * ROWS + row]);
     }
     const bool alone = NODES == 1 && node0 == 0;
@@ -111,104 +207,67 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     }
     if (live <= 0) return;
     __syncthreads();  // the path is there
+    const Staged staged = Staged::in(shared + LEVELS_AT);
+    const float* const last_k = k + (u64)((half ^ 1) * K_HEADS + key_head) * capacity * DIM;
+    const float* const last_decay = decay + (u64)(half ^ 1) * V_HEADS * capacity;
+    if (pending > 0) staged.copy(st, path, 0, min(BATCH, pending), last_k, u, last_decay, capacity);
+    cp_async_wait<0>();
+    __syncthreads();  // all rows are there
+    row_dots(dots, k_rows, q_rows, warp);
     if (pending > 0) {
-        const int last = half ^ 1;
-        commit_path(
-            tile, place, Staged::in(shared + LEVELS_AT), st, path, pending,
-            k + (u64)(last * K_HEADS + key_head) * capacity * DIM, u, decay + (u64)last * V_HEADS * capacity, capacity
-        );
+        apply_path(tile, place, staged, st, path, pending, last_k, u, last_decay, capacity);
         tile.store(s, place);
     }
-    cp_async_wait<0>();
-    __syncthreads();  // the rows are there, and the staged ones are done with
-    for (int row = NODES == 1 ? 0 : warp; row < live; row += WARPS) {  // of one row every warp makes its own
-        const float4 x = k_rows[swizzled(row, lane)], y = q_rows[swizzled(row, lane)];
-        const float dot = warp_sum(fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, x.x * y.x))));
-        if (lane == 0) dots[row] = dot;
-    }
     if constexpr (NODES == 1) __syncwarp();
-    else __syncthreads();
+    else __syncthreads();  // the dots are there, and the staged rows are done with
 
-    // A node's row of K, this segment's part, and of Q for rows of this pass. They are asked for one visit ahead.
-    float4 key[4], query[4];
-    auto fetch = [&](const Visit& visit, float4 (&to)[4]) {
-        const int row = visit.node - node0;
+    Lane mine{k_rows, q_rows, v_rows + warp * 4 * COLUMNS + PAIR * (lane & 3), gates, dots, place};
+    mine.segment = segment;
+    mine.to_row = segment == 0 ? DIM : V_HEADS * DIM;
 #pragma unroll
-        for (int part = 0; part < 4; part++) {
-            const int f4 = 4 * segment + part;
-            if (visit.kind == Visit::REPLAY) {
-                to[part] = *(const float4*)(k_head + visit.node * DIM + 4 * f4);
-            } else {
-                to[part] = k_rows[swizzled(row, f4)];
-                query[part] = q_rows[swizzled(row, f4)];
-            }
-        }
-    };
-    Visit now = Visit::of(visits[0]);
-    fetch(now, key);
+    for (int r = 0; r < RUNS; r++) {
+        mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
+    }
+    // The rows of a node are asked for at the end of the visit before; those that are replayed come from memory.
+    float4 key[4];
+    u32 bits = visits[0];
+    if (Visit::of(bits).kind != Visit::REPLAY) mine.fetch(k_rows, Visit::of(bits).node - node0, key);
 #pragma unroll 1
     for (int at = 0; at < count; at++) {
-        const Visit next = Visit::of(visits[min(at + 1, count - 1)]);
-        if (now.load != Visit::NO_LEVEL) {
+        const Visit now = Visit::of(bits);
+        bits = visits[min(at + 1, count - 1)];
+        if (__builtin_expect(now.load != Visit::NO_LEVEL, 0)) {
             if (now.load < SHARED_LEVELS) take_back(tile, near_levels + now.load * 4 * COLUMNS * THREADS, THREADS);
             else {
                 const int stride = gridDim.x * THREADS;
                 take_back(tile, far_levels + (now.load - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
             }
         }
-        float by[COLUMNS], a[RUNS];
-        float4 next_key[4];
-        if (now.kind == Visit::REPLAY) {
+        if (__builtin_expect(now.kind == Visit::INNER, 1)) {
+            run_node<true>(mine, tile, key, now.node - node0);
+        } else if (now.kind == Visit::LEAF) {
+            run_node<false>(mine, tile, key, now.node - node0);
+        } else {
+            float by[COLUMNS], a[RUNS];
+#pragma unroll
+            for (int part = 0; part < 4; part++) {
+                key[part] = *(const float4*)(k_head + now.node * DIM + 4 * (4 * segment + part));
+            }
 #pragma unroll
             for (int r = 0; r < RUNS; r++) {
                 run_load(by + r * PAIR, u + place.at(r, capacity, now.node));
                 a[r] = all_decay[(u64)place.head(r) * capacity + now.node];
             }
-            fetch(next, next_key);
-        } else {
-            const int row = now.node - node0;
-            float ks[COLUMNS] = {}, qs[COLUMNS] = {}, value[COLUMNS], o[COLUMNS];
-#pragma unroll
-            for (int part = 0; part < 4; part++) {
-                tile.multiply(ks, part, key[part]);
-                tile.multiply(qs, part, query[part]);
-            }
-            fetch(next, next_key);
-#pragma unroll
-            for (int offset = 16; offset >= 4; offset /= 2)
-#pragma unroll
-                for (int c = 0; c < COLUMNS; c++) {
-                    ks[c] += __shfl_xor_sync(FULL_WARP, ks[c], offset);
-                    qs[c] += __shfl_xor_sync(FULL_WARP, qs[c], offset);
-                }
-            const float dot = dots[row];
-#pragma unroll
-            for (int r = 0; r < RUNS; r++) {
-                const float2 gate = gates[place.member[r] * NODES + row];
-                const int column = (warp * RUNS + r) * 4 * PAIR + PAIR * (lane & 3);
-                run_load(value + r * PAIR, v_rows + row * WIDTH + column);
-                a[r] = gate.x;
-#pragma unroll
-                for (int c = r * PAIR; c < (r + 1) * PAIR; c++) {
-                    by[c] = __fmul_rn(gate.y, __fmaf_rn(-gate.x, ks[c], value[c]));
-                    o[c] = __fmaf_rn(dot, by[c], __fmul_rn(gate.x, qs[c]));
-                }
-                if (segment == 0) {
-                    run_store(u + place.at(r, capacity, now.node), by + r * PAIR);
-                    run_store(out + ((u64)row * V_HEADS + place.head(r)) * DIM + place.column[r], o + r * PAIR);
-                }
-            }
+            tile.advance(key, by, a);
         }
-        if (now.kind != Visit::LEAF) tile.advance(key, by, a);
-        if (now.keep != Visit::NO_LEVEL) {
+        const Visit next = Visit::of(bits);
+        if (__builtin_expect(next.kind != Visit::REPLAY, 1)) mine.fetch(k_rows, next.node - node0, key);
+        if (__builtin_expect(now.keep != Visit::NO_LEVEL, 0)) {
             if (now.keep < SHARED_LEVELS) put_aside(tile, near_levels + now.keep * 4 * COLUMNS * THREADS, THREADS);
             else {
                 const int stride = gridDim.x * THREADS;
                 put_aside(tile, far_levels + (now.keep - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
             }
         }
-        now = next;
-#pragma unroll
-        for (int part = 0; part < 4; part++) key[part] = next_key[part];
     }
 }

@@ -28,6 +28,9 @@ __device__ __forceinline__ int block_column() { return blockIdx.x % SLICES * WID
 // Of a column of the block's key head.
 __device__ __forceinline__ int value_head(int column) { return block_key_head() + column / DIM * K_HEADS; }
 
+// A value that all lanes have anyway, known to the compiler as such: what follows need not expect them to diverge.
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(FULL_WARP, v, 0); }
+
 // Where the f4-th float4 of a row of DIM floats stands in shared memory. Both the 8 segments of one row and 8
 // neighbouring rows at one f4 come from different banks.
 __device__ __forceinline__ int swizzled(int row, int f4) { return row * (DIM / 4) + (f4 ^ (f4 >> 3) ^ (row & 7)); }
@@ -88,21 +91,26 @@ struct StateTile {
             }
     }
 
-    // S := a S + k u^T: what a node leaves of its parent's state. k: this segment's 16 values; a: by runs.
+    // S := a S + k u^T, what a node leaves of its parent's state, in two parts: a does not wait for u. By 4 rows each;
+    // k: this segment's values; a: by runs.
+    __device__ __forceinline__ void decay(int part, const float (&a)[RUNS]) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) s[4 * part + j][c] = __fmul_rn(a[c / PAIR], s[4 * part + j][c]);
+    }
+    __device__ __forceinline__ void add(int part, float4 k, const float (&u)[COLUMNS]) {
+        const float of[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) s[4 * part + j][c] = __fmaf_rn(of[j], u[c], s[4 * part + j][c]);
+    }
     __device__ __forceinline__ void advance(
         const float4 (&k)[4], const float (&u)[COLUMNS], const float (&a)[RUNS]
     ) {
 #pragma unroll
-        for (int part = 0; part < 4; part++) {
-            const float of[4] = {k[part].x, k[part].y, k[part].z, k[part].w};
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int c = 0; c < COLUMNS; c++) {
-                    float& e = s[4 * part + j][c];
-                    e = __fmaf_rn(of[j], u[c], __fmul_rn(a[c / PAIR], e));
-                }
-        }
+        for (int part = 0; part < 4; part++) decay(part, a), add(part, k[part], u);
     }
 
     // This segment's 4 values of `part` times the tile, added to the columns' sums.
@@ -175,18 +183,20 @@ struct Staged {
     }
 };
 
-// The state after the pending path, row by row. All threads of the block call it; `path` is shared memory that holds
-// the path's first BATCH nodes. `staged` is free again after the next barrier.
-__device__ __forceinline__ void commit_path(
+// The state after the pending path, row by row. All threads of the block call it; `path` is shared memory that holds the
+// path's first BATCH nodes, whose rows are staged already. `staged` is free again after the next barrier.
+__device__ __forceinline__ void apply_path(
     StateTile& tile, const Place& place, const Staged& staged, const StepState* st, const int* path, int pending,
     const float* k_head, const float* all_u, const float* decay, int capacity
 ) {
     for (int begin = 0; begin < pending; begin += BATCH) {
         const int count = min(BATCH, pending - begin);
-        if (begin > 0) __syncthreads();  // the rows before these have been applied
-        staged.copy(st, path, begin, count, k_head, all_u, decay, capacity);
-        cp_async_wait<0>();
-        __syncthreads();
+        if (begin > 0) {
+            __syncthreads();  // the rows before these have been applied
+            staged.copy(st, path, begin, count, k_head, all_u, decay, capacity);
+            cp_async_wait<0>();
+            __syncthreads();
+        }
         staged.apply(tile, place, count);
     }
 }

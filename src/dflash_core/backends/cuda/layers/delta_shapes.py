@@ -19,7 +19,7 @@ MOST_WIDTH = 128  # columns of a block
 MOST_SHARED = 160 << 10
 ORDER_INTS = 1 + MAX_NODES  # of gdn_order: how many visits, then these
 SCHEDULERS = 4  # of a multiprocessor: each issues one warp's instruction at a time
-VISIT_SLOTS, COLUMN_SLOTS = 60, 75  # instructions that a node costs a warp, and each column of its lanes
+VISIT_SLOTS, COLUMN_SLOTS = 35, 100  # instructions that a node costs a warp, and each column of its lanes
 
 
 @dataclass(frozen=True, slots=True)
