@@ -1,285 +1,376 @@
-// The front of every row: the tokens that can be drawn, whatever top_k, top_p and min_p cut off (draw.cuh). Grid of both
-// kernels: (parts of DRAW_PART tokens, rows of the pass); they do nothing where `sample` needs no front.
+// Which tokens of a row can be drawn (draw.cuh), before `sample` decides among them. Kernels that a row has no use for
+// leave at once.
 //
-//   draw_parts    the front of each part: scores in float, with noise only where a token could still be drawn. PartFront
-//                 [row][part]. Bound by Philox: at most 60 integer instructions a token, 20 to 30 us for 24 rows of 248,320
-//                 tokens on an H200 (estimated).
-//   draw_weights  the front of the row from those of its parts, RowFront [row], and where tokens are cut off by count or
-//                 weight what lies before each of its tokens, PartBefore [row][part].
-//
-// PARTS: of the vocabulary.
+//   draw_list     grid = rows of the pass: hides penalised tokens, lists the first tokens of the order.
+//   draw_scan     grid (parts of DRAW_PART tokens, rows): adds the tokens that score higher than all of the list. Bound by
+//                 Philox, 40 integer instructions at half rate a token: 20 us for 24 rows of 248,320 tokens on an H200
+//                 (estimated), less where most tokens are too far below the best for any noise.
+//   draw_front    grid = rows: the front of these.
+//   draw_weights  grid (parts, rows): what lies before each token of the front, where count or weight cut tokens off.
+//                 PartBefore [row][part]. Bound by a dozen comparisons a token, 10 us (estimated).
 
 #include "draw.cuh"
 #include "penalties.cuh"
 
-constexpr int WARPS = DRAW_THREADS / WARP;
-constexpr float MOST_NOISE = 22.9f;
-constexpr int SLOTS = ceil_div(PARTS * FRONT_OF_PART, DRAW_THREADS);  // of a thread that holds the fronts of all parts
-
-// The tokens of a part, entry i of a thread at i * DRAW_THREADS + threadIdx.x; penalised ones and those behind the
-// vocabulary as -inf. False where one of them is infinite or no number.
-struct PartTokens {
-    float value[PER_THREAD];
-    int first;  // id of this thread's entry 0
-
-    __device__ __forceinline__ int id(int i) const { return first + i * DRAW_THREADS; }
-
-    __device__ __forceinline__ bool load(const StepState* st, const float* logits, int vocab, int node, int part) {
-        __shared__ u32 taken[DRAW_PART / 32];
-        __shared__ int tokens[HISTORY];
-        first = part * DRAW_PART + threadIdx.x;
-        bool whole = true;
-#pragma unroll
-        for (int i = 0; i < PER_THREAD; ++i) value[i] = id(i) < vocab ? logits[id(i)] : -INFINITE;
-#pragma unroll
-        for (int i = 0; i < PER_THREAD; ++i) whole = whole && value[i] < INFINITE;
-        if (penalises(st)) {
-            for (int i = threadIdx.x; i < DRAW_PART / 32; i += DRAW_THREADS) taken[i] = 0;
-            const int window = penalty_window(st, node, tokens);
-            for (int i = threadIdx.x; i < window; i += DRAW_THREADS) {
-                const u32 at = u32(tokens[i] - part * DRAW_PART);
-                if (at < DRAW_PART) atomicOr(&taken[at / 32], 1u << at % 32);
-            }
-            __syncthreads();
-#pragma unroll
-            for (int i = 0; i < PER_THREAD; ++i) {
-                const int at = i * DRAW_THREADS + threadIdx.x;
-                if (taken[at / 32] >> at % 32 & 1) value[i] = -INFINITE;
-            }
-        }
-        return __syncthreads_and(whole);
-    }
-};
-
-// A token with its score.
-struct Scored {
-    float score, value;
-    int id;
-};
-
-// The best by `score`, of equals the lower id, over the block; all threads get it. `room` [2][WARPS]: a second call
-// takes the other half, so that one barrier is enough.
-__device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[WARPS], int turn) {
-#pragma unroll
-    for (int offset = WARP / 2; offset; offset /= 2) {
-        const float score = __shfl_xor_sync(FULL_WARP, mine.score, offset);
-        const float value = __shfl_xor_sync(FULL_WARP, mine.value, offset);
-        const int id = __shfl_xor_sync(FULL_WARP, mine.id, offset);
-        if (score > mine.score || (score == mine.score && id < mine.id)) mine = {score, value, id};
-    }
-    if (lane_id() == 0) room[turn & 1][warp_id()] = mine;
-    __syncthreads();
-    Scored best = room[turn & 1][0];
-#pragma unroll
-    for (int warp = 1; warp < WARPS; ++warp) {
-        const Scored other = room[turn & 1][warp];
-        if (other.score > best.score || (other.score == best.score && other.id < best.id)) best = other;
-    }
-    return best;
-}
-
-// The front of N tokens a thread, best score first: take(place, token) for each in one thread. A score of -inf is no
-// token. How many; more than `most` where the front is longer. Each round takes the best score that is left, and with it
-// all that come after it in the order and can not have a higher score.
-template <int N, class Id, class Take>
-__device__ __forceinline__ int find_front(
-    const float (&value)[N], float (&score)[N], float inverse, int most, Scored (*room)[WARPS], Id id, Take take) {
-    for (int found = 0;; ++found) {
-        Scored mine = {-INFINITE, 0, 0x7fffffff};
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            if (score[i] > mine.score) mine = {score[i], value[i], id(i)};
-        }
-        const Scored best = block_best(mine, room, found);
-        if (best.score == -INFINITE || found == most) return best.score == -INFINITE ? found : most + 1;
-        if (threadIdx.x == 0) take(found, best);
-        const float low = best.score - slack(best.value * inverse);
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const bool after = value[i] < best.value || (value[i] == best.value && id(i) > best.id);
-            if (id(i) == best.id || (after && score[i] + slack(value[i] * inverse) < low)) score[i] = -INFINITE;
-        }
-    }
-}
+constexpr int ROW_THREADS = 512, PART_THREADS = 256, PER_THREAD = DRAW_PART / PART_THREADS;
+constexpr float MOST_NOISE = 22.9f, LOG2_E = 1.44269504f;
 
 // The noise of tokens at one position.
 struct Noise {
     u64 seed, position;
 
-    __device__ __forceinline__ float operator()(int id) const { return gumbel_about(philox(seed, position, u32(id))); }
+    __device__ __forceinline__ Noise(const StepState* st, int node)
+        : seed(st->seed), position(drawn_position(st, node)) {}
+    __device__ __forceinline__ u32 word(int id) const { return philox(seed, position, u32(id)); }
+    __device__ __forceinline__ float operator()(int id) const { return gumbel_about(word(id)); }
 };
 
-extern "C" __global__ void __launch_bounds__(DRAW_THREADS, 2)
-    draw_parts(const StepState* st, const float* logits, int vocab, int stride, int node0, PartFront* fronts) {
-    __shared__ Scored room[2][WARPS];
-    pdl_launch();
-    pdl_wait();
-    const int part = blockIdx.x, row = blockIdx.y, node = node0 + row;
-    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT) return;
-    PartFront* const out = fronts + row * PARTS + part;
-    PartTokens tokens;
-    const bool whole = tokens.load(st, logits + u64(row) * stride, vocab, node, part);
+// ---- The list ------------------------------------------------------------------------------------------------------
 
-    // The first token of the part in the order of value: what can not be better than it is not drawn.
-    Scored first = {-INFINITE, 0, 0x7fffffff};
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-        if (tokens.value[i] > first.score) first = {tokens.value[i], tokens.value[i], tokens.id(i)};
+// The distance to the best as a number of two digits under BINS, of any scale: 32 first digits to each power of two.
+__device__ __forceinline__ int distance_digits(float best, float value) {
+    constexpr int NEAREST = (127 - 40) << 5;  // 2^-40
+    const u32 bits = __float_as_uint(best - value);
+    const int first = int(bits >> 18) - NEAREST;
+    if (first < 0) return 0;
+    return first < BINS ? first * BINS + int(bits >> 7) % BINS : BINS * BINS - 1;
+}
+
+struct ListShared {
+    int tokens[HISTORY];
+    u32 count[BINS];
+    u32 sums[ROW_THREADS / WARP];
+    float most[ROW_THREADS / WARP];
+    int last, listed;
+    u32 left, many;
+};
+
+// Give the newest tokens their penalised values, and take their logits out of the row.
+__device__ __forceinline__ int penalise(const StepState* st, int node, float* logits, ListShared& s, RowTokens& out) {
+    const int window = penalty_window(st, node, s.tokens);
+    for (int i = threadIdx.x; i < window; i += ROW_THREADS) {
+        const float logit = logits[s.tokens[i]];
+        const Penalised mine = Penalised::of(st, s.tokens, window, i, logit);
+        out.penalised[i] = mine.token, out.penalised_value[i] = mine.value, out.logit[i] = logit;
     }
-    first = block_best(first, room, 1);
-    const Noise noise{st->seed, drawn_position(st, node)};
-    const float inverse = 1.0f / st->temperature, ratio = first.value * inverse;
-    const float enough = ratio + noise(first.id) - slack(ratio);
-    float score[PER_THREAD];
+    __syncthreads();
+    for (int i = threadIdx.x; i < window; i += ROW_THREADS) logits[s.tokens[i]] = -INFINITE;
+    __syncthreads();
+    return window;
+}
+
+// List all tokens whose distance to the largest maximum is within that of the block that is `wanted`th; how many.
+__device__ __forceinline__ int list_tokens(
+    const float* logits, const float* maxima, int vocab, u32 wanted, ListShared& s, RowTokens& out) {
+    constexpr int EACH = BINS / ROW_THREADS;
+    const int blocks = ceil_div(vocab, 16);
+    float best = -INFINITE;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < blocks; i += ROW_THREADS) best = fmaxf(best, maxima[i]);
+    best = block_max<ROW_THREADS>(best, s.most);
+    if (!(best < INFINITE)) return BROKEN_ROW;
+
+    // The digits of the `wanted`th distance, one after the other; the second is worth it where the first is too coarse.
+    if (threadIdx.x == 0) s.last = BINS * BINS - 1, s.listed = 0;
+    u32 left = wanted;
+    int first = -1;
+    for (int level = 0; level < 2; ++level) {
+        for (int i = threadIdx.x; i < BINS; i += ROW_THREADS) s.count[i] = 0;
+        __syncthreads();
+#pragma unroll 8
+        for (int i = threadIdx.x; i < blocks; i += ROW_THREADS) {
+            const int digits = distance_digits(best, maxima[i]);
+            if (!(maxima[i] > -INFINITE) || (level == 1 && digits / BINS != first)) continue;
+            atomicAdd(&s.count[level == 0 ? digits / BINS : digits % BINS], 1u);
+        }
+        __syncthreads();
+        u32 mine = 0, total;
+        for (int i = 0; i < EACH; ++i) mine += s.count[threadIdx.x * EACH + i];
+        u32 before = block_sum_before<ROW_THREADS>(mine, total, s.sums);
+        if (before < left && left <= before + mine) {
+            int bin = threadIdx.x * EACH;
+            while (before + s.count[bin] < left) before += s.count[bin++];
+            s.last = level == 0 ? bin * BINS + BINS - 1 : first * BINS + bin;
+            s.left = left - before, s.many = s.count[bin];
+        } else if (threadIdx.x == 0 && left > total) {
+            s.many = 0;  // all of them
+        }
+        __syncthreads();
+        if (s.many <= wanted / 4) break;
+        left = s.left, first = s.last / BINS;
+        __syncthreads();
+    }
+    const int last = s.last;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < blocks; i += ROW_THREADS) {
+        if (!(maxima[i] > -INFINITE) || distance_digits(best, maxima[i]) > last) continue;
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-        const float mine = tokens.value[i] * inverse, lacking = enough - slack(mine);
-        score[i] = -INFINITE;
-        if (tokens.value[i] > -INFINITE && mine + MOST_NOISE >= lacking) {
-            const float sum = mine + noise(tokens.id(i));
-            if (sum >= lacking) score[i] = sum;
+        for (int j = 0; j < 16; ++j) {
+            const int id = 16 * i + j;
+            const float value = id < vocab ? logits[id] : -INFINITE;
+            if (!(value > -INFINITE) || distance_digits(best, value) > last) continue;
+            const int at = atomicAdd(&s.listed, 1);
+            if (at < LIST) out.value[at] = value, out.id[at] = id;
         }
     }
-    const int count = find_front(
-        tokens.value, score, inverse, FRONT_OF_PART, room, [&](int i) { return tokens.id(i); },
-        [&](int place, const Scored& token) { out->value[place] = token.value, out->id[place] = token.id; });
-    if (threadIdx.x == 0) out->count = count, out->broken = !whole, out->best = first.score;
+    __syncthreads();
+    return s.listed <= LIST ? s.listed : TOO_LONG;
 }
 
-struct RowShared {
-    Scored room[2][WARPS];
-    int tokens[HISTORY];
-    int penalised[WARPS];
-    // Of the front: before (value, id) is a float above `value`, or equal to it with an id under `tie`.
-    float value[FRONT_OF_ROW], low[FRONT_OF_ROW];
-    int tie[FRONT_OF_ROW];
-    float weight[WARPS][FRONT_OF_ROW], total[WARPS];
-    int count[WARPS][FRONT_OF_ROW];
-};
-
-// The row's front, the same in every block that asks; block 0 of the row writes it. How many, or a negative number.
-__device__ __forceinline__ int row_front(
-    const StepState* st, const PartFront* fronts, const float* logits, int node, float inverse, RowShared& s,
-    RowFront* out, float& reference) {
-    const Noise noise{st->seed, drawn_position(st, node)};
-    bool broken = false, long_part = false;
-    float most = -INFINITE;
-    for (int part = threadIdx.x; part < PARTS; part += DRAW_THREADS) {
-        broken |= fronts[part].broken != 0;
-        long_part |= fronts[part].count > FRONT_OF_PART;
-        most = fmaxf(most, fronts[part].best);
-    }
-    float value[SLOTS], score[SLOTS];
-    int ids[SLOTS];
-#pragma unroll
-    for (int i = 0; i < SLOTS; ++i) {
-        const int at = i * DRAW_THREADS + threadIdx.x, part = at / FRONT_OF_PART, entry = at % FRONT_OF_PART;
-        const bool there = part < PARTS && entry < fronts[part].count;
-        value[i] = there ? fronts[part].value[entry] : 0.0f;
-        ids[i] = there ? fronts[part].id[entry] : -1;
-        score[i] = there ? value[i] * inverse + noise(ids[i]) : -INFINITE;
-    }
-    // Scores of the maxima are the maxima themselves.
-    reference = block_best({most, most, 0}, s.room, 1).score;
-    if (__syncthreads_or(broken)) return BROKEN_ROW;
-    if (__syncthreads_or(long_part) || !(fabsf(reference * inverse) < LARGEST_RATIO)) return TOO_LONG;
-    int count = find_front(
-        value, score, inverse, FRONT_OF_ROW, s.room, [&](int i) { return ids[i]; },
-        [&](int place, const Scored& token) {
-            s.value[place] = token.value, s.tie[place] = token.id;
-            s.low[place] = token.score - slack(token.value * inverse);
-            if (out) out->value[place] = token.value, out->id[place] = token.id;
-        });
-    __syncthreads();
-    if (count > FRONT_OF_ROW) return TOO_LONG;
-    if (!penalises(st)) return count;
-
-    // Penalised tokens join with what they are worth in double, but for those that others rule out.
-    const int window = penalty_window(st, node, s.tokens), i = threadIdx.x;
-    static_assert(HISTORY <= DRAW_THREADS, "a thread per entry of the window");
-    bool joins = false;
-    float below = 0.0f;
-    Penalised mine{-1, 0.0};
-    if (i < window) mine = Penalised::of(st, s.tokens, window, i, logits[s.tokens[i]]);
-    if (mine.token >= 0 && mine.value > -INFINITE) {
-        below = __double2float_rd(mine.value);
-        const float ratio = below * inverse, most_score = ratio + noise(mine.token) + 2 * slack(ratio);
-        joins = true;
-        for (int place = 0; place < count; ++place) joins &= !(s.value[place] > below && s.low[place] > most_score);
-    }
-    const u32 lanes = __ballot_sync(FULL_WARP, joins);
-    if (lane_id() == 0) s.penalised[warp_id()] = __popc(lanes);
-    __syncthreads();
-    int place = count + __popc(lanes & ((1u << lane_id()) - 1));
-    for (int warp = 0; warp < WARPS; ++warp) {
-        if (warp < warp_id()) place += s.penalised[warp];
-        count += s.penalised[warp];
-    }
-    if (count > FRONT_OF_ROW) return TOO_LONG;
-    if (joins) {
-        // A float above `below` is above the value itself; one equal to it is not before it but where the value is that.
-        s.value[place] = below, s.tie[place] = double(below) == mine.value ? mine.token : 0;
-        if (out) out->value[place] = mine.value, out->id[place] = mine.token;
-    }
-    __syncthreads();
-    return count;
-}
-
-extern "C" __global__ void __launch_bounds__(DRAW_THREADS, 2) draw_weights(
-    const StepState* st, const float* logits, int vocab, int stride, int node0, const PartFront* fronts, RowFront* rows,
-    PartBefore* before) {
-    __shared__ RowShared s;
+// `logits` [rows][stride], of which `vocab` are tokens; `maxima` [rows][vocab / 16, rounded up] of blocks of 16 of them,
+// infinite where one is not a number.
+extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
+    const StepState* st, float* logits, int vocab, int stride, int node0, const float* maxima, RowTokens* rows) {
+    __shared__ ListShared s;
     pdl_launch();
     pdl_wait();
-    const int part = blockIdx.x, row = blockIdx.y, node = node0 + row;
-    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT) return;
-    const bool by_count = kept_tokens(st, vocab) > 0, by_weight = st->top_p < 1;
-    if (part > 0 && !by_count && !by_weight) return;
-    const float inverse = 1.0f / st->temperature;
-    float reference;
-    RowFront* const out = part == 0 ? rows + row : nullptr;
-    const int count = row_front(st, fronts + row * PARTS, logits + u64(row) * stride, node, inverse, s, out, reference);
-    if (out && threadIdx.x == 0) out->count = count, out->reference = reference;
-    if (count <= 0 || (!by_count && !by_weight)) return;
+    const int row = blockIdx.x, node = node0 + row;
+    if (st->stop || node >= st->n) return;
+    RowTokens& out = rows[row];
+    logits += u64(row) * stride;
+    maxima += u64(row) * ceil_div(vocab, 16);
+    const int window = penalises(st) ? penalise(st, node, logits, s, out) : 0;
+    const Way way = way_of(st, vocab);
+    if (threadIdx.x == 0) out.window = window, out.added = 0;
+    if (way == Way::WHOLE) return;
+    // Among so many blocks and one for every penalised token there are that many maxima of tokens as they are.
+    const int wanted = way == Way::LISTED ? kept_tokens(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
+    int count = list_tokens(logits, maxima, vocab, u32(wanted), s, out);
+    if (way == Way::FRONT && count >= 0) {
+        const Noise noise(st, node);
+        const float inverse = 1.0f / st->temperature;
+        float best = -INFINITE, enough = -INFINITE;
+        for (int i = threadIdx.x; i < count; i += ROW_THREADS) {
+            const float ratio = out.value[i] * inverse;
+            best = fmaxf(best, out.value[i]);
+            enough = fmaxf(enough, ratio + noise(out.id[i]) - slack(ratio));
+        }
+        best = block_max<ROW_THREADS>(best, s.most);
+        enough = block_max<ROW_THREADS>(enough, s.most);
+        if (!(fabsf(best * inverse) < LARGEST_RATIO)) count = TOO_LONG;
+        if (threadIdx.x == 0) out.best = best, out.enough = enough;
+    }
+    if (threadIdx.x == 0) out.count = count;
+}
 
-    PartTokens tokens;
-    tokens.load(st, logits + u64(row) * stride, vocab, node, part);
-    const float scale = inverse * 1.44269504f;
+// ---- What else could be drawn ---------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
+    draw_scan(const StepState* st, const float* logits, int vocab, int stride, int node0, RowTokens* rows) {
+    pdl_launch();
+    pdl_wait();
+    const int row = blockIdx.y, node = node0 + row, first = blockIdx.x * DRAW_PART + threadIdx.x;
+    RowTokens& out = rows[row];
+    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT || out.count < 0) return;
+    logits += u64(row) * stride;
+    float value[PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+        const int id = first + i * PART_THREADS;
+        value[i] = id < vocab ? logits[id] : -INFINITE;
+    }
+    const Noise noise(st, node);
+    const float inverse = 1.0f / st->temperature, enough = out.enough;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+        const float ratio = value[i] * inverse, lacking = enough - slack(ratio);
+        if (!(value[i] > -INFINITE) || ratio + MOST_NOISE < lacking) continue;
+        const int id = first + i * PART_THREADS;
+        const u32 word = noise.word(id);
+        // Noise of x needs 1 - u <= e^-x, which costs one exponential to rule out.
+        if (float(~word) > exp2f(32.0f - (lacking - ratio) * LOG2_E) * 1.001f + 1.0f) continue;
+        if (ratio + gumbel_about(word) < lacking) continue;
+        const int at = atomicAdd(&out.added, 1);
+        if (at < LIST) out.added_value[at] = value[i], out.added_id[at] = id;
+    }
+}
+
+// ---- The front -----------------------------------------------------------------------------------------------------
+
+// A token with its score.
+struct Scored {
+    float score, value;
+    int id;
+
+    __device__ __forceinline__ bool beats(const Scored& other) const {
+        return score > other.score || (score == other.score && id < other.id);
+    }
+};
+
+constexpr int ROW_WARPS = ROW_THREADS / WARP;
+
+// The best of the block, to all threads. `room` [2][warps]: calls take its halves in turn, so one barrier is enough.
+__device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[ROW_WARPS], int turn) {
+#pragma unroll
+    for (int offset = WARP / 2; offset; offset /= 2) {
+        const Scored other = {
+            __shfl_xor_sync(FULL_WARP, mine.score, offset), __shfl_xor_sync(FULL_WARP, mine.value, offset),
+            __shfl_xor_sync(FULL_WARP, mine.id, offset)};
+        if (other.beats(mine)) mine = other;
+    }
+    if (lane_id() == 0) room[turn & 1][warp_id()] = mine;
+    __syncthreads();
+    Scored best = room[turn & 1][0];
+#pragma unroll
+    for (int warp = 1; warp < ROW_WARPS; ++warp) {
+        if (room[turn & 1][warp].beats(best)) best = room[turn & 1][warp];
+    }
+    return best;
+}
+
+struct FrontShared {
+    Scored room[2][ROW_WARPS], front[FRONT_OF_ROW];
+    int joining[ROW_WARPS];
+};
+
+// Lists may have a token twice. Each round takes the best score that is left, and with it all tokens that come after it
+// and can not have a higher one.
+extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
+    draw_front(const StepState* st, int vocab, int node0, const RowTokens* rows, RowFront* fronts) {
+    constexpr int EACH = 2 * LIST / ROW_THREADS;
+    __shared__ FrontShared s;
+    pdl_launch();
+    pdl_wait();
+    const int row = blockIdx.x, node = node0 + row;
+    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT) return;
+    const RowTokens& tokens = rows[row];
+    RowFront& out = fronts[row];
+    const Noise noise(st, node);
+    const float inverse = 1.0f / st->temperature;
+    const int listed = tokens.count, added = tokens.added;
+    if (listed <= 0 || added > LIST) {
+        if (threadIdx.x == 0) out.count = listed == BROKEN_ROW ? BROKEN_ROW : TOO_LONG;
+        return;
+    }
+    Scored mine[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int at = i * ROW_THREADS + threadIdx.x, other = at - LIST;
+        mine[i] = {-INFINITE, 0.0f, -1};
+        if (at < listed) mine[i].value = tokens.value[at], mine[i].id = tokens.id[at];
+        if (other >= 0 && other < added) mine[i].value = tokens.added_value[other], mine[i].id = tokens.added_id[other];
+        if (mine[i].id >= 0) mine[i].score = mine[i].value * inverse + noise(mine[i].id);
+    }
+    int count = 0;
+    for (;; ++count) {
+        Scored best = {-INFINITE, 0.0f, 0x7fffffff};
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            if (mine[i].beats(best)) best = mine[i];
+        }
+        best = block_best(best, s.room, count);
+        if (best.score == -INFINITE) break;
+        if (count == FRONT_OF_ROW) {
+            count = TOO_LONG;
+            break;
+        }
+        if (threadIdx.x == 0) s.front[count] = best, out.value[count] = best.value, out.id[count] = best.id;
+        const float low = best.score - slack(best.value * inverse);
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const bool after = mine[i].value < best.value || (mine[i].value == best.value && mine[i].id > best.id);
+            const bool less = mine[i].score + slack(mine[i].value * inverse) < low;
+            if (mine[i].id == best.id || (after && less)) mine[i].score = -INFINITE;
+        }
+    }
+    __syncthreads();
+
+    // Penalised tokens join with what they are worth in double, but for those that others rule out.
+    if (count >= 0 && tokens.window > 0) {
+        static_assert(HISTORY <= ROW_THREADS, "a thread per entry of the window");
+        const int token = threadIdx.x < tokens.window ? tokens.penalised[threadIdx.x] : -1;
+        const double value = token >= 0 ? tokens.penalised_value[threadIdx.x] : 0.0;
+        bool joins = token >= 0 && value > -INFINITE;
+        const float below = __double2float_rd(value), ratio = below * inverse;
+        const float most = ratio + (joins ? noise(token) : 0.0f) + 2 * slack(ratio);
+        for (int i = 0; i < count; ++i) {
+            const float low = s.front[i].score - slack(s.front[i].value * inverse);
+            joins &= !(s.front[i].value > below && low > most);
+        }
+        const u32 lanes = __ballot_sync(FULL_WARP, joins);
+        if (lane_id() == 0) s.joining[warp_id()] = __popc(lanes);
+        __syncthreads();
+        int place = count + __popc(lanes & ((1u << lane_id()) - 1));
+        for (int warp = 0; warp < ROW_WARPS; ++warp) {
+            if (warp < warp_id()) place += s.joining[warp];
+            count += s.joining[warp];
+        }
+        if (count > FRONT_OF_ROW) count = TOO_LONG;
+        else if (joins) out.value[place] = value, out.id[place] = token;
+    }
+    if (threadIdx.x == 0) out.count = count;
+}
+
+// ---- What lies before its tokens ------------------------------------------------------------------------------------
+
+struct WeightsShared {
+    // A float comes before (value, id) of the front if it is above `value`, or equal to it with an id under `tie`.
+    float value[FRONT_OF_ROW];
+    int tie[FRONT_OF_ROW];
+    float weight[PART_THREADS / WARP][FRONT_OF_ROW], total[PART_THREADS / WARP];
+    int count[PART_THREADS / WARP][FRONT_OF_ROW];
+};
+
+extern "C" __global__ void __launch_bounds__(PART_THREADS, 2) draw_weights(
+    const StepState* st, const float* logits, int vocab, int stride, int node0, const RowTokens* rows,
+    const RowFront* fronts, PartBefore* before) {
+    __shared__ WeightsShared s;
+    pdl_launch();
+    pdl_wait();
+    const int row = blockIdx.y, node = node0 + row, first = blockIdx.x * DRAW_PART + threadIdx.x;
+    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT) return;
+    const bool counted = by_count(st, vocab), weighed = by_weight(st);
+    const RowFront& front = fronts[row];
+    const int count = front.count, lane = lane_id(), warp = warp_id();
+    if (count < 0 || (!counted && !weighed)) return;
+    logits += u64(row) * stride;
+    float value[PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+        const int id = first + i * PART_THREADS;
+        value[i] = id < vocab ? logits[id] : -INFINITE;
+    }
+    for (int i = threadIdx.x; i < count; i += PART_THREADS) {
+        const double exact = front.value[i];
+        s.value[i] = __double2float_rd(exact);
+        s.tie[i] = double(s.value[i]) == exact ? front.id[i] : 0;
+    }
+    const float scale = LOG2_E / st->temperature, best = rows[row].best;
     float weight[PER_THREAD], total = 0.0f;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
-        weight[i] = by_weight ? exp2f((tokens.value[i] - reference) * scale) : 0.0f;
+        weight[i] = weighed ? exp2f((value[i] - best) * scale) : 0.0f;
         total += weight[i];
     }
-    const int lane = lane_id(), warp = warp_id();
     total = warp_sum(total);
     if (lane == 0) s.total[warp] = total;
+    __syncthreads();
     for (int place = 0; place < count; ++place) {
-        const float value = s.value[place];
+        const float border = s.value[place];
         const int tie = s.tie[place];
         float sum = 0.0f;
         int many = 0;
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i) {
-            const bool is_before = tokens.value[i] > value || (tokens.value[i] == value && tokens.id(i) < tie);
+            const bool is_before = value[i] > border || (value[i] == border && first + i * PART_THREADS < tie);
             many += is_before;
             sum += is_before ? weight[i] : 0.0f;
         }
-        if (by_count) many = warp_sum(many);
-        if (by_weight) sum = warp_sum(sum);
+        if (counted) many = warp_sum(many);
+        if (weighed) sum = warp_sum(sum);
         if (lane == 0) s.count[warp][place] = many, s.weight[warp][place] = sum;
     }
     __syncthreads();
-    PartBefore& mine = before[row * PARTS + part];
-    for (int place = threadIdx.x; place < count; place += DRAW_THREADS) {
+    PartBefore& mine = before[row * gridDim.x + blockIdx.x];
+    for (int place = threadIdx.x; place < count; place += PART_THREADS) {
         int many = 0;
         float sum = 0.0f;
-        for (int i = 0; i < WARPS; ++i) many += s.count[i][place], sum += s.weight[i][place];
+        for (int i = 0; i < PART_THREADS / WARP; ++i) many += s.count[i][place], sum += s.weight[i][place];
         mine.count[place] = many, mine.weight[place] = sum;
     }
     if (threadIdx.x == 0) {
         float sum = 0.0f;
-        for (int i = 0; i < WARPS; ++i) sum += s.total[i];
+        for (int i = 0; i < PART_THREADS / WARP; ++i) sum += s.total[i];
         mine.total = sum;
     }
 }

@@ -2,11 +2,12 @@
 //
 // Three ways, by the knobs alone:
 //   LISTED  no more than MOST_LISTED tokens can be drawn: they lie in the blocks of 16 rows with the largest maxima (the
-//           head leaves these, logits.cu), so `sample` reads little else.
+//           head leaves these, logits.cu), so draw_list reads little else.
 //   FRONT   all tokens, or a beginning of the order of value (higher first, of equals the lower id) that top_k, top_p or
 //           min_p cut off. Whatever they cut, the token that is drawn has no token before it with a higher score: it is on
-//           the row's *front*, a dozen of a quarter million tokens. draw_parts finds the front of each part of the
-//           vocabulary, draw_weights that of the row, and how many tokens and how much weight lie before each of it.
+//           the row's *front*, a dozen of a quarter million tokens. draw_list lists the first tokens of the order,
+//           draw_scan adds all others that score higher than any of these, draw_front takes the front of both, and
+//           draw_weights counts and weighs what lies before each of its tokens.
 //   WHOLE   `sample` looks at the whole row, as often as it takes: a large top_k with top_p. Also where a list or a front
 //           is too long, or rounding leaves open what is drawn. It knows no rounding: what the others say is what it says.
 
@@ -15,34 +16,41 @@
 #include "philox.cuh"
 #include "state.cuh"
 
-constexpr int DRAW_THREADS = 256;  // of draw_parts and draw_weights
-constexpr int DRAW_PART = 4096;    // tokens of a part
-constexpr int PER_THREAD = DRAW_PART / DRAW_THREADS;
-constexpr int FRONT_OF_PART = 32;   // tokens on the front of a part, at most
-constexpr int FRONT_OF_ROW = 64;    // and of a row, penalised tokens included
-constexpr int MOST_LISTED = 512;
+constexpr int DRAW_PART = 4096;    // tokens of a thread block of draw_scan and draw_weights
+constexpr int MOST_LISTED = 512;   // top_k up to which tokens are LISTED
+constexpr int LIST = 2048;         // tokens of a list, at most; and tokens that draw_scan adds to it
+constexpr int ANCHORS = 1024;      // blocks of 16 tokens whose best ones begin a front
+constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 
-// The front of a part. `count` is more than FRONT_OF_PART where that is too little.
-struct alignas(16) PartFront {
-    int count;
-    int broken;  // one of its logits is infinite or not a number
-    float best;  // the largest logit
-    int unused;
-    float value[FRONT_OF_PART];
-    int id[FRONT_OF_PART];
+// A count that is none: of tokens that are too many, or of a row with an infinite logit or one that is not a number.
+enum : int { TOO_LONG = -1, BROKEN_ROW = -2 };
+
+// What draw_list and draw_scan find in a row. While it is looked at, logits of penalised tokens are -inf.
+struct alignas(16) RowTokens {
+    double penalised_value[HISTORY];  // by entry of the window of penalties
+    int penalised[HISTORY];           // ids, or -1 where another entry has it
+    float logit[HISTORY];             // as they were
+    float value[LIST];
+    int id[LIST];
+    float added_value[LIST];
+    int added_id[LIST];
+    int window;                       // entries that are penalised
+    int count;                        // listed
+    int added;                        // more than LIST where that is too little
+    float best;                       // the largest logit of the list; weights are exp((logit - best) / temperature)
+    float enough;                     // a score that the list has for sure
+    int unused[3];
 };
 
-// The front of a row. `count` is negative where it is too long, or a logit broken.
-enum : int { TOO_LONG = -1, BROKEN_ROW = -2 };
+// The front of a row.
 struct alignas(16) RowFront {
     double value[FRONT_OF_ROW];  // exact: penalised tokens among them
     int id[FRONT_OF_ROW];
     int count;
-    float reference;          // weights are exp((logit - reference) / temperature)
-    int unused[2];
+    int unused[3];
 };
 
-// What of a part lies before each token of the row's front, penalised tokens left out.
+// What of DRAW_PART tokens lies before each token of the row's front, penalised tokens left out.
 struct alignas(16) PartBefore {
     int count[FRONT_OF_ROW];
     float weight[FRONT_OF_ROW];
@@ -61,6 +69,8 @@ __device__ __forceinline__ Way way_of(const StepState* st, int vocab) {
     if (kept > 0) return kept <= MOST_LISTED ? Way::LISTED : st->top_p < 1 ? Way::WHOLE : Way::FRONT;
     return Way::FRONT;
 }
+__device__ __forceinline__ bool by_count(const StepState* st, int vocab) { return kept_tokens(st, vocab) > 0; }
+__device__ __forceinline__ bool by_weight(const StepState* st) { return st->top_p < 1; }
 // The position that the token after `node` would have.
 __device__ __forceinline__ u64 drawn_position(const StepState* st, int node) {
     return u64(st->length) + u64(st->depth[node]) + 1;
@@ -69,3 +79,25 @@ __device__ __forceinline__ u64 drawn_position(const StepState* st, int node) {
 // A score in float: value / temperature + noise. It is off by less than `slack`.
 constexpr float LARGEST_RATIO = 1e6f;  // of value and temperature: beyond, floats say too little
 __device__ __forceinline__ float slack(float ratio) { return 5e-4f + 1e-6f * fabsf(ratio); }
+
+constexpr int BINS = 2048;
+
+// Sum over the block of everything before this thread; `total` of everything. `room`: a value per warp.
+template <int BLOCK, class T> __device__ __forceinline__ T block_sum_before(T mine, T& total, T* room) {
+    T upto = mine;
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+        const T below = __shfl_up_sync(FULL_WARP, upto, offset);
+        if (lane_id() >= offset) upto += below;
+    }
+    if (lane_id() == WARP - 1) room[warp_id()] = upto;
+    __syncthreads();
+    T before = upto - mine;
+    total = 0;
+    for (int warp = 0; warp < BLOCK / WARP; ++warp) {
+        if (warp < warp_id()) before += room[warp];
+        total += room[warp];
+    }
+    __syncthreads();
+    return before;
+}

@@ -7,15 +7,13 @@
 // distance to the best in 1/64, which spreads logits well; then come the value's bits, then the id's. Weights are
 // integers of 2^-44, so that sums do not depend on their order.
 //
-// Penalised tokens (at most HISTORY) are held apart with their double values; their logits are -inf while this runs and
+// Penalised tokens (at most HISTORY) are held apart with their double values; their logits are -inf while this runs, and
 // put back at the end. THREADS, a multiple of 32, to a block.
 
 #pragma once
 
-#include "penalties.cuh"
-#include "philox.cuh"
+#include "draw.cuh"
 
-constexpr int BINS = 2048;
 constexpr double BINS_PER_UNIT = 64.0;
 constexpr double ONE = 17592186044416.0;  // 2^44: a weight of 1
 constexpr double NO_WEIGHT = -31.3;       // e to this is under 2^-45
@@ -67,7 +65,6 @@ struct Shared {
     double values[THREADS / WARP];
     double scores[THREADS / WARP];
     int ids[THREADS / WARP];
-    int window[HISTORY];       // see penalty_window
     int penalised[HISTORY];    // ids, or -1
     double penalised_value[HISTORY];
     float logit[HISTORY];      // of penalised tokens, to be put back
@@ -113,44 +110,18 @@ struct Row {
         return {distance < BINS - 1 ? u32(distance) : BINS - 1, bits >> 63 ? bits : ~bits & ~(1ull << 63), u32(id)};
     }
 
-    __device__ void penalise(const StepState* st, int node);
+    __device__ void recall(const RowTokens& from);
     __device__ bool find_best();
     template <bool by_weight> __device__ Place border(double share, u64 count, const Place& within);
     __device__ int draw(const Place& border, double min_p, u64 seed, u64 position);
     __device__ void put_back();
 };
 
-// Sum over the block of everything before this thread; `total` of everything.
-__device__ __forceinline__ u64 scan_before(Shared& s, u64 mine, u64& total) {
-    u64 upto = mine;
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-        const u64 below = __shfl_up_sync(FULL_WARP, upto, offset);
-        if (lane_id() >= offset) upto += below;
-    }
-    if (lane_id() == WARP - 1) s.sums[warp_id()] = upto;
-    __syncthreads();
-    u64 before = upto - mine;
-    total = 0;
-    for (int warp = 0; warp < THREADS / WARP; ++warp) {
-        if (warp < warp_id()) before += s.sums[warp];
-        total += s.sums[warp];
-    }
-    __syncthreads();
-    return before;
-}
-
-// Give the newest tokens their penalised values, and take their logits out of the row.
-__device__ void Row::penalise(const StepState* st, int node) {
-    window = penalty_window(st, node, s.window);
+// Take over what draw_list has penalised.
+__device__ void Row::recall(const RowTokens& from) {
+    window = from.window;
     for (int i = threadIdx.x; i < window; i += THREADS) {
-        const float logit = logits[s.window[i]];
-        const Penalised mine = Penalised::of(st, s.window, window, i, logit);
-        s.penalised[i] = mine.token, s.penalised_value[i] = mine.value, s.logit[i] = logit;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < window; i += THREADS) {
-        if (s.penalised[i] >= 0) logits[s.penalised[i]] = -INFINITE;
+        s.penalised[i] = from.penalised[i], s.penalised_value[i] = from.penalised_value[i], s.logit[i] = from.logit[i];
     }
     __syncthreads();
 }
@@ -225,7 +196,7 @@ template <bool by_weight> __device__ Place Row::border(double share, u64 count, 
         __syncthreads();
         u64 mine = 0, total;
         for (int i = 0; i < EACH; ++i) mine += s.mass[threadIdx.x * EACH + i];
-        u64 before = scan_before(s, mine, total);
+        u64 before = block_sum_before<THREADS>(mine, total, s.sums);
         if (level == 0) {
             if (by_weight) rest = max(u64(ceil(share * double(total))), u64(1));
             if (rest >= total) return within;

@@ -17,7 +17,7 @@ STRUCTS = {
     "StepState": state.STEP_STATE,
     "RingSlot": state.RING_SLOT,
     "BestPart": state.BEST_PART,
-    "PartFront": state.PART_FRONT,
+    "RowTokens": state.ROW_TOKENS,
     "RowFront": state.ROW_FRONT,
     "PartBefore": state.PART_BEFORE,
 }
@@ -53,7 +53,7 @@ def test_constants_and_enums_are_those_of_the_header() -> None:
     for constant, value in re.findall(r"constexpr int (\w+) = (\d+);", text):
         assert getattr(state, constant) == int(value), constant
     drawn = (resources.kernels_dir() / "draw.cuh").read_text()
-    for constant in "DRAW_THREADS", "DRAW_PART", "MOST_LISTED":
+    for constant in "DRAW_PART", "MOST_LISTED":
         assert f"constexpr int {constant} = {getattr(draws, constant)};" in drawn
     stops = dict(re.findall(r"(\w+) = (\d+)", re.search(r"enum Stop \{(.*?)\}", text)[1]))
     assert {stop.name: str(int(stop)) for stop in state.StopCode} == stops

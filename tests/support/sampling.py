@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.layers.draws import DRAW_PART, DRAW_THREADS
+from dflash_core.backends.cuda.layers.draws import DRAW_PART, PART_THREADS, ROW_THREADS
 from dflash_core.knobs import Knobs
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Tree
@@ -53,28 +54,25 @@ class Draws:
         rows, stride = logits.shape
         vocab = stride - BEHIND
         parts = -(-vocab // DRAW_PART)
-        device, self.logits = engine.array(st), engine.array(logits)
-        part_fronts = engine.poisoned((rows, parts), state.PART_FRONT)
-        fronts = engine.poisoned((rows,), state.ROW_FRONT)
+        device, first = engine.array(st), np.int32(node0)
+        tokens, fronts = engine.poisoned((rows,), state.ROW_TOKENS), engine.poisoned((rows,), state.ROW_FRONT)
         before = engine.poisoned((rows, parts), state.PART_BEFORE)
-        shape = [np.int32(vocab), np.int32(stride), np.int32(node0)]
-        defines = {"PARTS": parts}
-        engine.kernel("draw.cu", "draw_parts", defines)(
-            (parts, rows), DRAW_THREADS, [device, self.logits, *shape, part_fronts]
-        )
-        engine.kernel("draw.cu", "draw_weights", defines)(
-            (parts, rows), DRAW_THREADS, [device, self.logits, *shape, part_fronts, fronts, before]
-        )
-        maxima = engine.array(block_maxima(logits[:, :vocab]))
+        shape = [np.int32(vocab), np.int32(stride), first]
+        maxima, seen = engine.array(block_maxima(logits[:, :vocab])), engine.array(logits)
+        draw = partial(engine.kernel, "draw.cu")
+        draw("draw_list")(rows, ROW_THREADS, [device, seen, *shape, maxima, tokens])
+        draw("draw_scan")((parts, rows), PART_THREADS, [device, seen, *shape, tokens])
+        draw("draw_front")(rows, ROW_THREADS, [device, np.int32(vocab), first, tokens, fronts])
+        draw("draw_weights")((parts, rows), PART_THREADS, [device, seen, *shape, tokens, fronts, before])
         if hidden is not None:
-            logits = hidden
-            self.logits = engine.array(logits)
+            logits, seen = hidden, engine.array(hidden)
         engine.kernel("sample.cu", "sample", {"THREADS": THREADS})(
-            rows, THREADS, [device, self.logits, *shape, maxima, fronts, before, np.int32(parts)]
+            rows, THREADS, [device, seen, *shape, tokens, fronts, before, np.int32(parts)]
         )
-        np.testing.assert_array_equal(self.logits.numpy(), logits)  # penalised ones were put back
+        self.logits = seen.numpy()
+        np.testing.assert_array_equal(self.logits, logits)  # penalised ones were put back
         self.tokens: npt.NDArray[np.int32] = device.numpy()["draw"]
-        self.fronts = fronts.numpy()
+        self.rows, self.fronts = tokens.numpy(), fronts.numpy()
 
 
 def expected_draws(

@@ -53,6 +53,7 @@ MODEL = (
     "embed", "rms_norm", "matmul", "gdn_order", "gdn_prepare", "gdn_recurrence", "gdn_out", "attn_prepare",
     "attn_split", "attn_combine", "swiglu",
 )  # fmt: skip
+SAMPLING = ("draw_list", "draw_scan", "draw_front", "draw_weights", "sample")
 DRAFTER = ("draft_gather", "draft_update", "draft_prepare", "draft_split", "draft_combine")
 
 Record = npt.NDArray[np.void]
@@ -72,7 +73,9 @@ def run(device: Device, target: Path, draft: Path) -> Iterator[Outcome]:
     rng = np.random.default_rng(SEED)
     yield _outcome("tree", ("tree_build", "candidates", "merge_draws"), lambda: _tree(device, rng))
     yield _outcome("accept", ("accept", "kv_commit"), lambda: _accept(device, rng))
-    yield _outcome("sampling", ("draw_parts", "draw_weights", "sample"), lambda: _sample(device, rng))
+    yield _outcome(
+        "sampling", ("draw_list", "draw_scan", "draw_front", "draw_weights", "sample"), lambda: _sample(device, rng)
+    )
     pair: list[_Pair] = []
 
     def load() -> None:

@@ -143,27 +143,27 @@ RING_SLOT = np.dtype(
 )
 
 BEST_PART = np.dtype([("value", _F), ("id", _I)], align=True)
-FRONT_OF_PART, FRONT_OF_ROW = 32, 64
-PART_FRONT = np.dtype(
+LIST, FRONT_OF_ROW = 2048, 64
+ROW_TOKENS = np.dtype(
     [
+        ("penalised_value", np.float64, HISTORY),
+        ("penalised", _I, HISTORY),
+        ("logit", _F, HISTORY),
+        ("value", _F, LIST),
+        ("id", _I, LIST),
+        ("added_value", _F, LIST),
+        ("added_id", _I, LIST),
+        ("window", _I),
         ("count", _I),
-        ("broken", _I),
+        ("added", _I),
         ("best", _F),
-        ("unused", _I),
-        ("value", _F, FRONT_OF_PART),
-        ("id", _I, FRONT_OF_PART),
+        ("enough", _F),
+        ("unused", _I, 3),
     ],
     align=True,
 )
 ROW_FRONT = np.dtype(
-    [
-        ("value", np.float64, FRONT_OF_ROW),
-        ("id", _I, FRONT_OF_ROW),
-        ("count", _I),
-        ("reference", _F),
-        ("unused", _I, 2),
-    ],
-    align=True,
+    [("value", np.float64, FRONT_OF_ROW), ("id", _I, FRONT_OF_ROW), ("count", _I), ("unused", _I, 3)], align=True
 )
 PART_BEFORE = np.dtype(
     [("count", _I, FRONT_OF_ROW), ("weight", _F, FRONT_OF_ROW), ("total", _F), ("unused", _F, 3)], align=True

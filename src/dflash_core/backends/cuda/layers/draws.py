@@ -8,11 +8,11 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.launch import Argument, Launch, ceil_div
 from dflash_core.backends.cuda.repack import ROWS
-from dflash_core.backends.cuda.state import PART_BEFORE, PART_FRONT, ROW_FRONT
+from dflash_core.backends.cuda.state import PART_BEFORE, ROW_FRONT, ROW_TOKENS
 
 SAMPLE_THREADS = 512
-DRAW_THREADS = 256
-DRAW_PART = 16 * DRAW_THREADS  # tokens that a thread block of draw_parts looks at
+ROW_THREADS, PART_THREADS = 512, 256  # of kernels/draw.cu
+DRAW_PART = 4096  # tokens that a thread block looks at
 MOST_LISTED = 512  # top_k up to which the tokens that can be drawn are listed first
 
 
@@ -25,13 +25,13 @@ class Draws:
         def room(bytes_of_row: int) -> Tensor:
             return torch.zeros(most_rows * bytes_of_row, dtype=torch.uint8, device=device)
 
-        self.part_fronts = room(self.parts * PART_FRONT.itemsize)
+        self.tokens = room(ROW_TOKENS.itemsize)
         self.fronts = room(ROW_FRONT.itemsize)
         self.before = room(self.parts * PART_BEFORE.itemsize)
 
     @property
     def nbytes(self) -> int:
-        return self.part_fronts.nbytes + self.fronts.nbytes + self.before.nbytes
+        return self.tokens.nbytes + self.fronts.nbytes + self.before.nbytes
 
     def launches(self, state: Argument, logits: Tensor, maxima: Tensor, rows: int, node0: int) -> list[Launch]:
         """`rows` rows, by the turn's sampling knobs and every node's own path.
@@ -39,16 +39,18 @@ class Draws:
         `logits` f32 (rows, stride), `maxima` f32 (rows, blocks of 16 tokens) as head_logits leaves them.
         """
         assert maxima.shape[1] == ceil_div(self.vocab, ROWS), "a maximum per block of 16 tokens"
-        shape = [np.int32(self.vocab), np.int32(logits.shape[1]), np.int32(node0)]
-        grid, defines = (self.parts, rows), {"PARTS": self.parts}
+        vocab, first, grid = np.int32(self.vocab), np.int32(node0), (self.parts, rows)
+        shape = [vocab, np.int32(logits.shape[1]), first]
         return [
-            Launch("draw.cu", "draw_parts", defines, grid, DRAW_THREADS, [state, logits, *shape, self.part_fronts]),
+            Launch("draw.cu", "draw_list", {}, rows, ROW_THREADS, [state, logits, *shape, maxima, self.tokens]),
+            Launch("draw.cu", "draw_scan", {}, grid, PART_THREADS, [state, logits, *shape, self.tokens]),
+            Launch("draw.cu", "draw_front", {}, rows, ROW_THREADS, [state, vocab, first, self.tokens, self.fronts]),
             Launch(
-                "draw.cu", "draw_weights", defines, grid, DRAW_THREADS,
-                [state, logits, *shape, self.part_fronts, self.fronts, self.before],
+                "draw.cu", "draw_weights", {}, grid, PART_THREADS,
+                [state, logits, *shape, self.tokens, self.fronts, self.before],
             ),
             Launch(
                 "sample.cu", "sample", {"THREADS": SAMPLE_THREADS}, rows, SAMPLE_THREADS,
-                [state, logits, *shape, maxima, self.fronts, self.before, np.int32(self.parts)],
+                [state, logits, *shape, self.tokens, self.fronts, self.before, np.int32(self.parts)],
             ),
         ]  # fmt: skip
