@@ -110,9 +110,12 @@ class DeltaLaunch:
         fitting = [one for one in _blocks(shape, nodes) if one.shared <= card.shared_bytes]
         if not fitting:
             return None
-        best = min(fitting, key=lambda one: (one.cost(card.multiprocessors), one.grid))
-        room = (min(card.shared_bytes, MOST_SHARED) - best.rows_bytes) // (DIM * best.width * 4)
-        return replace(best, shared_levels=max(0, min(room, first_pass_levels(nodes))))
+        return min(fitting, key=lambda one: (one.cost(card.multiprocessors), one.grid)).with_levels(card)
+
+    def with_levels(self, card: Card) -> DeltaLaunch:
+        """The same with as many levels in shared memory as there is room for."""
+        room = (min(card.shared_bytes, MOST_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
+        return replace(self, shared_levels=max(0, min(room, first_pass_levels(self.nodes))))
 
     def cost(self, multiprocessors: int) -> int:
         """Of a pass, for comparing: one row waits for the state, more for the slots to issue instructions."""

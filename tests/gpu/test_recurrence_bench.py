@@ -1,0 +1,58 @@
+"""The bench of the recurrence builds what a step launches, and sees cuts that differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from dflash_core.backends.cuda.layers.delta_shapes import DeltaShape
+from dflash_core.bench.recurrence import Cut, Recurrences, trees
+from dflash_core.errors import KernelError, UnsupportedError
+from support import engines
+from support.emulated_device import EmulatedDevice
+
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or ""),
+]
+SHAPE = DeltaShape(1, 3)
+
+
+def test_cuts_are_compared_bit_for_bit() -> None:
+    device = EmulatedDevice()
+    bench = Recurrences(device, SHAPE, 2)
+    launches = [Cut.of(text).launch(SHAPE, 8, device) for text in ("auto", "3x4", "2x6")]
+    assert len({launch.defines["COLUMNS"] * launch.defines["WARPS"] for launch in launches}) > 1
+    for parents in trees(8).values():
+        bench.plant(parents, 3)
+        before = bench.s.clone()
+        bench.check(launches)
+        assert not bench.s.equal(before), "a commit moves the states"
+    clean, bench.device = bench.device, Spoiling(device, bench)
+    with pytest.raises(KernelError, match="differ in bits"):
+        bench.check(launches)
+    bench.device = clean
+
+
+class Spoiling:
+    """A device whose second list of launches leaves another state."""
+
+    def __init__(self, device: EmulatedDevice, bench: Recurrences) -> None:
+        self.device, self.bench, self.bound = device, bench, 0
+        self.torch_device, self.card, self.synchronize = device.torch_device, device.card, device.synchronize
+
+    def bind(self, launches, progress=None):  # type: ignore[no-untyped-def]
+        run, self.bound = self.device.bind(launches, progress), self.bound + 1
+        number = self.bound
+
+        def spoiled() -> None:
+            run()
+            self.bench.s[0, 0, 0, 0] += number
+
+        return spoiled
+
+
+def test_a_cut_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="try fewer warps"):
+        Cut.of("4x8").launch(SHAPE, 64, EmulatedDevice(shared_bytes=64 << 10))
+    with pytest.raises(ValueError, match="invalid literal"):
+        Cut.of("wide")
