@@ -147,4 +147,4 @@ def test_a_drafter_on_the_host_hears_of_it() -> None:
     run = runner(session)
     tokens, _ = answer(run, Script(0, 13, (90, 91)))
     assert tokens == expected
-    assert drafter._ids[-len(run._committed) :] == run._committed
+    assert drafter._text.tokens[-len(run._committed) :] == run._committed
