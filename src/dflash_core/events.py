@@ -172,13 +172,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PartStats:
-    """Figures of a turn's reasoning, or of its answer. `seconds`: from step to step; a first token takes none."""
+    """Figures of a turn's reasoning, or of its answer; the counts are those of `TurnStats`.
+
+    `seconds`: from step to step; a first token takes none.
+    """
 
     steps: int = 0
     tokens: int = 0
     acceptance_length: float = 0.0
     seconds: float = 0.0
     tokens_per_second: float = 0.0
+    verified: int = 0
+    accepted: int = 0
+    copied: int = 0
+    copied_accepted: int = 0
+    accept_rate_by_depth: tuple[float, ...] = ()
+    drafted_by_depth: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +197,8 @@ class TurnStats:
     `decode_s` is the wall time of the steps alone, so `tokens_per_second` leaves prefill and its token out.
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
+    `copied` and `copied_accepted`: of both, the nodes that came from the text; the others are the drafter's.
+    `nodes[n]`: the steps that verified n nodes.
     """
 
     steps: int
@@ -207,6 +218,14 @@ class TurnStats:
     lengths: tuple[int, ...] = ()
     thinking: PartStats = PartStats()
     answer: PartStats = PartStats()
+    copied: int = 0
+    copied_accepted: int = 0
+    nodes: tuple[int, ...] = ()
+
+    @property
+    def accepted_per_verified(self) -> float:
+        """Accepted nodes over verified ones: what of the target's work on drafts came to something."""
+        return self.accepted / self.verified if self.verified else 0.0
 
     @property
     def prefill_tokens_per_second(self) -> float:
@@ -222,8 +241,9 @@ class StepTotals:
         self.tokens = 0
         self.drafted: list[int] = []  # by depth: steps that drafted it
         self.reached: list[int] = []  # by depth: steps whose walk reached it
-        self.positions = self.verified = self.accepted = 0
+        self.positions = self.verified = self.accepted = self.copied = self.copied_accepted = 0
         self.lengths: list[int] = []  # by tokens committed: steps
+        self.nodes: list[int] = []  # by nodes verified: steps
         self._stages = dict.fromkeys(STAGES, 0.0)
 
     def add(self, step: StepEvent) -> None:
@@ -233,6 +253,10 @@ class StepTotals:
         self.positions += max(len(step.drafts.tokens), step.drafted_depth)
         self.verified += len(step.tree.tokens) - 1
         self.accepted += step.accepted_depth
+        self.copied += len(step.tree.copied)
+        self.copied_accepted += len(set(step.tree.copied) & set(step.tree.accepted)) if step.tree.copied else 0
+        self.nodes += [0] * (len(step.tree.tokens) - len(self.nodes))
+        self.nodes[len(step.tree.tokens) - 1] += 1
         self.lengths += [0] * (len(step.tokens) + 1 - len(self.lengths))
         self.lengths[len(step.tokens)] += 1
         missing = step.drafted_depth - len(self.drafted)
@@ -264,7 +288,8 @@ class PartTotals:
     """Reasoning and answer counted apart, piece by piece. The step that ends the reasoning counts to the answer."""
 
     def __init__(self) -> None:
-        self._counts = {"thinking": [0, 0, 0], "answer": [0, 0, 0]}  # steps, their tokens, all tokens
+        self._totals = {"thinking": StepTotals(), "answer": StepTotals()}
+        self._tokens = {"thinking": 0, "answer": 0}  # first tokens of a turn too
         self._seconds = {"thinking": 0.0, "answer": 0.0}
         self._part: Literal["thinking", "answer"] | None = None
         self._waiting: list[Piece] = []  # tags and half characters, before it is known what they begin
@@ -281,21 +306,21 @@ class PartTotals:
             self._settle(self._part)
 
     def _settle(self, part: Literal["thinking", "answer"]) -> None:
-        counts = self._counts[part]
         for piece in self._waiting:
-            count = len(piece.event.tokens)
-            counts[2] += count
+            self._tokens[part] += len(piece.event.tokens)
             if isinstance(piece.event, StepEvent):
-                counts[0] += 1
-                counts[1] += count
+                self._totals[part].add(piece.event)
                 self._seconds[part] += piece.at - self._at if self._at is not None else 0.0
             self._at = piece.at
         self._waiting.clear()
 
     def stats(self, part: Literal["thinking", "answer"]) -> PartStats:
         """What has been counted of one part so far."""
-        (steps, stepped, tokens), seconds = self._counts[part], self._seconds[part]
-        return PartStats(steps, tokens, stepped / max(steps, 1), seconds, stepped / seconds if seconds > 0 else 0.0)
+        it, seconds = self._totals[part], self._seconds[part]
+        return PartStats(
+            it.steps, self._tokens[part], it.acceptance_length, seconds, it.tokens / seconds if seconds > 0 else 0.0,
+            it.verified, it.accepted, it.copied, it.copied_accepted, it.accept_rates, tuple(it.drafted),
+        )  # fmt: skip
 
 
 def turn_stats(
@@ -331,6 +356,9 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
         lengths=tuple(totals.lengths),
         thinking=parts.stats("thinking"),
         answer=parts.stats("answer"),
+        copied=totals.copied,
+        copied_accepted=totals.copied_accepted,
+        nodes=tuple(totals.nodes),
     )
 
 
@@ -348,6 +376,22 @@ class TurnReport:
     stats: TurnStats
     guards: tuple[GuardEvent, ...] = ()
 
+    def timings(self) -> dict[str, float]:
+        """The figures under the names that servers of local models use: `draft_n` are the draft tokens that were
+        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with."""
+        stats = self.stats
+        read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens - 1
+        return {
+            "prompt_n": read,
+            "prompt_ms": stats.ttft_ms,
+            "prompt_per_second": stats.prefill_tokens_per_second,
+            "predicted_n": predicted,
+            "predicted_ms": stats.decode_s * 1e3,
+            "predicted_per_second": stats.tokens_per_second,
+            "draft_n": stats.verified,
+            "draft_n_accepted": stats.accepted,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints."""
         stats = dataclasses.asdict(self.stats)
@@ -359,6 +403,7 @@ class TurnReport:
             "reason": self.reason,
             "stop": self.stop,
             "knobs": self.knobs.to_dict(),
-            "stats": stats,
+            "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},
+            "timings": self.timings(),
             "guards": [dataclasses.asdict(one) for one in self.guards],
         }

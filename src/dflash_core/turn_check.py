@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from dflash_core.errors import FormatError
 from dflash_core.events import (
+    SHOWN_ROWS,
     STAGES,
     Event,
     PartStats,
@@ -121,6 +122,11 @@ def check_step(step: StepEvent) -> None:
     if not step.tokens or list(path) != walked[: len(path)] or len(drawn) > 1 or other:
         raise FormatError(f"a step of {len(step.tokens):,} tokens that are not those of its walk")
     _within("a token id", step.tokens, 0, MOST_ID)
+    if step.choice is not None:
+        if len(step.choice.brings) > len(SHOWN_ROWS):
+            raise FormatError(f"{len(step.choice.brings)} expectations of a step; expected {len(SHOWN_ROWS)} at most")
+        _within("the tokens that a tree was expected to bring", step.choice.brings, 0, MOST_NODES)
+        _within("the rows of auto", (step.choice.rows,), 0, MOST_NODES)
     _within("the length after a step", (step.length,), 0, MOST_POSITIONS)
     _check_stages(step.stages)
 
@@ -143,7 +149,12 @@ def _check_tree(tree: StepTree) -> None:
         if not tree.path_probs[node] <= tree.path_probs[parent] * (1 + SLACK):
             raise FormatError(f"a tree whose node {node} is likelier than the path to its parent")
     _within("a token id", tree.tokens, 0, MOST_ID)
-    _within("a probability", (*tree.probs, *tree.path_probs), 0, 1 + SLACK)
+    _within("a probability", (*tree.probs, *tree.path_probs, *tree.values), 0, 1 + SLACK)
+    if len(tree.values) not in (0, count):
+        raise FormatError(f"a tree of {count} nodes with {len(tree.values)} learned values; expected as many, or none")
+    if len(tree.copied) > count - 1:
+        raise FormatError(f"a tree of {count} nodes, {len(tree.copied)} of them copied")
+    _within("a copied node", tree.copied, 1, count - 1)
     taken = tree.accepted
     if taken[:1] != (0,) or not all(0 < node < count for node in taken[1:]):
         raise FormatError(f"a walk of {len(taken):,} nodes that is not one of the tree, from its root")
@@ -170,9 +181,12 @@ def check_report(report: TurnReport) -> None:
     _within("a token id", report.tokens, 0, MOST_ID)
     if stats.tokens != len(report.tokens):
         raise FormatError(f"a report of {stats.tokens:,} tokens that lists {len(report.tokens):,}")
-    counts = ("steps", "prompt_tokens", "reused_tokens", "drafted", "verified", "accepted")
+    counts = ("steps", "prompt_tokens", "reused_tokens", "drafted", "verified", "accepted", "copied", "copied_accepted")
     _within("a count of a report", [getattr(stats, name) for name in counts], 0, MOST_POSITIONS)
     _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
+    if len(stats.nodes) > MOST_NODES or (stats.nodes and sum(stats.nodes) != stats.steps):
+        raise FormatError(f"a report of {stats.steps:,} steps whose trees are those of {sum(stats.nodes):,}")
+    _within("a report's steps by nodes", stats.nodes, 0, stats.steps)
     depths, rates = stats.drafted_by_depth, stats.accept_rate_by_depth
     if len(depths) != len(rates) or len(depths) > MOST_DEPTH or any(a < b for a, b in itertools.pairwise(depths)):
         raise FormatError(f"a report of {len(depths):,} draft positions with {len(rates):,} rates; expected as many")
@@ -190,7 +204,12 @@ def check_report(report: TurnReport) -> None:
 
 
 def _check_part(part: PartStats) -> None:
-    _within("a count of a report's part", (part.steps, part.tokens), 0, MOST_POSITIONS)
+    counts = (part.steps, part.tokens, part.verified, part.accepted, part.copied, part.copied_accepted)
+    _within("a count of a report's part", counts, 0, MOST_POSITIONS)
+    if len(part.drafted_by_depth) != len(part.accept_rate_by_depth) or len(part.drafted_by_depth) > MOST_DEPTH:
+        raise FormatError(f"a report's part of {len(part.drafted_by_depth):,} draft positions; expected as many rates")
+    _within("a report's steps by draft position", part.drafted_by_depth, 0, part.steps)
+    _within("a rate", part.accept_rate_by_depth, 0, 1)
     _check_speeds(part.acceptance_length, part.tokens_per_second)
     _duration("the time of a report's part", part.seconds)
 

@@ -18,9 +18,12 @@ from dflash_core.lab.laboratory import Laboratory
 from dflash_core.limits import Limits
 from dflash_core.loading import CardOptions
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.policy.base import FoundRow
 from dflash_core.progress import Progress
 from dflash_core.record import Loaded, TurnRecord
+from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
+from dflash_tui.log import LOG
 from dflash_tui.session import LoadRequest
 
 
@@ -74,6 +77,13 @@ class EngineSession:
 
     def clear(self) -> None:
         self._conversation.reset()
+
+    def learned(self) -> Sequence[FoundRow]:
+        policy = self._engine.policy
+        return policy.found() if policy is not None else ()
+
+    def forget_learned(self) -> None:
+        self._engine.forget_learned()
 
     def laboratory(self) -> Laboratory:
         return laboratory(self._engine, self._title)
@@ -133,7 +143,10 @@ def load_engine(
         context_length=request.context or None,
         card=card,
         knobs=request.knobs if refuse else None,
+        learned=user_folder("data") / "policy",
     )
+    if engine.kept is not None and engine.kept.note:
+        LOG.warning("%s", engine.kept.note)
     notes = list(engine.notes)
     if engine.draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")

@@ -17,6 +17,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.policy.base import FoundRow
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
 from dflash_core.trace import Trace
@@ -145,6 +146,12 @@ class ReplaySession:
 
     def clear(self) -> None:
         """What was recorded stays."""
+
+    def learned(self) -> Sequence[FoundRow]:
+        return ()
+
+    def forget_learned(self) -> None:
+        raise ReplayError(NO_MODEL)
 
     def laboratory(self) -> Laboratory:
         raise ReplayError(NO_MODEL)

@@ -11,6 +11,7 @@ from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.policy.base import FoundRow
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
 from dflash_core.turns import Turns
@@ -121,6 +122,14 @@ class SessionLike(Protocol):
 
     def laboratory(self) -> Laboratory:
         """Experiments beside the conversation."""
+        ...
+
+    def learned(self) -> Sequence[FoundRow]:
+        """What was stated, learned and found of the drafter's candidates; nothing where nothing is learned."""
+        ...
+
+    def forget_learned(self) -> None:
+        """Begin with start values again."""
         ...
 
     def scratch_conversation(self) -> ConversationLike:

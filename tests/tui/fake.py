@@ -25,6 +25,7 @@ from dflash_core.events import (
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.policy.base import FoundRow
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.turns import Turns
 from dflash_tui.session import OnPrefill, Progress
@@ -245,6 +246,7 @@ class FakeSession:
     draft_block: int = BLOCK
     notes: tuple[str, ...] = ()
     knobs: Knobs = field(default_factory=Knobs)
+    found: tuple[FoundRow, ...] = ()
 
     def __post_init__(self) -> None:
         self.words = Vocabulary()
@@ -289,6 +291,12 @@ class FakeSession:
 
     def scratch_conversation(self) -> FakeConversation:
         return FakeConversation(self)
+
+    def learned(self) -> Sequence[FoundRow]:
+        return self.found
+
+    def forget_learned(self) -> None:
+        self.found = ()
 
     def clear(self) -> None:
         self.conversation = FakeConversation(self)

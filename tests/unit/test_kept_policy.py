@@ -16,12 +16,11 @@ from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.learned import LearnedPolicy, PairState
 from dflash_core.policy.values import Learned, start_weights
 from support.counting import CountingBackend
+from support.deciding import decoded
 
 
 def learned(kept: Kept) -> LearnedPolicy:
     policy = LearnedPolicy(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)
-    from test_learned_policy import decoded
-
     decoded(CountingBackend(), Knobs(), policy, 60)
     policy.end()
     return policy

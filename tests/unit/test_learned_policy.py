@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dflash_core.backends.decoder import Decoder
 from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
@@ -21,6 +20,7 @@ from dflash_core.policy.learned import MOST_NODES, LearnedPolicy, PairState
 from dflash_core.policy.pace import Copies, Worth, chain
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support.counting import CountingBackend
+from support.deciding import decoded
 
 VOCAB = 30
 
@@ -236,19 +236,6 @@ def test_a_chain_of_copied_text_ends_at_a_stop_and_where_it_is_unlikely() -> Non
     assert [one.token for one in chain(text, Copies(), frozenset({12}), 63).found] == [10, 11, 12]
     assert len(chain(text, Copies(), frozenset(), 2).found) == 2
     assert chain(Successors([1]), Copies(), frozenset(), 63).found == ()
-
-
-def decoded(backend: CountingBackend, knobs: Knobs, policy: LearnedPolicy, tokens: int) -> list[StepEvent]:
-    decoder = Decoder(backend, knobs.replace(max_tokens=tokens), frozenset(), 10_000, policy)
-    token, stop = decoder.first(backend.prefill([1]))
-    policy.begin([1, token], frozenset())
-    steps: list[StepEvent] = []
-    while stop is None:
-        steps.append(decoder.step())
-        stop = steps[-1].stop
-    assert decoder.answer == [(n + 2) % 40 for n in range(tokens)]
-    assert list(policy.text) == [1, *decoder.answer]
-    return steps
 
 
 def test_it_learns_what_a_drafter_is_worth() -> None:

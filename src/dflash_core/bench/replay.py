@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dflash_core.bench.recorded import Recorded, load
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.text import CAPABILITIES as TEXT
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.best_first import DEEPEST
@@ -72,20 +73,33 @@ def learned(
     knobs: Knobs | None = None,
 ) -> Ran:
     """The policy itself, learning from text to text; the same code that decodes."""
-    costs, knobs, ran = GivenCosts(shape), knobs or Knobs(), Ran(log=[])
+    costs = GivenCosts(shape)
     policy = LearnedPolicy(Capabilities("recorded", 16), state or PairState(), costs, pausing=pausing)
+    return _run(texts, policy, costs, stops, knobs or Knobs())
+
+
+def copied(texts: Sequence[Recorded], costs: GivenCosts, stops: frozenset[int] = frozenset()) -> Ran:
+    """Without a drafter: what the text itself offers."""
+    return _run(texts, LearnedPolicy(TEXT, PairState(), costs), costs, stops, Knobs())
+
+
+def _run(
+    texts: Sequence[Recorded], policy: LearnedPolicy, costs: GivenCosts, stops: frozenset[int], knobs: Knobs
+) -> Ran:
+    ran = Ran(log=[])
     assert ran.log is not None
     for number, text in enumerate(texts):
         answer, at = text.answer, 0
         policy.begin([*text.prompt, answer[0]], stops)
         while at < len(answer) - 1:
             decision = policy.next(knobs)
-            drafts = text.drafts(at) if decision.drafts else NO_CANDIDATES
+            asked = decision.drafts and decision.mode != "ar"
+            drafts = text.drafts(at) if asked else NO_CANDIDATES
             plan = policy.plan(knobs, answer[at], drafts, DEEPEST)
             tree = plan.tree if plan is not None else build(answer[at], NO_CANDIDATES, 0)
             path = _walk(text, at, tree.parents, tree.tokens)
             tokens = answer[at + 1 : at + 1 + len(path)]
-            ms = costs.cost(len(tree), drafted=decision.drafts)
+            ms = costs.cost(len(tree), drafted=asked)
             policy.observe(_step(tree.tokens, tree.parents, tree.depths, path, tokens))
             ran.log.append((number, at, len(tree) - 1, len(tokens)))
             at += len(tokens)

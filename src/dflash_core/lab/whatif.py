@@ -78,6 +78,43 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoTurn:
+    """What `auto` made of a turn: tokens per step, nodes that a step verified, seconds of its steps."""
+
+    steps: int
+    tokens: int
+    nodes: float
+    seconds: float
+
+    @property
+    def length(self) -> float:
+        return self.tokens / self.steps
+
+    @property
+    def ms(self) -> float:
+        return self.seconds / self.steps * 1e3
+
+    @property
+    def tok_s(self) -> float | None:
+        return self.tokens / self.seconds if self.seconds > 0 else None
+
+    def saved(self, point: Point) -> float | None:
+        """Seconds that a fixed budget would have taken more (less: below 0); None where its speed is not known."""
+        return self.tokens / point.tok_s - self.seconds if point.tok_s else None
+
+
+def auto_turn(steps: Sequence[StepEvent]) -> AutoTurn | None:
+    """The turn's own row, where `auto` chose its trees from the first step to the last; None for any other."""
+    if not steps or not all(step.knobs.mode == "auto" and step.knobs.policy == "auto" for step in steps):
+        return None
+    if not any(step.choice is not None for step in steps):
+        return None
+    seconds = sum(step.stages.total - step.stages.host for step in steps) / 1e3
+    nodes = sum(len(step.tree.tokens) - 1 for step in steps) / len(steps)
+    return AutoTurn(len(steps), sum(len(step.tokens) for step in steps), nodes, seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class _Reach:
     """From one start: the indices of the tree's nodes that the text walks over, and how many nodes the tree has."""
 

@@ -33,6 +33,18 @@ class Plan:
     choice: Choice | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A kind of candidate: how often it was tried, and the mean chance that the drafter stated, that was learned before
+    each trial, and that was found."""
+
+    kind: str
+    trials: int
+    stated: float
+    learned: float
+    found: float
+
+
 class Policy(Protocol):
     """Picks what runs. Owned by one runner, called on its thread; the text of an answer never depends on it."""
 

@@ -6,6 +6,8 @@ per millisecond; and no drafts at all while they do not pay.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,12 +16,12 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import SHOWN_ROWS, Choice, StepEvent
 from dflash_core.knobs import SPEC, Knobs
-from dflash_core.policy.base import Decision, Plan
+from dflash_core.policy.base import Decision, FoundRow, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.costs import MOST_ROWS, StepCosts, least_slopes, paying
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.pace import START_ROWS, Chain, Copies, Pace, Worth, chain, chain_rows
-from dflash_core.policy.values import Learned, Stated
+from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned, Stated
 from dflash_core.tree import Candidates, Tree
 from dflash_core.tree import build as best_first
 
@@ -47,6 +49,16 @@ class PairState:
 
     parts: dict[Part, PartState] = field(default_factory=lambda: {part: PartState() for part in PARTS})
     pace: Pace = field(default_factory=Pace)
+
+
+KINDS = (
+    ("first choice", SPINE, SPINE),
+    ("second choice", SPINE + 1, SPINE + 1),
+    ("later choices", SPINE + 2, SPINE + 2),
+    ("below a sibling", CHILD, CHILD + 2),
+    ("deeper below it", DEEPER, DEEPER + 2),
+    ("from the text", COPIED, CLASSES - 1),
+)
 
 
 @dataclass(slots=True)
@@ -181,8 +193,9 @@ class LearnedPolicy:
         tokens = [one.token for one in found.found[:nodes]]
         values = found.values[: nodes + 1]
         count = len(tokens) + 1
-        nothing = (0.0,) * count
-        tree = Tree((root, *tokens), tuple(range(-1, count - 1)), tuple(range(count)), nothing, nothing,
+        paths = tuple(math.log(value) for value in values)
+        steps = (0.0, *(after - before for before, after in itertools.pairwise(paths)))
+        tree = Tree((root, *tokens), tuple(range(-1, count - 1)), tuple(range(count)), steps, paths,
                     tuple(values), tuple(range(1, count)))  # fmt: skip
         return Plan(tree, step.decision, Choice(_brings(found.values), count))
 
@@ -253,6 +266,25 @@ class LearnedPolicy:
         last = next((token for token in reversed(ids) if token in (opens, closes)), None)
         if last is not None:
             self._part = "thinking" if last == opens else "answer"
+
+    def found(self) -> tuple[FoundRow, ...]:
+        """What was learned so far, reasoning and answers together, a row per kind of candidate that was tried."""
+        parts = [part.learned for part in self.state.parts.values()]
+        rows = []
+        for name, first, last in KINDS:
+            kind = slice(first, last + 1)
+            trials = sum(int(one.trials[kind].sum()) for one in parts)
+            if trials:
+                sums = [
+                    sum(float(sums[kind].sum()) for sums in of) / trials
+                    for of in (
+                        [one.stated for one in parts],
+                        [one.expected for one in parts],
+                        [one.found for one in parts],
+                    )
+                ]
+                rows.append(FoundRow(name, trials, *sums))
+        return tuple(rows)
 
     def reset(self) -> None:
         """Start values again, for reasoning and answers."""

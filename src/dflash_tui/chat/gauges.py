@@ -101,9 +101,10 @@ class Gauges:
         known = self._plain.get(session.title) if session is not None else None
         if flow.meter is None:
             return None
+        learned = session.learned() if session is not None else ()
         if flow.record is not None and flow.report is not None:
-            return of_turn(flow.record, flow.report, known)
-        return of_meter(flow.meter, flow.report, known, running=flow.busy)
+            return of_turn(flow.record, flow.report, known, learned)
+        return of_meter(flow.meter, flow.report, known, running=flow.busy, learned=learned)
 
     def tree(self) -> None:
         inspector, meter, session = self._desk.inspector, self._desk.flow.meter, self._desk.session

@@ -15,7 +15,7 @@ from dflash_core.knobs import SPEC
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.laboratory import TIMED_BUDGETS
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.whatif import Acceptance, Curve, ExactReplay, Kind, Point, curve, estimate
+from dflash_core.lab.whatif import Acceptance, AutoTurn, Curve, ExactReplay, Kind, Point, auto_turn, curve, estimate
 from dflash_core.record import TurnRecord
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -27,6 +27,7 @@ from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.literal import DataTable, Static
 
 TURNS = 8  # as many of the newest turns tell what a step costs
+AUTO = "auto"
 SHOWN = (1, 2, 4, 6, 8, 10, 12, 15, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)
 
 
@@ -54,6 +55,7 @@ class WhatIfScreen(LabScreen):
         super().on_mount()
         self.costs = StepCosts()
         self._estimate: tuple[Acceptance, ...] = ()
+        self.auto: AutoTurn | None = None
         turns = self.chat.session.turns if self.chat.session is not None else ()
         if not turns:
             self.query_one("#whatif-finding", Static).update(" No turn yet: send a message first, then come back.")
@@ -69,6 +71,7 @@ class WhatIfScreen(LabScreen):
             yield ExperimentProgress(number, len(turns), None, "reading the session's step times")
             for step in turn.steps:
                 self.costs.add(step)
+        self.auto = auto_turn(self.record.steps)
         self._estimate = estimate(self.record.steps, self.budgets)
         self.take("estimate", self._estimate)
 
@@ -128,7 +131,9 @@ class WhatIfScreen(LabScreen):
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
-        if event.row_key.value is not None:
+        if event.row_key.value == AUTO:
+            self.adopt({"mode": "auto", "policy": "auto"})
+        elif event.row_key.value is not None:
             self.adopt({"budget": int(event.row_key.value)})
 
     # Drawing
@@ -139,7 +144,7 @@ class WhatIfScreen(LabScreen):
             return
         self.query_one("#whatif-finding", Static).update("\n".join(f" {line}" for line in self._finding(it)))
         self.query_one("#whatif-notes", Static).update("\n".join(f" {line}" for line in self._notes(it)))
-        self.query_one(_Table).show(it, self._estimate)
+        self.query_one(_Table).show(it, self._estimate, self.auto)
         best = it.best
         # The best and the present one last, so that they show where points share a cell.
         points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
@@ -152,12 +157,15 @@ class WhatIfScreen(LabScreen):
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = len(self.record.steps) if self.record is not None else 0
         if it.kind == "estimate":
-            yield f"ESTIMATE from the {counted(steps, 'step')} of the last turn, which had budget {it.current}"
+            had = "policy auto" if self.auto is not None else f"budget {it.current}"
+            yield f"ESTIMATE from the {counted(steps, 'step')} of the last turn, which had {had}"
         else:
             worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
             off = f"the estimate was off by up to {lab_text.percent(worst[1])} (budget {worst[0]})"
             yield f"EXACT: the drafter ran again; {off}"
         yield lab_text.best_line(it)
+        if self.auto is not None:
+            yield lab_text.auto_line(self.auto, it)
 
     def _errors(self, it: Curve) -> list[tuple[int, float]]:
         """How far the estimate is off, as a share of the exact length, by budget."""
@@ -190,12 +198,16 @@ class _Table(DataTable):
     def on_mount(self) -> None:
         self.cursor_type = "row"
 
-    def show(self, it: Curve, estimated: tuple[Acceptance, ...]) -> None:
+    def show(self, it: Curve, estimated: tuple[Acceptance, ...], auto: AutoTurn | None) -> None:
         """Refill the table; the cursor stays on its budget."""
         key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
         self.clear(columns=True)
         exact = it.kind == "exact"
         self.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
+        if auto is not None:
+            extra = ["–"] if exact else []
+            length, ms, speed = lab_text.auto_cells(auto)
+            self.add_texts([AUTO, length, *extra, ms, speed], key=AUTO)
         best = it.best
         shown = [p for p in it.points if p.budget in SHOWN or p is best or p.budget == it.current]
         before = {one.budget: one.length for one in estimated}

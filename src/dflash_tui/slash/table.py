@@ -132,6 +132,22 @@ async def _load(host: ChatHost, rest: str) -> None:
         host.program.change_model(words[0], words[1] if len(words) == 2 else None)
 
 
+async def _policy(host: ChatHost, rest: str) -> None:
+    if rest == "reset" and host.session is not None and not host.busy:
+        host.session.forget_learned()
+        host.say("what was learned of this pair is forgotten; start values from the next turn")
+    elif rest == "reset":
+        raise SlashError("an answer is being written: Esc stops it" if host.busy else "no model is loaded")
+    elif rest in SPEC["policy"].choices:
+        await _set(host, f"policy {rest}")
+    else:
+        raise SlashError("write /policy auto, /policy fixed, or /policy reset to forget what was learned of this pair")
+
+
+def _policy_words(host: ChatHost) -> Mapping[str, str]:
+    return {"auto": "as many candidates as pay", "fixed": "a tree of the budget", "reset": "forget what was learned"}
+
+
 def _on_off(host: ChatHost) -> Mapping[str, str]:
     return {"on": "", "off": ""}
 
@@ -144,6 +160,7 @@ SLASH: dict[str, Slash] = {
         Slash("preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset, _preset_words),
         *LAB_SLASH,
         *CHATS,
+        Slash("policy", "/policy auto|fixed|reset", "who picks the tree; reset forgets", _policy, _policy_words),
         Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("think", "/think on|off", "thinking for the next turn", _think, _on_off),

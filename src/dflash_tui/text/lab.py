@@ -11,7 +11,7 @@ from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import Row, best, rows
 from dflash_core.lab.versus import Versus
-from dflash_core.lab.whatif import Curve, Point
+from dflash_core.lab.whatif import AutoTurn, Curve, Point
 from dflash_tui.text.bars import counted, meter, seconds, speed
 from dflash_tui.text.plot import Mark
 
@@ -155,6 +155,22 @@ def best_line(it: Curve) -> str:
     if now is not None and now.tok_s and top.tok_s and now is not top:
         text += f"; now {it.current}, {_speed(now)}: {percent(top.tok_s / now.tok_s - 1)} with the best"
     return text
+
+
+def auto_line(auto: AutoTurn, it: Curve) -> str:
+    """What auto made of the turn, and what the fixed budget would have made of it."""
+    text = f"auto: {auto.length:.2f} tok/step with {auto.nodes:.1f} draft tokens"
+    fixed = it.at(it.current)
+    saved = auto.saved(fixed) if fixed is not None else None
+    if saved is None:
+        return f"{text}; what budget {it.current} would have taken is not known"
+    verb = "saved" if saved >= 0 else "lost"
+    return f"{text}; it {verb} {abs(saved):.1f} s of the {auto.seconds + saved:.1f} s that budget {it.current} takes"
+
+
+def auto_cells(auto: AutoTurn) -> tuple[str, str, str]:
+    """tok/step, ms/step and tok/s of a turn under auto."""
+    return f"{auto.length:.2f}", f"{auto.ms:.1f}", speed(auto.tok_s) if auto.tok_s else "?"
 
 
 def sources(it: Curve) -> str:

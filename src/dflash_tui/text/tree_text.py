@@ -13,9 +13,9 @@ from dflash_core.events import StepEvent
 from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
 from dflash_tui.text.bars import chance, clip
 
-COLUMNS = 13  # mark, own and path probability at the right of the token
+COLUMNS = 13  # mark, own and path probability, or the learned value, at the right of the token
 MARKS = {"p_min": "p", "budget": "b", "chain": "c"}
-LEGEND = "✓ taken ✗ in vain ◆ target's · left out: b(udget) p(_min) c(hain)"
+LEGEND = "✓ taken ✗ in vain ◆ target's \" from the text · left out: b(udget) p(_min) c(hain)"
 
 Part = Content | str | tuple[str, str]
 
@@ -46,7 +46,8 @@ def drawn(
     `taken_only` leaves everything out that is not on the accepted path.
     """
     below = _rows(step, left_out=left_out, taken_only=taken_only)
-    head = f"{'token':<{max(width - COLUMNS, 8)}}   {'own':>5}{'path':>5}"
+    chances = "auto" if step.tree.values else "path"
+    head = f"{'token':<{max(width - COLUMNS, 8)}}   {'own':>5}{chances:>5}"
     parts: list[Part] = [(head + "\n", "$foreground 70%")]
     root = _Row(step.tree.tokens[0], "", "bold", " root\n", 1.0, 0)
     stack: list[tuple[_Row, str, str]] = [(root, "", "")]
@@ -83,14 +84,16 @@ def rejection_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
 
 def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, list[_Row]]:
     """The rows under each node, likelier ones first."""
-    tree, accepted = step.tree, set(step.tree.accepted)
+    tree, accepted, copied = step.tree, set(step.tree.accepted), set(step.tree.copied)
+    chances = tree.values or tree.path_probs
     below: dict[int, list[_Row]] = {}
     for node, parent in enumerate(tree.parents[1:], 1):
         taken = node in accepted
         if taken or not taken_only:
-            numbers = f"{chance(tree.probs[node]):>5}{chance(tree.path_probs[node]):>5}\n"
+            numbers = f"{chance(tree.probs[node]):>5}{chance(chances[node]):>5}\n"
             mark, style = ("✓", "bold $success") if taken else ("✗", "$foreground 70%")
-            row = _Row(tree.tokens[node], mark, style, numbers, tree.path_probs[node], node)
+            mark += '"' if node in copied else ""
+            row = _Row(tree.tokens[node], mark, style, numbers, chances[node], node)
             below.setdefault(parent, []).append(row)
     if left_out:
         left = first_rejection(step)
@@ -126,4 +129,8 @@ def _line(row: _Row, lead: str, token_text: Callable[[int], str], width: int) ->
     parts: list[Part] = [(lead, "$foreground 40%"), (label, row.style), padding]
     if row.node == 0:
         return [*parts, (row.numbers, "$foreground 70%")]
-    return [*parts, (f" {row.mark:<2}", row.style), (row.numbers, "" if row.mark == "✓" else "$foreground 70%")]
+    return [
+        *parts,
+        (f" {row.mark:<2}", row.style),
+        (row.numbers, "" if row.mark.startswith("✓") else "$foreground 70%"),
+    ]

@@ -12,6 +12,7 @@ from textual.content import Content
 
 from dflash_core.events import STAGES, PartStats, TurnReport, TurnStats, so_far
 from dflash_core.lab.plain import PlainSpeed
+from dflash_core.policy.base import FoundRow
 from dflash_core.record import TurnRecord
 from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
@@ -37,16 +38,28 @@ class Figures:
     lengths: Sequence[int]
     changes: Sequence[str] = ()
     plain: PlainSpeed | None = None
+    learned: Sequence[FoundRow] = ()
 
 
-def of_turn(record: TurnRecord, report: TurnReport, plain: PlainSpeed | None) -> Figures:
+def of_turn(
+    record: TurnRecord, report: TurnReport, plain: PlainSpeed | None, learned: Sequence[FoundRow] = ()
+) -> Figures:
     """A finished turn's figures: the decoder's own."""
     lengths = [len(step.tokens) for step in record.steps]
     changes = on_the_way(record)
-    return Figures("Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain)
+    return Figures(
+        "Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain, learned
+    )
 
 
-def of_meter(meter: Meter, report: TurnReport | None, plain: PlainSpeed | None, *, running: bool) -> Figures:
+def of_meter(
+    meter: Meter,
+    report: TurnReport | None,
+    plain: PlainSpeed | None,
+    *,
+    running: bool,
+    learned: Sequence[FoundRow] = (),
+) -> Figures:
     """The figures of a turn so far, or of one that left no record."""
     event = meter.last or meter.prefill
     stats = report.stats if report is not None else None
@@ -54,7 +67,7 @@ def of_meter(meter: Meter, report: TurnReport | None, plain: PlainSpeed | None, 
         stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")
     title = "This turn" if running else "Last turn"
-    return Figures(title, stats, mode, reason, list(meter.rates), list(meter.lengths), plain=plain)
+    return Figures(title, stats, mode, reason, list(meter.rates), list(meter.lengths), plain=plain, learned=learned)
 
 
 class StatsPanel(Panel):
@@ -85,6 +98,7 @@ _EMPTY = Content.assemble(
 _DIM = "$foreground 70%"
 _TWO_COLUMNS = 72
 _FIGURES = 19  # cells before a bar
+_SIZES = ((0, 0), (1, 3), (4, 7), (8, 15), (16, 23), (24, 31), (32, 47), (48, 255))
 
 
 def drawn(it: Figures, width: int) -> Content:
@@ -96,13 +110,14 @@ def drawn(it: Figures, width: int) -> Content:
         return content(
             [
                 *_numbers(it, stats, width), *_changes(it, width), *_sparks(it, width), *_positions(stats, width),
-                *_stages(stats, width), *_lengths(stats, width), *_totals(stats, width), *_parts(stats),
+                *_stages(stats, width), *_lengths(stats, width), *_sizes(stats, width), *_totals(stats, width),
+                *_parts(stats), *_learned(it),
             ]
         )  # fmt: skip
     half = (width - 2) // 2
     left = [*_numbers(it, stats, half), *_changes(it, half), *_stages(stats, half)]
-    left += [*_totals(stats, half), *_parts(stats)]
-    right = [*_positions(stats, half)[1:], *_sparks(it, half), *_lengths(stats, half)]
+    left += [*_totals(stats, half), *_parts(stats), *_learned(it)]
+    right = [*_positions(stats, half)[1:], *_sparks(it, half), *_lengths(stats, half), *_sizes(stats, half)]
     return content(beside(left, right, half))
 
 
@@ -190,14 +205,46 @@ def _totals(stats: TurnStats, width: int) -> Block:
     if not stats.verified:
         return []
     steps = max(stats.steps, 1)
-    rows = (
+    rows: tuple[tuple[str, int, str], ...] = (
         ("drafted", stats.drafted, "positions"),
         ("verified", stats.verified, "nodes"),
         ("accepted", stats.accepted, f"nodes, {stats.accepted / stats.verified:.0%} of verified"),
     )
+    if stats.copied:
+        drafter, taken = stats.verified - stats.copied, stats.accepted - stats.copied_accepted
+        rows += (
+            ("drafter", drafter, f"nodes, {taken / drafter:.0%} taken" if drafter else "nodes"),
+            ("text", stats.copied, f"nodes, {stats.copied_accepted / stats.copied:.0%} taken"),
+        )
     block: Block = [line(), line("drafts in all", (" and per step", _DIM))]
     for name, count, what in rows:
         block.append(line(f" {name:<8} {short(count):>6} {count / steps:>6.1f}  ", (what, _DIM)))
+    return block
+
+
+def _sizes(stats: TurnStats, width: int) -> Block:
+    """The histogram of tree sizes, where the steps' differ."""
+    counts = [(low, high, sum(stats.nodes[low : high + 1])) for low, high in _SIZES]
+    rows = [(low, high, count) for low, high, count in counts if count]
+    if len(rows) < 2:
+        return []
+    block: Block = [line(), line("steps by nodes verified"), line(("  nodes  steps share", _DIM))]
+    for low, high, count in rows:
+        span = str(low) if low == high else f"{low}-{high}" if high < _SIZES[-1][1] else f"{low}+"
+        figures = f" {span:>6} {short(count):>6} {count / stats.steps * 100:>4.0f}%  "
+        block.append(line(figures, (bar(count / stats.steps, max(width - _FIGURES - 2, 4)), "$primary")))
+    return block
+
+
+def _learned(it: Figures) -> Block:
+    """What the drafter states of its candidates, what was learned, and what was found."""
+    if not it.learned:
+        return []
+    block: Block = [line(), line("candidates", ("      tried stated learned found", _DIM))]
+    for row in it.learned:
+        block.append(
+            line(f" {row.kind:<15}{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}")
+        )
     return block
 
 

@@ -85,13 +85,19 @@ class StatusStrip(Widget):
             value, old = getattr(it.knobs, name), getattr(it.used, name)
             changed = value != old
             lead = "  •" if changed else "  "
-            parts.append((f"{lead}{label}{_value(name, value)}", "bold $warning" if changed else ""))
+            parts.append((f"{lead}{label}{_shown(it.knobs, name)}", "bold $warning" if changed else ""))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in dict(_SHOWN))
         if others:
             parts.append((f"  •{others} more", "bold $warning"))
         asked = f"mode {it.knobs.mode}" if not it.mode else it.mode if not it.reason else f"{it.mode}: {it.reason}"
         parts.append((f"  {one_line(asked)}", "$foreground 70%"))
         return _clipped(parts, width)
+
+
+def _shown(knobs: Knobs, name: str) -> str:
+    if name == "budget" and knobs.mode == "auto" and knobs.policy == "auto":
+        return "auto" if knobs.budget == SPEC[name].default else f"auto≤{knobs.budget}"
+    return _value(name, getattr(knobs, name))
 
 
 def _value(name: str, value: Value) -> str:
