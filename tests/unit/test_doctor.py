@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dflash_core import nvrtc
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import DeviceError, UnsupportedError
 from dflash_core.memory import HostMemory
 from dflash_core.user_folders import KINDS, user_folder
 from dflash_tui.cli import command_line as cli
@@ -55,6 +55,10 @@ WITH_CARD = NO_DRIVER | {
     "torch_cuda": {"available": True},
     "kernels": SELF_TEST,
 }
+SPEED = {
+    "bandwidth": 0.93e12, "plain_ms": 20.3, "tree_ms": 25.5, "found": {}, "timed": 0, "ways": {}, "note": "",
+}  # fmt: skip
+WITH_CARD["speed"] = SPEED
 LAPTOP = Computer(
     environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
     memory=HostMemory(16 * GIB, 9 * GIB, 0),
@@ -325,3 +329,49 @@ def test_this_machine_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert code in (0, 1)
     assert captured.out.startswith("ok       Python")
     assert "Traceback" not in captured.out + captured.err
+
+
+def test_the_speed_of_a_card_is_predicted() -> None:
+    found = only(examine(WORKSTATION), "speed")
+    assert found.verdict == "ok"
+    assert found.found == ("reads 0.93 TB/s; a 27B Q4_K_M by that: 20.3 ms a token, 25.5 ms a step with a tree of 24")
+    assert only(examine(WORKSTATION), "kernel timing").found == (
+        "none on this card yet; the first load of a model takes it"
+    )
+
+
+def test_what_a_benchmark_found_stands_beside_it() -> None:
+    steps = {"ar": 21.0, "chain 15": 24.0, "tree 23": 26.0}
+    found = only(examine(stage(WORKSTATION, "speed", found=steps)), "speed")
+    assert found.verdict == "ok"
+    assert found.found.endswith("with a tree of 24; found 21.0 and 26.0")
+    slow = only(examine(stage(WORKSTATION, "speed", found={**steps, "tree 23": 40.0})), "speed")
+    assert slow.verdict == "note"
+    assert "bench --synthetic 27b --share FILE" in slow.remedy
+
+
+def test_how_kernels_are_computed_is_shown() -> None:
+    timed = stage(WORKSTATION, "speed", timed=9, ways={"Q4_K 5120 x 6144": "split_k=5"})
+    assert only(examine(timed), "kernel timing").found == "9 products; Q4_K 5120 x 6144: split_k=5"
+    assert only(examine(stage(WORKSTATION, "speed", timed=9)), "kernel timing").found == (
+        "9 products; all computed as planned"
+    )
+    scattered = only(examine(stage(WORKSTATION, "speed", timed=9, note="times of kernels scattered")), "kernel timing")
+    assert scattered.verdict == "note"
+    assert "doctor --tune" in scattered.remedy
+
+
+def test_a_full_card_is_not_measured() -> None:
+    full = stage(WORKSTATION, "speed", error="bench kernels needs 2 GiB of the card, 0.3 are free; free some")
+    assert only(examine(full), "speed").verdict == "note"
+
+
+def test_no_card_to_time(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(index: int) -> None:
+        raise DeviceError("no NVIDIA driver (libcuda.so.1 is not there); install one, or run it on the CPU")
+
+    from dflash_core.backends.cuda import target
+
+    monkeypatch.setattr(target, "open_device", nothing)
+    assert cli.main(["doctor", "--tune"]) == 1
+    assert "no NVIDIA driver" in capsys.readouterr().err

@@ -81,7 +81,7 @@ def test_what_is_faster_is_taken_kept_and_not_timed_again(tmp_path: Path) -> Non
     target = target_on(device, pair)
     found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
     assert found.card() == CARD
-    found.run(target, silent)
+    found.run(tuner.products_of(target), silent)
     products = tuner.products_of(target)
     assert found.tuning.choices.keys() == {str(product) for product in products}
     for choice in found.tuning.choices.values():
@@ -95,14 +95,14 @@ def test_what_is_faster_is_taken_kept_and_not_timed_again(tmp_path: Path) -> Non
     later = tuner.Tuner(again, tmp_path)  # type: ignore[arg-type]
     assert later.card() == found.card()
     again.card = later.card()
-    later.run(target_on(again, pair), silent)
+    later.run(tuner.products_of(target_on(again, pair)), silent)
     assert again.compiled == 0, "what is known is neither compiled nor timed"
 
 
 def test_no_gain_no_change(tmp_path: Path) -> None:
     device = TimedDevice({})
     found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
-    found.run(target_on(device, tiny()), silent)
+    found.run(tuner.products_of(target_on(device, tiny())), silent)
     assert found.tuning.choices
     assert found.card() == CARD
     assert found.note == ""
@@ -110,7 +110,8 @@ def test_no_gain_no_change(tmp_path: Path) -> None:
 
 def test_another_driver_times_again_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = TimedDevice({"PREFETCH": 6.0})
-    tuner.Tuner(device, tmp_path).run(target_on(device, tiny()), silent)  # type: ignore[arg-type]
+    first = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    first.run(tuner.products_of(target_on(device, tiny())), silent)
     monkeypatch.setattr(tuner, "_driver", lambda: "590.2")
     later = tuner.Tuner(TimedDevice({}), tmp_path)  # type: ignore[arg-type]
     assert later.note == "kernels were timed under driver 580.1, this is 590.2; they are timed again"

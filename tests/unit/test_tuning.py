@@ -143,7 +143,7 @@ def test_candidates_take_turns() -> None:
 
 def some(way: Way = Way(prefetch=2)) -> Tuning:  # noqa: B008 - frozen
     choice = Choice(way, 9.0, 10.0, Way(registers=104), 9.5, 0.01)
-    return Tuning(HERE, {str(PRODUCTS[0]): choice}, {"a target": {1: 5.5, 24: 6.9}})
+    return Tuning(HERE, {str(PRODUCTS[0]): choice}, {"a target": {1: 5.5, 24: 6.9}}, {"a target": {"ar": 5.6}})
 
 
 def test_what_was_kept_comes_back(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_it_holds_for_this_card_driver_and_kernels_alone(tmp_path: Path, changed
         "{",
         "[]",
         "null",
-        '{"format": 1}',
-        '{"format": 1, "identity": 3, "choices": {}, "passes": {}}',
+        '{"format": 2}',
+        '{"format": 2, "identity": 3, "choices": {}, "passes": {}, "steps": {}}',
         "way",
         "us",
         "\x00\xff",

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dflash_core.arch.kinds import Attention
+from dflash_core.backends.cuda import plan
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import acts_for
@@ -58,6 +59,11 @@ class Product:
     @property
     def nbytes(self) -> int:
         return sum(packed_bytes(kind, rows, self.columns) for kind, rows in self.matrices)
+
+    @property
+    def planned(self) -> plan.Product:
+        """As plans know it."""
+        return plan.Product(tuple(plan.Shape(*matrix) for matrix in self.matrices), self.columns, split_k=self.split_k)
 
     @property
     def types(self) -> str:

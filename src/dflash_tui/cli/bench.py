@@ -41,11 +41,12 @@ class Job:
     acceptance: str | None = None
     steps: bool = False
     out: Path | None = None
+    share: Path | None = None  # step times for others to read
 
 
 def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
     """Measure and print. Returns the exit code; raises DFlashError."""
-    if job.synthetic or job.acceptance or job.steps:
+    if job.synthetic or job.acceptance or job.steps or job.share:
         return _steps(request, job, as_json=as_json)
     return _modes(request, job, as_json=as_json)
 
@@ -55,18 +56,23 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
     from dataclasses import asdict
 
     from dflash_core.backends.cuda.target import open_device
+    from dflash_core.backends.cuda.tuner import Tuner
     from dflash_core.bench.kernels import chain, chain_table, ladder, table
+    from dflash_core.bench.tune import lines
 
     notes, device = Notes(), open_device(0)
+    tuner = Tuner(device, device.programs.cache.folder)
+    device.card = tuner.card()
     found = ladder(device, progress=notes.progress)
     together = chain(device, progress=notes.progress)
     notes.end_line()
-    figures = {**asdict(found), "chain_seconds": together}
+    ways = lines(tuner.tuning)
+    figures = {**asdict(found), "chain_seconds": together, "ways": ways}
     keep_json(out, figures, notes)
     if as_json:
         write_json(figures)
     else:
-        write_out("\n".join([*table(found), "", *chain_table(together)]) + "\n")
+        write_out("\n".join([*table(found), "", *chain_table(together), "", *ways]) + "\n")
     return 0
 
 
@@ -136,20 +142,29 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     lengths = _lengths(job.acceptance) if job.acceptance else ()
     if job.synthetic:
         request = replace(request, **_synthetic(job, notes))
+    from dflash_core.backends.cuda.tuner import target_name
     from dflash_core.engine import Engine
+    from dflash_tui.cli.share import shared
     from dflash_tui.engine_session import title_of
 
     if request.target is None or request.draft is None:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
     card = CardOptions(request.half_activations, request.draft_type, request.tune)
-    target = load_target(request.target, "cuda", progress=notes.progress, card=card)
-    engine = Engine(target, load_draft(request.draft, target), context_length=CONTEXT)
+    loaded = load_target(request.target, "cuda", progress=notes.progress, card=card)
+    engine = Engine(loaded, load_draft(request.draft, loaded), context_length=CONTEXT)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     block = engine.session.capabilities.block if engine.session.capabilities else 1
     bench = StepBench(engine)
+    target = bench.target
+    engine.machine.learn(engine.session, notes.progress)
     for done, total, name in bench.run(default_cases(block, pattern), job.repeats or 5):
         notes.progress(f"step times: {name}", done / total)
     notes.end_line()
+    if target.machine.tuner is not None:
+        steps = {case.name: case.wall.median for case in bench.report.cases}
+        target.machine.tuner.add_steps(target_name(target.model), steps)
+    if job.share is not None:
+        keep_json(job.share, shared(target, bench.report), notes)
     facts = _facts(title_of(request), engine)
     found = {"about": facts, **bench.report.to_json()}
     keep_json(job.out, found, notes)

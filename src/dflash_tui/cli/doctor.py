@@ -27,6 +27,9 @@ SMALLEST_TERMINAL = (40, 12)
 LITTLE_MEMORY = 2 << 30
 # A card's usable memory is a few per cent under its size; less than this share of it is a limit somebody set.
 USUAL_SHARE = 0.9
+# Cases of the step benchmark beside the figures that are predicted.
+FOUND_STEPS = (("ar", "plain_ms"), ("tree 23", "tree_ms"))
+SLOWER = 1.25  # than predicted: worth telling
 ROOMY = (8, 0)  # a block of Turing has 64 KB of shared memory, later ones 99 and more
 
 
@@ -43,19 +46,31 @@ class Finding:
 Check = Callable[[Computer], Iterator[Finding]]
 
 
-def run(request: LoadRequest, *, as_json: bool = False) -> int:
-    """Look, judge, report. Returns 1 if there is a problem."""
+def run(request: LoadRequest, *, as_json: bool = False, tune: bool = False) -> int:
+    """Look, judge, report. Returns 1 if there is a problem. `tune`: time the card's kernels again before, and tell."""
     notes = Notes()
+    timed = _time_kernels(notes) if tune else []
     notes.progress("looking at this machine")
     findings = examine(look(request))
     notes.end_line()
     problems = sum(finding.verdict == "problem" for finding in findings)
     if as_json:
         checks = [dataclasses.asdict(finding) for finding in findings]
-        write_json({"verdict": worst(findings), "problems": problems, "checks": checks})
+        kernels = {"kernels": timed} if tune else {}
+        write_json({"verdict": worst(findings), "problems": problems, "checks": checks, **kernels})
     else:
-        write_out(report(findings))
+        write_out("".join(f"{line}\n" for line in timed) + report(findings))
     return 1 if problems else 0
+
+
+def _time_kernels(notes: Notes) -> list[str]:
+    """Lines about every product. Raises DeviceError without a card, OutOfMemoryError where it is full."""
+    from dflash_core.backends.cuda.target import open_device
+    from dflash_core.bench.tune import lines, retune
+
+    tuner = retune(open_device(0), notes.progress)
+    notes.end_line()
+    return lines(tuner.tuning)
 
 
 def examine(machine: Computer) -> list[Finding]:
@@ -195,6 +210,35 @@ def check_kernels(machine: Computer) -> Iterator[Finding]:
         yield Finding("kernels", "ok", f"{count} agree with the processor, {kernels['seconds']:.0f} s")
 
 
+def check_speed(machine: Computer) -> Iterator[Finding]:
+    """What a step should take on this card and what it was found to take, and how kernels are computed."""
+    card, speed = machine.stage("driver"), machine.stage("speed")
+    if not card.get("correct") or not machine.stage("torch").get("cuda") or "error" in machine.stage("kernels"):
+        return
+    if "error" in speed:
+        yield Finding("speed", "note", speed["error"], "nothing is predicted; close other programs that use the card")
+        return
+    found = (
+        f"reads {speed['bandwidth'] / 1e12:.2f} TB/s; a 27B Q4_K_M by that: {speed['plain_ms']:.1f} ms a token, "
+        f"{speed['tree_ms']:.1f} ms a step with a tree of 24"
+    )
+    measured = [(speed["found"][name], speed[what]) for name, what in FOUND_STEPS if name in speed["found"]]
+    if measured:
+        found += f"; found {' and '.join(f'{ms:.1f}' for ms, _ in measured)}"
+    if any(ms > SLOWER * predicted for ms, predicted in measured):
+        remedy = "send what dflash-tui bench --synthetic 27b --share FILE writes: the plans do not know this card"
+        yield Finding("speed", "note", found, remedy)
+    else:
+        yield Finding("speed", "ok", found)
+    if speed["note"]:
+        yield Finding("kernel timing", "note", speed["note"], "dflash-tui doctor --tune, with the card to itself")
+    elif not speed["timed"]:
+        yield Finding("kernel timing", "ok", "none on this card yet; the first load of a model takes it")
+    else:
+        ways = ", ".join(f"{name}: {way}" for name, way in speed["ways"].items()) or "all computed as planned"
+        yield Finding("kernel timing", "ok", f"{speed['timed']} products; {ways}")
+
+
 def check_visible_devices(machine: Computer) -> Iterator[Finding]:
     value = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if value is None or not (has_driver(machine) or machine.nvidia_card):
@@ -310,6 +354,7 @@ CHECKS: tuple[Check, ...] = (
     check_driver,
     check_cards,
     check_kernels,
+    check_speed,
     check_visible_devices,
     check_vgpu,
     check_memory,

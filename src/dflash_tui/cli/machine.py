@@ -21,7 +21,7 @@ from dflash_tui.session import LoadRequest
 
 Facts = Mapping[str, Any]
 PROBE = "dflash_tui.cli.probe"
-PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels")
+PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels", "speed")
 PROBE_LIMIT_S = 300
 
 

@@ -23,6 +23,7 @@ from dflash_core.nvml import Management
 Facts = dict[str, Any]
 KERNEL = "probe.cu"
 LANES = 32
+BANDWIDTH_ARENA = 1 << 30
 
 
 def torch_build() -> Facts:
@@ -115,6 +116,28 @@ def kernels() -> Facts:
     return {"parts": parts, "seconds": time.perf_counter() - started, "note": device.programs.cache.note}
 
 
+def speed() -> Facts:
+    """What the card reads, what a step of a 27B model should take by that, what benchmarks found, how kernels run."""
+    from dflash_core.backends.cuda.device import CudaDevice
+    from dflash_core.backends.cuda.tuner import Tuner, name_of
+    from dflash_core.bench.kernels import Bench, products_27b
+    from dflash_core.bench.predict import counted_products, predict
+
+    device = CudaDevice()
+    tuner = Tuner(device, device.programs.cache.folder)
+    bandwidth = Bench(device, BANDWIDTH_ARENA, products_27b()[:1]).bandwidth()
+    predicted, known = predict(tuner.card(), bandwidth), tuner.tuning
+    return {
+        "bandwidth": bandwidth,
+        "plain_ms": predicted.plain_ms,
+        "tree_ms": predicted.tree_ms,
+        "found": known.steps.get(name_of(counted_products()), {}),
+        "timed": len(known.choices),
+        "ways": {name: str(way) for name, way in known.ways},
+        "note": tuner.note or known.note,
+    }
+
+
 def torch_cuda() -> Facts:
     import torch
 
@@ -129,6 +152,7 @@ STAGES: tuple[tuple[str, Callable[[], Facts]], ...] = (
     ("driver", driver),
     ("torch_cuda", torch_cuda),
     ("kernels", kernels),
+    ("speed", speed),
 )
 
 

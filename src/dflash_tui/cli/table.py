@@ -151,10 +151,14 @@ def _inspect(call: Invocation) -> int:
     return inspect.run(model, draft, as_json=call.args.json)
 
 
+def _doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tune", action="store_true", help="time the first card's kernels again, a minute at most")
+
+
 def _doctor(call: Invocation) -> int:
     from dflash_tui.cli import doctor
 
-    return doctor.run(call.request, as_json=call.args.json)
+    return doctor.run(call.request, as_json=call.args.json, tune=call.args.tune)
 
 
 def _config_options(parser: argparse.ArgumentParser) -> None:
@@ -183,6 +187,7 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--steps", action="store_true", help="step times of --target and --draft")
     add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
+    add("--share", type=file_path, metavar="FILE", help="step times as JSON without any text, path or host name")
     add("--ui", action="store_true", help="what the app costs the decoder, and how late it gets")
     add("--rounds", type=int, default=7, metavar="N", help="turns per prompt in each arm of --ui (7)")
 
@@ -194,7 +199,7 @@ def _bench(call: Invocation) -> int:
         if value is not None and value < 1:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
     if args.ui or args.what == "kernels":
-        others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps")
+        others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps", "share")
         for name in [one for one in others if getattr(args, one)]:
             call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
     if args.ui:
@@ -206,8 +211,9 @@ def _bench(call: Invocation) -> int:
     if args.what == "kernels":
         return bench.kernels(out=args.out, as_json=args.json)
     job = bench.Job(
-        args.prompts, args.samples, args.repeats, args.synthetic, args.folder, args.accept_trace, args.steps, args.out
-    )
+        args.prompts, args.samples, args.repeats, args.synthetic, args.folder, args.accept_trace, args.steps, args.out,
+        args.share,
+    )  # fmt: skip
     return bench.run(call.request, job, as_json=args.json)
 
 
@@ -231,7 +237,13 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options, models=False
     ),
-    Command("doctor", "check this machine: Python, torch, driver, compiler, memory, folders", _doctor, models=False),
+    Command(
+        "doctor",
+        "check this machine: Python, torch, driver, compiler, memory, folders",
+        _doctor,
+        _doctor_options,
+        models=False,
+    ),
     Command("config", "the settings in force and where each came from", _config, _config_options, models=False),
     Command("bench", "measure: modes side by side, step times, kernels, the app's cost", _bench, _bench_options),
 )

@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.tuner import Tuner, replan
+from dflash_core.backends.cuda.tuner import Tuner, products_of, replan
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
@@ -112,7 +112,7 @@ class CudaTarget(OpenedTarget):
             )
 
         if self._tuner is not None:
-            self._tuner.run(self.model, progress)
+            self._tuner.run(products_of(self.model), progress)
             self.device.card = self._tuner.card()
             replan(self.model, self.device.card)
             self.footprint.replan(self.device.card)

@@ -35,6 +35,9 @@ PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
 PASS_DEPTH, PASS_ROUNDS = 32, 5
 
+# Products, each with the launches that are one: on different weights, so that none is in the L2 when its turn comes.
+Groups = dict[Product, list[Projection]]
+
 
 def identity(device: CudaDevice) -> Identity:
     """What a tuning of this card holds for, now."""
@@ -55,20 +58,24 @@ def _driver() -> str:
         return "unknown"
 
 
-def products_of(target: DeviceTarget) -> dict[Product, list[Projection]]:
+def products_of(target: DeviceTarget) -> Groups:
     """The target's products, each with all the launches that are one: the head last."""
     inputs, outputs = target.projections()
     head = Projection(target.device, [target.output], half=target.half, split_k=1)
-    found: dict[Product, list[Projection]] = {}
+    found: Groups = {}
     for projection in (*inputs, *outputs, head):
         found.setdefault(projection.product, []).append(projection)
     return found
 
 
-def name_of(target: DeviceTarget) -> str:
-    """Of its shapes and types, which decide how long it takes; nothing of the file."""
-    counted = sorted(f"{product}: {len(group)}" for product, group in products_of(target).items())
+def name_of(products: Mapping[Product, int]) -> str:
+    """Of a target by how often each product comes in a pass, which decides how long it takes; nothing of the file."""
+    counted = sorted(f"{product}: {count}" for product, count in products.items())
     return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
+
+
+def target_name(target: DeviceTarget) -> str:
+    return name_of({product: len(group) for product, group in products_of(target).items()})
 
 
 def replan(target: DeviceTarget, card: Card) -> None:
@@ -93,9 +100,8 @@ class Tuner:
         """Have everything measured again."""
         self.tuning, self.note = Tuning(self.tuning.identity), ""
 
-    def run(self, target: DeviceTarget, progress: Progress) -> None:
-        """Time the products of `target` that nothing is known of, and keep what was found. Nothing else may run."""
-        groups = products_of(target)
+    def run(self, groups: Groups, progress: Progress) -> None:
+        """Time the products that nothing is known of, and keep what was found. Nothing else may run."""
         card = replace(self.device.card, ways=())
         wanted = [product for product in groups if product.nbytes >= tuning.LEAST_BYTES]
         wanted = [product for product in wanted if not self.tuning.knows(product, card)]
@@ -108,9 +114,14 @@ class Tuner:
         self.tuning = self.tuning.with_choices(found)
         self._keep()
 
+    def add_steps(self, target: str, steps: Mapping[str, float]) -> None:
+        """Keep milliseconds of whole steps by the name of a case."""
+        self.tuning = self.tuning.with_steps(target, steps)
+        self._keep()
+
     def passes(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
         """Milliseconds of a verify pass of this target by its width: measured once, on an empty sequence."""
-        name = name_of(session.target)
+        name = target_name(session.target)
         if name not in self.tuning.passes:
             self.tuning = self.tuning.with_passes(name, time_passes(session, progress))
             self._keep()
@@ -149,7 +160,7 @@ def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
 class CardTimer:
     """Implements `tuning.Measure`: graphs of a product's launches, on the weights of as many layers as have it."""
 
-    def __init__(self, device: CudaDevice, groups: dict[Product, list[Projection]]) -> None:
+    def __init__(self, device: CudaDevice, groups: Groups) -> None:
         self.device, self.groups = device, groups
         self._runs: dict[tuple[Product, Way, int], Run] = {}
         with device.stream():

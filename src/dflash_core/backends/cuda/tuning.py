@@ -24,7 +24,7 @@ from dflash_core.backends.cuda.plan import MAX_COLUMNS, MOST_PARTIALS, Card, Pla
 from dflash_core.errors import UnsupportedError
 from dflash_core.progress import Progress
 
-FORMAT = 1
+FORMAT = 2
 MOST_CANDIDATES = 6
 ROUNDS = 7  # in which the candidates of a product take turns
 BUDGET_S = 5.0  # of timing; products behind it are timed at the next load
@@ -66,15 +66,19 @@ class Choice:
     def unsteady(self) -> bool:
         return self.spread > MOST_SPREAD
 
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "way": str(self.way), "runner_up": str(self.runner_up or "")}
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """All that is known of one card. `choices`: by the name of a product. `passes`: by the name of a target,
-    milliseconds of a verify pass by its width."""
+    """All that is known of one card. `choices`: by the name of a product. By the name of a target: `passes`,
+    milliseconds of a verify pass by its width, and `steps`, of a whole step by the name of a case of a benchmark."""
 
     identity: Identity
     choices: Mapping[str, Choice] = field(default_factory=dict)
     passes: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    steps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def ways(self) -> tuple[tuple[str, Way], ...]:
@@ -104,6 +108,9 @@ class Tuning:
 
     def with_choices(self, found: Mapping[str, Choice]) -> Tuning:
         return replace(self, choices={**self.choices, **found})
+
+    def with_steps(self, target: str, found: Mapping[str, float]) -> Tuning:
+        return replace(self, steps={**self.steps, target: dict(found)})
 
     def with_passes(self, target: str, found: Mapping[int, float]) -> Tuning:
         return replace(self, passes={**self.passes, target: dict(found)})
@@ -231,7 +238,8 @@ def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
         if data["format"] != FORMAT:
             return nothing, ""
         found = Identity(**data["identity"])
-        tuning = Tuning(identity, _choices(data["choices"]), _passes(data["passes"]))
+        steps = {target: {name: float(ms) for name, ms in of.items()} for target, of in data["steps"].items()}
+        tuning = Tuning(identity, _choices(data["choices"]), _passes(data["passes"]), steps)
     except (AttributeError, KeyError, TypeError, ValueError):
         return nothing, f"{path.name} is damaged; kernels are timed again"
     if found == identity:
@@ -251,10 +259,8 @@ def store(folder: Path, tuning: Tuning) -> str:
     data = {
         "format": FORMAT,
         "identity": asdict(tuning.identity),
-        "choices": {
-            name: {**asdict(choice), "way": str(choice.way), "runner_up": str(choice.runner_up or "")}
-            for name, choice in tuning.choices.items()
-        },
+        "choices": {name: choice.to_json() for name, choice in tuning.choices.items()},
+        "steps": {target: dict(steps) for target, steps in tuning.steps.items()},
         "passes": {
             target: {str(width): ms for width, ms in passes.items()} for target, passes in tuning.passes.items()
         },
