@@ -220,6 +220,8 @@ __device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[ROW_WAR
 
 struct FrontShared {
     Scored room[2][ROW_WARPS], front[FRONT_OF_ROW];
+    // Of penalised tokens: a float that the value is not under, a score that the token has for sure.
+    float value[HISTORY], low[HISTORY];
     int joining[ROW_WARPS];
 };
 
@@ -282,11 +284,16 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
         const double value = token >= 0 ? tokens.penalised_value[threadIdx.x] : 0.0;
         bool joins = token >= 0 && value > -INFINITE;
         const float below = __double2float_rd(value), ratio = below * inverse;
-        const float most = ratio + (joins ? noise(token) : 0.0f) + 2 * slack(ratio);
+        const float score = ratio + (joins ? noise(token) : 0.0f), most = score + 2 * slack(ratio);
+        if (threadIdx.x < tokens.window) {
+            s.value[threadIdx.x] = below, s.low[threadIdx.x] = joins ? score - 2 * slack(ratio) : -INFINITE;
+        }
+        __syncthreads();
         for (int i = 0; i < count; ++i) {
             const float low = s.front[i].score - slack(s.front[i].value * inverse);
             joins &= !(s.front[i].value > below && low > most);
         }
+        for (int i = 0; i < tokens.window; ++i) joins &= !(s.value[i] > below && s.low[i] > most);
         const u32 lanes = __ballot_sync(FULL_WARP, joins);
         if (lane_id() == 0) s.joining[warp_id()] = __popc(lanes);
         __syncthreads();

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda import state
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import Knobs, Value
 from dflash_core.tree import Tree
 from support.engines import Engine
 from support.sampling import BEHIND, Draws, block_maxima, exact, expected_draws, turn_state
@@ -129,6 +129,24 @@ def test_a_list_decides_without_the_row(engine: Engine, rng: np.random.Generator
         counted = sorted({*answer, 3})
         hidden[:, counted] = logits[:, counted]
         found = Draws(engine, turn_state(tree, knobs, answer, 9), logits, hidden=hidden).tokens[:1].tolist()
+        assert found == expected_draws(tree, knobs, logits, answer, 9)
+
+
+@pytest.mark.parametrize("truncation", [{"top_k": 8}, {"top_k": 600}, {"top_p": 0.5}, {"min_p": 0.125}, {}])
+@pytest.mark.parametrize("presence", [2.0, 0.5, -0.5])
+def test_penalties_of_the_best_tokens(
+    engine: Engine, rng: np.random.Generator, truncation: dict[str, Value], presence: float
+) -> None:
+    """What would be drawn first is penalised: it counts where its new value stands, and nowhere else."""
+    vocab, best = 9001, 120
+    tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
+    logits = rng.standard_normal((1, vocab + BEHIND)).astype(np.float32) / 4
+    logits[0, :best] += 1.75  # they have most of the weight, and fill the blocks that a list is made of
+    order = (-logits[0, :vocab]).argsort()
+    for seed in range(20):
+        answer = rng.permutation(order[:best])[: int(rng.choice([30, best]))].tolist()
+        knobs = exact(temperature=0.25 if seed % 2 else 4.0, presence_penalty=presence, seed=seed, **truncation)
+        found = Draws(engine, turn_state(tree, knobs, answer, 9), logits).tokens[:1].tolist()
         assert found == expected_draws(tree, knobs, logits, answer, 9)
 
 

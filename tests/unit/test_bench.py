@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dflash_core.bench import synthetic
+from dflash_core.backends.cuda.step import StepKind
+from dflash_core.bench import sampled, synthetic
 from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import DeviceError
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
+from dflash_core.knobs import Knobs
 from dflash_tui.cli import main
 
 
@@ -33,6 +35,15 @@ def test_the_27b_has_the_size_of_the_real_files() -> None:
     assert total / 2**30 == pytest.approx(15.58, abs=0.02)
     _, total = sizes(draft.tensors(), synthetic.draft_types(draft))
     assert total == pytest.approx(1.84e9, rel=5e-3)
+
+
+def test_every_kind_of_sampling_is_timed_beside_greedy() -> None:
+    greedy, *others = sampled.cases()
+    assert StepKind.of(greedy.knobs, "tree", 16) == StepKind((24,), drafts=True, sampled=False)
+    assert {StepKind.of(case.knobs, "tree", 16) for case in others} == {StepKind((24,), drafts=True, sampled=True)}
+    for name in ("top_k", "top_p", "min_p", *sampled.PENALTIES):
+        off = Knobs.__dataclass_fields__[name].metadata["default"]
+        assert any(getattr(case.knobs, name) != off for case in others), name
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q8_0"])

@@ -1,0 +1,74 @@
+"""What sampling costs on a card: steps of a tree of 23 drafts, greedy and by every kind of sampling, taking turns.
+
+    python -m dflash_core.bench.sampled [--rounds 5] [--steps 200]
+
+The pair is the synthetic 27B one, written to --folder where it is not there yet: nearly flat logits, the hardest case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from dflash_core.bench.interleave import interleave
+from dflash_core.bench.steps import CONTEXT, MOST, Case, StepBench
+from dflash_core.bench.synthetic import synthetic_pair
+from dflash_core.engine import Engine
+from dflash_core.knobs import Knobs, Value
+from dflash_core.loading import load_draft, load_target
+from dflash_core.user_folders import user_folder
+
+GREEDY = "greedy"
+PENALTIES: dict[str, Value] = {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1}
+KINDS: dict[str, dict[str, Value]] = {
+    GREEDY: {"temperature": 0.0},
+    "temperature": {},
+    "top_k 40": {"top_k": 40},
+    "top_k 20, top_p 0.95": {"top_k": 20, "top_p": 0.95},
+    "top_k 2,000": {"top_k": 2000},
+    "top_p 0.95": {"top_p": 0.95},
+    "min_p 0.05": {"min_p": 0.05},
+    "penalties": PENALTIES,
+    "penalties alone": {"temperature": 0.0, **PENALTIES},
+    "all of them": {"top_k": 40, "top_p": 0.95, "min_p": 0.05, **PENALTIES},
+    "all but top_k": {"top_p": 0.95, "min_p": 0.05, **PENALTIES},
+}
+
+
+def cases() -> list[Case]:
+    """A case per kind of sampling, at a temperature of 0.8 unless it says otherwise."""
+    base = Knobs(mode="tree", budget=23, temperature=0.8, ignore_eos=True, max_tokens=MOST)
+    return [Case(name, base.replace(**knobs)) for name, knobs in KINDS.items()]
+
+
+def compare(engine: Engine, rounds: int, steps: int) -> Iterator[str]:
+    """Lines of a table: milliseconds of a step, and how much longer than a greedy one."""
+    bench, wanted = StepBench(engine), cases()
+    walls: dict[str, list[float]] = {case.name: [] for case in wanted}
+    for slot in interleave(len(wanted), 1, rounds):
+        case = wanted[slot.setting]
+        wall, _ = bench.time(case, steps)
+        walls[case.name].append(wall)
+    greedy = statistics.median(walls[GREEDY])
+    for name, times in walls.items():
+        middle = statistics.median(times)
+        yield f"{name:24} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), {middle / greedy - 1:+.2%} of greedy"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--folder", type=Path, default=user_folder("cache") / "synthetic")
+    options = parser.parse_args()
+    pair = synthetic_pair(options.folder)
+    target = load_target(pair.target, "cuda")
+    engine = Engine(target, load_draft(pair.draft, target), context_length=CONTEXT)
+    for line in compare(engine, options.rounds, options.steps):
+        print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
