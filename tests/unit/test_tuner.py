@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from dflash_core.backends.cuda import tuner, tuning
+from dflash_core.backends.cuda import machine, tuner, tuning
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.plan import Card, Way
@@ -148,3 +148,19 @@ def test_passes_are_timed_once_by_width(tmp_path: Path) -> None:
     later = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
     assert later.passes(session, silent) == passes
     assert device.compiled == compiled
+
+
+def test_a_machine_learns_what_passes_of_a_large_target_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, device = tiny(), TimedDevice({})
+    session = CudaSession(target_on(device, pair), context=256)
+    footprint = Footprint(pair.target, pair.target_config, CARD)
+    found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    made = machine.CudaMachine(device, footprint, found)  # type: ignore[arg-type]
+    made.learn(session, silent)
+    assert made.passes == {}, "a small one is not worth the compiling"
+    monkeypatch.setattr(machine, "LEAST_LEARNED", 0)
+    made.learn(session, silent)
+    assert tuple(made.passes) == WIDTHS
+    untuned = machine.CudaMachine(device, footprint)  # type: ignore[arg-type]
+    untuned.learn(session, silent)
+    assert untuned.passes == {}

@@ -22,7 +22,7 @@ from dflash_core.bench.steps import CONTEXT, Case, StepBench, default_cases
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.engine import Engine
 from dflash_core.errors import KernelError
-from dflash_core.loading import load_draft, load_target
+from dflash_core.loading import CardOptions, load_draft, load_target
 from dflash_core.user_folders import user_folder
 
 CASES = ("ar", "tree 15", "tree 23", "tree 39")
@@ -86,7 +86,7 @@ def main() -> None:
     if any(way.chunked is not None or way.split_k for way in options.ways):
         parser.error("chunked and split_k are other sums in other buffers; compare them with bench.kernels --gap")
     pair = synthetic_pair(options.folder)
-    target = load_target(pair.target, "cuda")
+    target = load_target(pair.target, "cuda", card=CardOptions(tune=False))
     engine = Engine(target, load_draft(pair.draft, target), context_length=CONTEXT)
     for line in compare(engine, options.ways, options.rounds, options.steps):
         print(line, flush=True)  # noqa: T201

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CEILING = 32_768
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which components are shown
 SMALLEST_CONTEXT = 512
+LEAST_LEARNED = 1 << 30  # bytes of a target; steps of a smaller one are not worth compiling passes of every width for
 # Left free: the allocator's rounding, the caches of libraries, whatever else draws on the card.
 SPARE = 512 << 20
 
@@ -57,6 +58,8 @@ class CudaMachine:
         return self._passes
 
     def learn(self, session: Session, progress: Progress) -> None:
+        if self.footprint.target_bytes < LEAST_LEARNED:
+            return
         if self.tuner is not None and isinstance(session, CudaSession):
             self._passes = self.tuner.passes(session, progress)
 
