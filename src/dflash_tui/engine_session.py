@@ -10,7 +10,7 @@ import torch
 
 from dflash_core.clean import encodable
 from dflash_core.conversation import Conversation, Models
-from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.knobs import SPEC, Knobs
@@ -133,7 +133,7 @@ def load_engine(
     """
     target, draft = request.target, request.draft
     if target is None:
-        target, draft = demo_target_path(), draft or demo_draft_path()
+        target, draft = demo_target_path(), demo_draft(draft)
     card = CardOptions(request.half_activations, request.draft_type, request.tune)
     engine = load_pair(
         target,

@@ -16,6 +16,7 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.mtp import CpuMtp, CpuMtpDrafter
+from dflash_core.demo import demo_draft, demo_mtp_path, demo_target_path
 from dflash_core.demo.recipe.mtp_net import mtp_forward
 from dflash_core.demo.recipe.shapes import TargetConfig
 from dflash_core.drafters.mtp import OWN_HEAD
@@ -274,7 +275,6 @@ def test_what_has_no_head_says_what_it_has() -> None:
 
 
 def test_a_head_of_another_model_is_refused() -> None:
-    from dflash_core.demo import demo_target_path
 
     with pytest.raises(
         MismatchError, match=r"its head stands behind layer 4, expected 8; hidden size 256, expected 384"
@@ -345,3 +345,21 @@ def test_several_drafters_stand_where_the_sequence_stands() -> None:
         for name in ("mtp", "text"):
             ours, expected = (one.propose(9, Knobs(draft=name)) for one in (engine.session, fresh))
             np.testing.assert_array_equal(ours.tokens, expected.tokens)
+
+
+def test_the_demo_pairs_head_is_mostly_right() -> None:
+    """Trained: deep walks, and the text is plain decoding's."""
+    engine = load_pair(demo_target_path(), demo_draft("dflash+mtp"))
+    assert demo_mtp_path().stat().st_size < 3_000_000
+    ids = engine.target.tokenizer.encode(
+        "<|im_start|>user\nWrite a Python function that reverses a string.<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+    found = {}
+    for name in ("auto", "mtp"):
+        engine.reset()
+        knobs = Knobs(mode="chain", budget=8, mtp_depth=8, max_tokens=30, draft=name)
+        events = list(engine.generate(ids, knobs))
+        found[name] = [token for event in events for token in event.tokens]
+    assert found["mtp"] == found["auto"]
+    assert len(events) < 10, "thirty tokens in a few steps"

@@ -3,6 +3,6 @@
 `recipe` made them. A wheel leaves it out, so nothing outside it imports it.
 """
 
-from dflash_core.demo.pair import demo_draft_path, demo_target_path
+from dflash_core.demo.pair import DEMO_KINDS, demo_draft, demo_draft_path, demo_mtp_path, demo_target_path
 
-__all__ = ["demo_draft_path", "demo_target_path"]
+__all__ = ["DEMO_KINDS", "demo_draft", "demo_draft_path", "demo_mtp_path", "demo_target_path"]

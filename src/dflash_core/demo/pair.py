@@ -12,6 +12,21 @@ def demo_target_path() -> Path:
     return WEIGHTS / "demo-target.gguf"
 
 
+DEMO_KINDS = ("dflash", "mtp", "text")
+"""Kinds of drafters that the demo target has."""
+
+
+def demo_mtp_path() -> Path:
+    """The shipped target's MTP head, a file of its own."""
+    return WEIGHTS / "demo-mtp.gguf"
+
+
+def demo_draft(source: str | Path | None = None) -> Path:
+    """The demo target's drafter of a kind, or several joined by "+"; the DFlash one unless said otherwise."""
+    files = {"dflash": demo_draft_path(), "mtp": demo_mtp_path()}
+    return Path("+".join(str(files.get(kind, kind)) for kind in str(source or "dflash").split("+")))
+
+
 def demo_draft_path(*, sliding: bool = False) -> Path:
     """The shipped drafter, a dflash GGUF; `sliding` picks the variant with causal sliding-window layers."""
     return WEIGHTS / ("demo-draft-swa.gguf" if sliding else "demo-draft.gguf")

@@ -10,9 +10,11 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from dflash_core.clean import encodable, one_line
+from dflash_core.demo import DEMO_KINDS
 from dflash_core.drafters.registry import is_named, missing
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
@@ -195,7 +197,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         given: dict[str, Any] = {f"knobs.{name}": value for name, value in parse_settings(pairs).items()}
     except KnobError as error:
         parser.error(f"--set {error}")
-    named = args.draft is not None and is_named(args.draft)  # goes with any target, the demo pair's too
+    named = args.draft is not None and (is_named(args.draft) or (args.demo and _is_demos(args.draft)))
     if args.demo and (args.target or (args.draft and not named)):
         parser.error("--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo")
     if args.draft and not args.target and not (args.demo and named) and args.command != "inspect":
@@ -225,6 +227,11 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
     return run_app(request, config)
 
 
+def _is_demos(draft: Path) -> bool:
+    """Whether a drafter is named by kinds that the demo target has."""
+    return all(kind in DEMO_KINDS for kind in str(draft).split("+"))
+
+
 def _on_a_terminal() -> bool:
     """Whether the app can read keys and draw; it draws on stderr, so that stdout stays free."""
     return sys.stdin.isatty() and sys.stderr.isatty()
@@ -233,7 +240,9 @@ def _on_a_terminal() -> bool:
 def _check_files(config: Config) -> None:
     """Missing files are named before anything is loaded or a screen is taken over."""
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
-        gone = None if path is None or path.exists() else str(path) if name == "target" else missing(path)
+        if path is None or path.exists() or (config.settings.target is None and _is_demos(path)):
+            continue
+        gone = str(path) if name == "target" else missing(path)
         if gone is not None:
             origin = config.origins[name]
             named = f"--{name}" if origin == "command line" else f"{origin}: {name}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.demo import demo_draft, demo_target_path
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config
 
@@ -147,7 +147,7 @@ def _inspect(call: Invocation) -> int:
     # A configured drafter goes with the configured target, not with a file that is named here.
     model, draft = (named, call.args.draft) if named else (request.target, request.draft)
     if model is None:
-        model, draft = demo_target_path(), draft or demo_draft_path()
+        model, draft = demo_target_path(), demo_draft(draft)
     return inspect.run(model, draft, as_json=call.args.json)
 
 

@@ -52,7 +52,11 @@ class Measured:
     tree_length: float
     depth_rates: list[float]
     """Accept rate of the tree mode by draft position."""
+    chains: dict[str, tuple[float, list[float]]]
+    """Of each drafter: acceptance length and accept rates by draft position, as a chain of MTP_DEPTHS."""
 
+
+MTP_DEPTHS = 8  # of the chains that drafters are compared by
 
 CARD = """# The demo pair
 
@@ -77,6 +81,8 @@ at work, not to predict the speed of another model.
 - **Drafter** `demo-draft.gguf`: 3 layers, block 16, reads layers 2 to 6 of the target (ids 1 to 5), Q8_0.
 - **Drafter** `demo-draft-swa.gguf`: the variant with a causal sliding-window layer (256) below a full one; 2 layers,
   Q4_0.
+- **MTP head** `demo-mtp.gguf`: one layer like the target's own of full attention, behind its last; Q8_0. It learned the
+  target's own next words, four deep, with `python -m dflash_core.demo.recipe.mtp`; the target stayed as it was.
 
 ## What it was trained on
 
@@ -105,6 +111,8 @@ lists of more than a few numbers with mistakes. English only.
 {table}
 
 Accept rate by draft position, tree of 22: {depths}.
+
+{chains}
 
 ### Budget
 
@@ -239,6 +247,16 @@ def depth_line(m: Measured) -> str:
     return ", ".join(f"{rate:.0%}" for rate in m.depth_rates)
 
 
+def chains_table(m: Measured) -> str:
+    """Both kinds of drafters side by side, as chains of one length: accept rate by draft position."""
+    lines = [
+        f"| chain of {MTP_DEPTHS}, thinking off | acceptance length | accept rate by draft position |", "|---|---|---|",
+        *(f"| {name} | {length:.2f} | {', '.join(f'{rate:.0%}' for rate in rates)} |"
+          for name, (length, rates) in m.chains.items()),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
 def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> str:
     """Both stages' loss curves as an SVG."""
     left, top, plot_w, plot_h = 50, 30, width - 70, height - 70
@@ -285,6 +303,7 @@ def card(m: Measured) -> str:
         documents=corpus["documents"], tokens=corpus["tokens"], read=corpus["read documents"],
         held=m.held_questions, copies=len(copies["held"]),
         bench=corpus.get("bench near-copies", 0), bench_all=corpus.get("bench prompts", 0),
-        count=m.count, table=bars_table(m), sweep=sweep_table(m), depths=depth_line(m), notes=NOTES,
+        count=m.count, table=bars_table(m), sweep=sweep_table(m), depths=depth_line(m), chains=chains_table(m),
+        notes=NOTES,
         target_seconds=final["t"], target_tokens=final["tokens"], draft_seconds=draft[-1]["t"],
     )  # fmt: skip

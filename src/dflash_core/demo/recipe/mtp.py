@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import gguf
@@ -193,8 +193,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     with torch.no_grad():
         found = model.losses(head, packed.tokens[:sample].to(device), packed.seg[:sample].to(device), a.depth)
     log(held=True, steps=step, loss=_rounded(found[0]), right=_rounded(found[1]), whole=_rounded(found[2]))
-    del rows
-    os._exit(0)  # the next epoch is still being made in the background, and nobody waits for it
+    # The next epoch is still being made in the background: nobody waits for it, and its makers must not outlive this.
+    for worker in active_children():
+        worker.terminate()
+    os._exit(0)
 
 
 def _rounded(values: Tensor) -> list[float]:

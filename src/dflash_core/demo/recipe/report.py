@@ -21,14 +21,14 @@ import torch
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.base import Target
 from dflash_core.conversation import Message, build_prompt
-from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_target_path
+from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.events import PrefillEvent, StepEvent, TurnStats, turn_stats
 
 from . import bench_prompts, export
 from .acceptance import acceptance
 from .answers import answer_all
 from .bench_prompts import Question
-from .card import Measured, Speed, bars_table, card, loss_picture
+from .card import MTP_DEPTHS, Measured, Speed, bars_table, card, loss_picture
 from .decode import decode_state, target_step
 from .shapes import import_form
 from .sizes import draft_configs, target_config
@@ -173,6 +173,16 @@ class Walked:
         return acceptance(self.c, self.weights, drafter, export.read_weights(file), texts, BUDGETS)
 
 
+DRAFTERS = {"DFlash": demo_draft_path(), "MTP head": demo_mtp_path()}
+
+
+def chain_rates(target: Target, draft: Path, questions: Iterable[Question]) -> tuple[float, list[float]]:
+    """Acceptance length and accept rate by draft position of a drafter's chains of MTP_DEPTHS."""
+    engine = Engine(target, load_draft(draft, target=target))
+    found = run(engine, target, questions, Knobs(mode="chain", budget=MTP_DEPTHS, mtp_depth=MTP_DEPTHS, max_tokens=128))
+    return found.acceptance_length, found.depth_rates()
+
+
 def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measured:
     """All numbers of the card, from `count` prompts a row; `say` is told each as it comes."""
     target = load_target(demo_target_path(), device="cpu")
@@ -231,6 +241,7 @@ def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measu
         same=sum(a == b for a, b in zip(best["ar"].tokens, best["tree"].tokens, strict=True)),
     )
     decoder = (best["chain"].acceptance_length, best["tree"].acceptance_length, best["tree"].depth_rates())
+    chains = {name: chain_rates(target, file, mixed) for name, file in DRAFTERS.items()}
     say(f"speed: {asdict(speed)}, decoder: {decoder}")
     return Measured(
         facts=facts,
@@ -244,6 +255,7 @@ def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measu
         chain_length=decoder[0],
         tree_length=decoder[1],
         depth_rates=decoder[2],
+        chains=chains,
     )
 
 
