@@ -27,8 +27,8 @@ from dflash_core.lab.versus import parse_pair
 from dflash_core.tree import Candidates
 from support.compare import generated
 from support.golden import BESIDE, golden, target
+from support.mtp_files import HEAD, with_head
 
-HEAD = golden("tiny-mtp-head-F16.gguf")
 REFERENCES = BESIDE.parent / "targets"
 IDS = list(range(40, 60))
 TOKENS = 40
@@ -217,27 +217,6 @@ def test_every_setting_gives_plain_decodings_tokens(sampled: bool) -> None:
 
 
 # ---- Picked, refused, said -------------------------------------------------------------------------------------------
-
-
-def with_head(path: Path) -> Path:
-    """The golden target with the golden head behind it, in one file."""
-    trunk, block = gguf.GGUFReader(golden("tiny-F16.gguf")), gguf.GGUFReader(HEAD)
-    writer = gguf.GGUFWriter(path, "qwen35")
-    for field in trunk.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            value = 5 if field.name == "qwen35.block_count" else field.contents()
-            array = field.types[0] == gguf.GGUFValueType.ARRAY
-            (writer.add_array(field.name, value) if array else writer.add_key_value(
-                field.name, value, field.types[0]
-            ))  # fmt: skip
-    writer.add_nextn_predict_layers(1)
-    for tensor in (*trunk.tensors, *block.tensors):
-        writer.add_tensor(tensor.name, tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_a_file_with_a_head_drafts_by_itself_and_says_so(tmp_path: Path) -> None:

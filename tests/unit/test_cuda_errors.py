@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemor
 from dflash_core.loading import CardOptions, load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden
+from support.mtp_files import with_head
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
 
@@ -198,3 +200,15 @@ def test_a_card_in_exclusive_use() -> None:
     api.fails["cuDevicePrimaryCtxRetain"] = R.CUDA_ERROR_DEVICE_UNAVAILABLE
     with pytest.raises(DeviceError, match=r"^A card belongs to another program \(compute mode exclusive\); end it"):
         open_card(api, fake_torch(), {})
+
+
+def test_an_mtp_head_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    """And where nobody asked for it, decoding is plain."""
+    opened = CudaTarget(with_head(tmp_path / "whole.gguf"), device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
+    assert not opened.drafts_itself
+    said = "an MTP head does not draft on a card yet; draft with DFlash or from the text, or run it on the CPU"
+    for ask in (lambda: opened.check_room(loading.open_draft("mtp", opened), None), lambda: opened.mtp_logits([1, 2])):
+        with pytest.raises(UnsupportedError, match=f"^{said}$"):
+            ask()
+    with pytest.raises(UnsupportedError, match="several drafters at once run on the CPU alone"):
+        opened.check_room(loading.open_draft("mtp+text", opened), None)

@@ -6,12 +6,18 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
+import torch
 
+from dflash_core.arch.kinds import Attention, NextN, SwiGLU
+from dflash_core.arch.spec import LayerSpec
 from dflash_core.backends.base import Logits
+from dflash_core.backends.cpu.mtp import CpuMtpDrafter
 from dflash_core.backends.decoder import Decoder
+from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
+from dflash_core.models.kv_cache import KVCache
 from dflash_core.sampling import philox
 from dflash_core.tree import Candidates, Tree, Walk, walk
 from support.statistics import chi_square, limit, truncated
@@ -58,6 +64,53 @@ class ToyBackend:
         self.tokens += [self.nodes[node] for node in path]
 
 
+class ToyHead:
+    """An MTP head over the same chain, for the real drafter: a hidden is the token that it stands for."""
+
+    config = MtpConfig("toy", 1, LayerSpec(Attention(1, 1, 1, 1, 1.0, 0.0), SwiGLU(1)), NextN(), VOCAB, VOCAB, 0.0)
+    enorm = torch.ones(VOCAB)
+
+    def __init__(self, backend: ToyBackend) -> None:
+        self.rows, self.noise = torch.from_numpy(backend.rows), torch.from_numpy(backend.noise[0])
+
+    def new_state(self) -> KVCache:
+        return KVCache(1, 1, torch.float32)
+
+    def hidden(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs
+
+    def remember(self, tokens: Sequence[int], hidden: torch.Tensor, length: int, cache: KVCache) -> None:
+        cache.write(length, torch.zeros(1, len(tokens), 1), torch.zeros(1, len(tokens), 1))
+
+    def forward(self, tokens: Sequence[int], hidden: torch.Tensor, length: int, cache: KVCache) -> torch.Tensor:
+        return torch.eye(VOCAB)[list(tokens)]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ (self.rows + self.noise)
+
+
+class MtpBackend(ToyBackend):
+    """The same chain, drafted by the MTP drafter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drafter = CpuMtpDrafter(ToyHead(self))  # type: ignore[arg-type]
+        self.capabilities = self.drafter.capabilities
+
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
+        self.drafter.begin()
+        self.drafter.observe(tokens, torch.eye(VOCAB)[list(tokens)])
+        return super().prefill(tokens, cancelled)
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        return self.drafter.propose(root, knobs, at)
+
+    def commit(self, path: Sequence[int]) -> None:
+        kept = [self.nodes[node] for node in path]
+        self.drafter.observe(kept, torch.eye(VOCAB)[kept])
+        super().commit(path)
+
+
 class RatioTestDecoder(Decoder):
     """The biased acceptor seen in the wild: draw from the target first, then accept the draft by min(1, p/q)."""
 
@@ -83,12 +136,12 @@ def joint(backend: ToyBackend) -> np.ndarray:
     return np.array(cells)
 
 
-def statistic(kind: type[Decoder]) -> tuple[float, float, float]:
-    """Chi-square of three decoded tokens, its limit, and the share of steps that accepted a draft."""
-    backend = ToyBackend()
+def statistic(kind: type[Decoder], backend: ToyBackend | None = None, turns: int = TURNS) -> tuple[float, float, float]:
+    """Chi-square of three decoded tokens, its limit, and the share of steps with drafts that accepted one."""
+    backend = backend or ToyBackend()
     counts, expected = np.zeros(VOCAB**3), joint(backend)
     accepted = steps = 0
-    for seed in range(TURNS):
+    for seed in range(turns):
         knobs = Knobs(mode="tree", budget=7, tree_width=4, max_tokens=3, seed=seed, **SAMPLING)
         decoder = kind(backend, knobs, frozenset(), 1000)  # type: ignore[arg-type]
         logits = backend.prefill([ROOT])
@@ -97,11 +150,11 @@ def statistic(kind: type[Decoder]) -> tuple[float, float, float]:
             event = decoder.step()
             stop = event.stop
             accepted += event.accepted_depth > 0
-            steps += 1
+            steps += event.drafted_depth > 0
         a, b, c = decoder.answer
         counts[(a * VOCAB + b) * VOCAB + c] += 1
     # Cells with few expected draws are pooled, as Pearson's test needs.
-    rare = expected * TURNS < 5
+    rare = expected * turns < 5
     pooled_counts = np.append(counts[~rare], counts[rare].sum())
     pooled = np.append(expected[~rare], expected[rare].sum())
     return chi_square(pooled_counts, pooled), limit(len(pooled) - 1), accepted / steps
@@ -116,3 +169,10 @@ def test_speculation_keeps_the_joint_distribution() -> None:
 def test_a_ratio_test_acceptor_fails_the_same_test() -> None:
     value, bound, _ = statistic(RatioTestDecoder)
     assert value > 2 * bound
+
+
+def test_an_mtp_head_keeps_it_too() -> None:
+    """The real drafter, whose pairs follow every commit; a chain of its own tokens, and siblings of each."""
+    value, bound, accepted = statistic(Decoder, MtpBackend(), 3000)
+    assert 0.4 < accepted < 0.6
+    assert value < bound
