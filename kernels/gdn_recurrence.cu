@@ -6,17 +6,17 @@
 //   1. S to registers, all else to shared memory, in flight together; only the pending path waits for the step's state
 //   2. q_i k_i of every row, dealt to the warps
 //   3. the pending path, node by node, when S is there, and S back to memory
-//   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns, the
-//      8 segments of a row are summed by shuffles), u, o, and where children follow the node's own state
+//   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns,
+//      the 8 segments of a row are summed by shuffles), u, o, and where children follow the node's own state
 // A state that a second child needs is put to its level: the first SHARED_LEVELS are in shared memory, the others in
 // `levels`, which stays in the L2. Ancestors from earlier passes are replayed with their k, u and a.
 //
-// Bits: a dot product over DIM is the sum of 8 segments, each in order, the segments in a fixed tree, and a state is one
-// multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
+// Bits: a dot product over DIM is the sum of 8 segments, each in order, the segments in a fixed tree, and a state is
+// one multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
 // what decoding that path one by one gives: whatever the other rows, NODES, the order or the shape of the blocks.
 //
-// Bound by: the state's bytes with one row, from 8 rows on the instructions that a node costs a warp, on the scheduler with
-// most of them: about 100 per column of a lane and 35 beside. A block wants an SM to itself.
+// Bound by: the state's bytes with one row, from 8 rows on the instructions that a node costs a warp, on the scheduler
+// with most of them: about 100 per column of a lane and 35 beside. A block wants an SM to itself.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
 
@@ -31,7 +31,8 @@ constexpr int GATE_AT = V_AT + NODES * WIDTH * 4;     // float2 [NODES][HEADS]: 
 constexpr int QK_AT = GATE_AT + HEADS * NODES * 8;    // float [NODES]: q_i k_i
 constexpr int ORDER_AT = QK_AT + NODES * 4;           // u32 [MAX_NODES]: Visit
 constexpr int PATH_AT = ORDER_AT + MAX_NODES * 4;     // int [BATCH]
-constexpr int LEVELS_AT = ceil_div(PATH_AT + BATCH * 4, 16) * 16;  // float4 [SHARED_LEVELS][4 COLUMNS][THREADS]; Staged before
+// Staged, and then float4 [SHARED_LEVELS][4 COLUMNS][THREADS].
+constexpr int LEVELS_AT = ceil_div(PATH_AT + BATCH * 4, 16) * 16;
 
 // A state put aside: 4 COLUMNS float4 of each thread, `stride` apart.
 __device__ __forceinline__ void put_aside(const StateTile& tile, float4* level, int stride) {
@@ -53,8 +54,8 @@ __device__ __forceinline__ void take_back(StateTile& tile, const float4* level, 
     }
 }
 
-// q_i k_i of all rows, a few of them at a time so that their sums travel together. Rows that are not live hold anything.
-// A single row every warp makes for itself.
+// q_i k_i of all rows, a few of them at a time so that their sums travel together. Rows that are not live hold
+// anything. A single row every warp makes for itself.
 __device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, const float4* q_rows, int warp) {
     constexpr int TURNS = NODES == 1 ? 1 : ceil_div(NODES, WARPS), TOGETHER = TURNS < 4 ? TURNS : 4;
     const int lane = lane_id(), first = NODES == 1 ? 0 : warp;
@@ -149,12 +150,23 @@ template <bool INNER> __device__ __forceinline__ void run_node(
     }
 }
 
+// A share of what the next product reads, from memory to the L2 while memory has little else to do.
+__device__ __forceinline__ void ask_ahead(const u8* next, u64 bytes) {
+#if __CUDA_ARCH__ >= 900 || defined(DFLASH_EMULATED)
+    const u64 threads = (u64)gridDim.x * THREADS, share = ceil_div(ceil_div(bytes, threads), (u64)16) * 16;
+    const u64 from = ((u64)blockIdx.x * THREADS + threadIdx.x) * share;
+    if (from < bytes) bulk_prefetch(next + from, (int)min(share, bytes - from));
+#endif
+}
+
 // grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: of gdn_order, which the
 // pass of a single row that is a tree's root does without; levels: float4 [levels past the shared ones][4 COLUMNS]
-// [threads of the grid]. A pass takes the nodes node0.., node0 a multiple of 64; only the pass of node0 = 0 commits.
+// [threads of the grid]; next: null, or the weights of the next product. A pass takes the nodes node0.., node0 a
+// multiple of 64; only the pass of node0 = 0 commits.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const StepState* st, int node0, const u32* order, float* s, const float* k, float* u, const float* decay,
-    const float* q, const float* v, const float* beta, float* out, float4* levels, int capacity
+    const float* q, const float* v, const float* beta, float* out, float4* levels, int capacity,
+    const u8* next, u64 next_bytes
 ) {
     SHARED_DYNAMIC(shared);
     float4* const k_rows = (float4*)(shared + K_AT);
@@ -173,6 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     pdl_launch();
     // A step's first pass begins a graph or follows a copy, so nobody is still writing the state: it need not wait.
     if (node0 == 0) tile.load(s, place);
+    if (next) ask_ahead(next, next_bytes);
     pdl_wait();
     if (node0 > 0) tile.load(s, place);
     const int half = st->parity & 1, pending = node0 == 0 ? st->pending : 0;

@@ -183,8 +183,8 @@ struct Staged {
     }
 };
 
-// The state after the pending path, row by row. All threads of the block call it; `path` is shared memory that holds the
-// path's first BATCH nodes, whose rows are staged already. `staged` is free again after the next barrier.
+// The state after the pending path, row by row. All threads of the block call it; `path` is shared memory that holds
+// the path's first BATCH nodes, whose rows are staged already. `staged` is free again after the next barrier.
 __device__ __forceinline__ void apply_path(
     StateTile& tile, const Place& place, const Staged& staged, const StepState* st, const int* path, int pending,
     const float* k_head, const float* all_u, const float* decay, int capacity
