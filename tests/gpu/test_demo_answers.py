@@ -19,24 +19,15 @@ from dflash_core.demo.recipe.numerics import FORMATS, difference, held_out, meas
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from support import demo_card, on_device
-from support.compare import CARD_NEAR_TIE, EXCUSED_SHARE, Comparison, first_difference, gap, generated
+from support.compare import generated
 
 TOLERANCE = 2e-2  # of logits where activations are f16
 PROMPTS, TOKENS = 40, 128
 LARGE = (64, 65, 100, 200, 256)
-# A difference in a float's last bit moves an int8 code now and then, and the next layer rounds other numbers: with int8
-# activations two ways of drafting are as far apart as either is from the reference. So they are compared on answers, to
-# the stop token: behind it the demo target never learned anything, and ties are everywhere (gaps of up to 0.12).
-INT8_NEAR_TIE, INT8_SHARE = 0.3, 5 / 1000
 OURS, THEIRS = "int8 per 256 (ours)", "q8_1, per 32 (llama.cpp CUDA)"
 SAMPLED: dict[str, Value] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95}
 
 pytestmark = pytest.mark.skipif(on_device.missing() is not None, reason=on_device.missing() or "")
-
-
-def near_tie(half: bool) -> float:
-    """Gaps of the reference's two best tokens below this may be decided either way."""
-    return CARD_NEAR_TIE if half else INT8_NEAR_TIE
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["f16", "int8"])
@@ -89,28 +80,21 @@ def test_the_public_interface_is_the_references() -> None:
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 def test_no_way_of_drafting_changes_an_answer(half: bool, sampled: bool, rng: np.random.Generator) -> None:
+    """Token for token, behind the stop token too, where the demo target never learned anything and ties are near."""
     engine = demo_card.engine(half)
-    comparison = Comparison(demo_card.reference(), near_tie(half), EXCUSED_SHARE if half else INT8_SHARE)
     budgets = rng.permutation(np.arange(1, 64))[:PROMPTS]
-    answers = 0
     for place, ids in enumerate(demo_card.prompts(PROMPTS)):
-        # A gap says nothing of a token that top_k or top_p has just left out.
-        drawn: dict[str, Value] = SAMPLED if half else {"temperature": 0.8}
-        sampling: dict[str, Value] = {**drawn, "seed": place} if sampled else {"temperature": 0.0}
-        knobs = Knobs(mode="ar", max_tokens=TOKENS, ignore_eos=half).replace(**sampling)
+        sampling: dict[str, Value] = {**SAMPLED, "seed": place} if sampled else {"temperature": 0.0}
+        knobs = Knobs(mode="ar", max_tokens=TOKENS, ignore_eos=True).replace(**sampling)
         plain = generated(engine, ids, knobs)
-        assert len(plain) == TOKENS or not half
+        assert len(plain) == TOKENS
         p_min = float(rng.choice([0.0, 0.05, 0.3]))
         for drafted in (
             {"mode": "tree", "budget": int(budgets[place]), "p_min": p_min},
             {"mode": "tree", "budget": LARGE[place % len(LARGE)]},
             {"mode": "chain", "budget": int(rng.integers(1, 16))},
         ):
-            comparison.add(engine, ids, plain, knobs.replace(**drafted))
-            answers += 1
-    gaps = sorted(distance for _, _, distance in comparison.excused)
-    print(f"{comparison.tokens} tokens in {answers} answers, {len(gaps)} near-ties, gaps {gaps[-9:]}")  # noqa: T201
-    comparison.check()
+            assert generated(engine, ids, knobs.replace(**drafted)) == plain, (place, drafted)
 
 
 def turn(engine: Engine, ids: tuple[int, ...], kind: str) -> list[int]:
@@ -145,12 +129,7 @@ def test_a_second_turn_goes_on_as_a_fresh_prompt_would(half: bool, kind: str) ->
     assert engine.session.length == len(said)
     follow = (*ids, 5, 6, 7) if kind == "context full" else (*said, *more)
     knobs = Knobs(mode="tree", budget=22, temperature=0, max_tokens=40)
-    ours, theirs = generated(engine, follow, knobs), generated(fresh, follow, knobs)
-    agreed = first_difference(ours, theirs)
-    if agreed is None:
-        assert len(ours) == len(theirs)
-    else:
-        assert gap(demo_card.reference(), follow, theirs[:agreed], knobs) < near_tie(half)
+    assert generated(engine, follow, knobs) == generated(fresh, follow, knobs)
 
 
 def projections(session: CudaSession) -> Iterator[tuple[str, Projection]]:

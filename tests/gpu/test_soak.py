@@ -59,7 +59,7 @@ def test_two_hundred_turns(rng: np.random.Generator) -> None:
         plain = generated(alone, ids, knobs.replace(mode="ar"))
         agreed = first_difference(tokens, plain)
         assert agreed is not None or len(tokens) == len(plain)
-        if agreed is not None:
+        if agreed is not None:  # one sequence read as a prompt what the other had answered
             assert gap(demo_card.reference(), ids, plain[:agreed], knobs) < CARD_NEAR_TIE, knobs
         checked += 1
     after = memory()

@@ -1,12 +1,13 @@
 """The tiny golden pair on the CPU and on a device, the emulated one or a card: one session of each to compare.
 
-f16 activations, so that what differs is rounding.
+f16 activations unless asked otherwise, so that what differs is rounding.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -51,18 +52,23 @@ class Pair:
 
 
 @functools.cache
-def pair(device_name: str, file: str) -> Pair:
-    return pair_on(device_named(device_name), file)
+def pair(device_name: str, file: str, half: bool = True) -> Pair:
+    return pair_on(device_named(device_name), file, half)
 
 
-def pair_on(device: Device, file: str) -> Pair:
-    """A pair of its own."""
-    target = load_target(golden(file))
-    draft = load_draft(golden("tiny-dflash"), target)
+def pair_on(device: Device, file: str, half: bool = True) -> Pair:
+    """A golden pair of its own. `half`: activations f16, not int8."""
+    return pair_of(device, golden(file), golden("tiny-dflash"), half)
+
+
+def pair_of(device: Device, target_file: Path, draft_file: Path, half: bool) -> Pair:
+    """The same of any files."""
+    target = load_target(target_file)
+    draft = load_draft(draft_file, target)
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, draft.file)]
-        device_target = DeviceTarget(device, uploads[0], target.config, half=True)
-        device_draft = DeviceDraft(device, uploads[1], draft.config, half=True)
+        device_target = DeviceTarget(device, uploads[0], target.config, half=half)
+        device_draft = DeviceDraft(device, uploads[1], draft.config, half=half)
         for upload in uploads:
             upload.close()
     return Pair(target, draft, device_target, device_draft)

@@ -59,9 +59,11 @@ class PlantedDevice(EmulatedDevice):
             tokens[rank] = self.answer[at + depth]
 
 
-def planted(file: str, answer: Sequence[int], ranks: Sequence[int], context: int = CONTEXT) -> tuple[CudaSession, Pair]:
-    """A session of a golden pair on such a device."""
+def planted(
+    file: str, answer: Sequence[int], ranks: Sequence[int], context: int = CONTEXT, half: bool = True
+) -> tuple[CudaSession, Pair]:
+    """A session of a golden pair on such a device. `half`: activations f16, not int8."""
     device = PlantedDevice(answer, ranks)
-    pair = pair_on(device, file)
+    pair = pair_on(device, file, half)
     device.session, _ = pair.sessions(context)
     return device.session, pair
