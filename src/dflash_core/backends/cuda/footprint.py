@@ -12,8 +12,7 @@ from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.sequence import SequenceMemory
-from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.config import DraftConfig
 from dflash_core.formats.weights import WeightFile
@@ -54,12 +53,14 @@ class Footprint:
             for projection in group:
                 projection.replan(card)
 
-    def sequence(self, context: int, *, drafted: bool, capacity: int = PASS_ROWS) -> SequenceBytes:
+    def sequence(self, context: int, *, drafted: bool, capacity: int = CAPACITIES[0]) -> SequenceBytes:
         """For `context` positions and trees of `capacity` nodes, with the drafter or without."""
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:
-            memory = SequenceMemory(self._target, context, capacity, captured, draft)
+            memory = SequenceMemory(self._target, context, CAPACITIES[0], captured, draft)
+            if capacity > memory.capacity:
+                memory.grow(capacity)
         held = memory.nbytes
         taken = reserved([*pieces.sizes, *memory.library])
         return SequenceBytes(held, taken - sum(held.values()), memory.details)

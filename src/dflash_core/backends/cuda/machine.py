@@ -12,8 +12,9 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
+from dflash_core.backends.cuda.state import MAX_WIDTH
 from dflash_core.errors import DeviceError
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.nvml import Management
@@ -73,11 +74,11 @@ class CudaMachine:
     def sequence(
         self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
-        nodes = session.memory.capacity if isinstance(session, CudaSession) else PASS_ROWS
+        nodes = session.memory.capacity if isinstance(session, CudaSession) else CAPACITIES[0]
         return self.components(target, draft is not None, context, nodes)
 
     def components(
-        self, config: ModelSpec, drafted: bool, context: int, nodes: int = PASS_ROWS
+        self, config: ModelSpec, drafted: bool, context: int, nodes: int = CAPACITIES[0]
     ) -> tuple[Component, ...]:
         """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
         need = self.footprint.sequence(context, drafted=drafted, capacity=nodes)

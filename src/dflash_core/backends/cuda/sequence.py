@@ -1,7 +1,8 @@
 """The memory of one sequence on a card. All of it is allocated once: graphs hold its addresses.
 
 Passes, a drafter's passes and chunks of prompts never run together, and none needs what another left in its scratch
-memory: they take turns in one room. What it takes is therefore that of the largest of them.
+memory: they take turns in one room. What it takes is therefore that of the largest of them. Only rows that wait for
+their commit outlast a drafter's pass; before a chunk nothing waits.
 """
 
 from __future__ import annotations
@@ -17,8 +18,16 @@ from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
-from dflash_core.backends.cuda.state import MAX_NODES, STAMPS
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
+
+# Nodes of trees that there is room for: first those of the default knobs, then one pass, then the largest.
+CAPACITIES = (24, PASS_ROWS, MAX_NODES)
+
+
+def capacity_for(nodes: int) -> int:
+    """The least capacity that holds trees of `nodes` nodes."""
+    return next(capacity for capacity in CAPACITIES if capacity >= nodes)
 
 
 class SequenceMemory:
@@ -40,26 +49,31 @@ class SequenceMemory:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
-        passes = Arena.need(partials) + max(Arena.need(mixer.pass_room(context)) for mixer in target.mixers)
-        passes = max(passes, Arena.need(draft.pass_room(context)) if draft else 0)
+        turn = Arena.need(partials) + max(Arena.need(mixer.pass_room(context)) for mixer in target.mixers)
+        turn = max(turn, Arena.need(draft.pass_room(context)) if draft else 0)
+        passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
         self.room = Arena.of(max(passes, Arena.need(chunk.pieces) if chunk else 0), device)
         self.buffers = PassBuffers(device, hidden, *target.projections(), self.room)
-        inside = self.room.behind(*partials)
-        self.mixers: list[MixerMemory] = [mixer.memory(context, capacity, inside) for mixer in target.mixers]
+        inside, rows = self.room.behind(*partials), Arena(self.room.bytes[turn:])
+        self.mixers: list[MixerMemory] = []
+        for mixer in target.mixers:
+            self.mixers.append(mixer.memory(context, capacity, inside, rows))
+            rows = rows.behind(*mixer.rows_room(capacity))
         self.captured = CapturedLayers(captured, hidden, capacity, device)
         self.drafting: DraftMemory | None = draft.memory(context, self.room) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)
         # Logits of the target and of the drafter, so behind what either works in.
-        self.head = Head(target, self.state, self.room.bytes[passes:])
+        self.head = Head(target, self.state, rows.bytes)
         # What a chunk has torch allocate: its library's workspace, and results on their way.
         self.library: Sequence[int] = library_pieces(target, chunk.rows) if chunk else ()
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
 
-    def grow(self, capacity: int) -> None:
-        """Room for larger trees; committed states stay, rows of the last pass do not."""
+    def grow(self, nodes: int) -> None:
+        """Room for trees of `nodes` nodes; committed states stay, rows of the last pass do not."""
+        capacity = capacity_for(nodes)
         # All of it before anything changes: where the card is full, trees of the size there was still go.
         mixers = [memory.grown(capacity) for memory in self.mixers]
         rows = self.captured.room(capacity, self.one.device)

@@ -16,7 +16,7 @@ from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
-from dflash_core.backends.cuda.sequence import SequenceMemory
+from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -32,7 +32,7 @@ from dflash_core.tree import Candidates
 
 MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with unless asked otherwise
 # Passes that only host-driven calls make need no more than a few widths.
-CHUNK_WIDTHS = (1, 16, 64)
+CHUNK_WIDTHS = (1, 24, 64)
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class CudaSession:
     inside the steps, or `host_drafter`, which proposes in lock-step with them.
 
     `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it
-    can hold. `capacity`: nodes of the largest tree, a multiple of 64.
+    can hold. `capacity`: nodes of the largest tree that there is room for at first.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CudaSession:
         *,
         host_drafter: Drafter | None = None,
         context: int,
-        capacity: int = PASS_ROWS,
+        capacity: int = CAPACITIES[0],
     ) -> None:
         self.target, self.draft_weights, self.device = target, draft, target.device
         self.host_drafter = host_drafter
@@ -110,8 +110,9 @@ class CudaSession:
         if self.chunk_pass is not None and len(tokens) >= LEAST_ROWS:
             return self._prefill_chunk(self.chunk_pass, tokens, cancelled)
         with self.device.stream():
-            for begin in range(0, len(tokens), PASS_ROWS):
-                part = tokens[begin : begin + PASS_ROWS]
+            rows = min(self.memory.capacity, PASS_ROWS)
+            for begin in range(0, len(tokens), rows):
+                part = tokens[begin : begin + rows]
                 self.plant(part, range(-1, len(part) - 1))
                 self._run_pass(len(part), 0, logits=False)
                 self._commit(range(len(part)))
@@ -243,7 +244,8 @@ class CudaSession:
             for one in usual
         )
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
-        for width in CHUNK_WIDTHS:
+        widths = [width for width in CHUNK_WIDTHS if width <= self.memory.capacity]
+        for width in widths:
             launches += self.pass_launches(width, 0) + self.commit_launches(width)
         launches += self._last_launches() + self._flush_launches()
         if self.drafter is not None:
@@ -252,7 +254,7 @@ class CudaSession:
             launches += self.chunk_pass.launches()
         with self.device.stream():
             self.device.bind(launches, progress)
-            for width in CHUNK_WIDTHS:
+            for width in widths:
                 self._bind(("pass", width, 0), partial(self.pass_launches, width, 0))
             if self.chunk_pass is not None:
                 self.chunk_pass.warm_up()
@@ -276,7 +278,7 @@ class CudaSession:
         if nodes <= self.memory.capacity:
             return
         self._flush()
-        self.memory.grow(MAX_NODES)
+        self.memory.grow(nodes)
         self.forget_launches()
         torch.cuda.empty_cache()  # what was there before: nobody asks for memory of that size again
 

@@ -98,7 +98,10 @@ class AttentionLayers:
     def pass_room(self, context: int) -> Sequence[Wanted]:
         return Splits.pieces(self.split_order(context), self.heads)
 
-    def memory(self, context: int, capacity: int, room: Arena) -> AttentionMemory:
+    def rows_room(self, capacity: int) -> Sequence[Wanted]:
+        return ()
+
+    def memory(self, context: int, capacity: int, room: Arena, rows: Arena) -> AttentionMemory:
         return AttentionMemory(self, context, room)
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:

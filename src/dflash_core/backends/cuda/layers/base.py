@@ -158,9 +158,13 @@ class MixerLayers(Protocol):
     def pass_room(self, context: int) -> Sequence[Wanted]:
         """What a pass works in while it is at one of the layers."""
 
-    def memory(self, context: int, capacity: int, room: Arena) -> MixerMemory:
+    def rows_room(self, capacity: int) -> Sequence[Wanted]:
+        """What a pass over a tree of up to `capacity` nodes leaves for its commit. Nothing waits for that where a
+        prompt's chunk begins."""
+
+    def memory(self, context: int, capacity: int, room: Arena, rows: Arena) -> MixerMemory:
         """Of a sequence of up to `context` positions and trees of up to `capacity` nodes; `pass_room` lies in `room`,
-        which others have when the pass has gone on."""
+        which others have when the pass has gone on, and `rows_room` in `rows`, which chunks have too."""
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other."""

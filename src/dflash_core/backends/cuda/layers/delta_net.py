@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
@@ -53,10 +52,19 @@ class DeltaNetLayers:
         return self.weights[place].inputs, self.weights[place].out
 
     def pass_room(self, context: int) -> Sequence[Wanted]:
-        return ()
+        return [(size, torch.float32) for size in self.shape.pass_shapes().values()]
 
-    def memory(self, context: int, capacity: int, room: Arena) -> DeltaMemory:
-        return DeltaMemory(self, capacity)
+    def rows_room(self, capacity: int) -> Sequence[Wanted]:
+        sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
+        shapes = [(count, *sizes[name]) for name in ("inputs", "k", "u", "decay")]
+        # States that wait for their node's second child, as far as shared memory has no room for them.
+        levels = (self.far_levels(capacity), *sizes["s"])
+        return [(shape, torch.float32) for shape in (*shapes, levels)]
+
+    def memory(self, context: int, capacity: int, room: Arena, rows: Arena) -> DeltaMemory:
+        sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
+        s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
+        return DeltaMemory(self, capacity, (s, conv), room, rows)
 
     def chunk_results(self, rows: int) -> int:
         return 0
@@ -103,33 +111,20 @@ class DeltaNetLayers:
 
 
 class DeltaMemory:
-    """Implements `base.MixerMemory`: states of all layers, and the rows of a pass that their commit needs.
-
-    `states`: those of a memory that this one follows.
-    """
+    """Implements `base.MixerMemory`: states of all layers, and the rows of a pass that their commit needs."""
 
     component = "states"
 
-    def __init__(self, layers: DeltaNetLayers, capacity: int, states: tuple[Tensor, Tensor] | None = None) -> None:
-        count, device = len(layers.weights), layers.device.torch_device
-
-        def zeros(sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros((count, *sizes), dtype=dtype, device=device)
-
-        sizes = layers.shape.layer_shapes(capacity)
-        self.layers, self.capacity = layers, capacity
-        self.detail = f"{count} {layers.spec.title} layers"
-        self.s, self.conv = states or (zeros(sizes["s"]), zeros(sizes["conv"]))
-        shapes = [(count, *sizes[name]) for name in ("inputs", "k", "u")]
-        self._rows = torch.zeros(sum(math.prod(shape) for shape in shapes), device=device)
-        parts = torch.split(self._rows, [math.prod(shape) for shape in shapes])
-        self.inputs, self.k, self.u = (part.view(shape) for part, shape in zip(parts, shapes))
-        self.decay = zeros(sizes["decay"])
-        self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=device)
-        # States that wait for their node's second child, as far as shared memory has no room for them.
-        self.levels = torch.zeros((layers.far_levels(capacity), *sizes["s"]), device=device)
-        scratch = {name: torch.zeros(size, device=device) for name, size in layers.shape.pass_shapes().items()}
-        self.q, self.v, self.beta, self.out = (scratch[name] for name in ("q", "v", "beta", "out"))
+    def __init__(
+        self, layers: DeltaNetLayers, capacity: int, states: tuple[Tensor, Tensor], room: Arena, rows: Arena
+    ) -> None:
+        self.layers, self.capacity, self._room = layers, capacity, room
+        self.detail = f"{len(layers.weights)} {layers.spec.title} layers"
+        self.s, self.conv = states
+        self.inputs, self.k, self.u, self.decay, self.levels = rows.carve(*layers.rows_room(capacity))
+        self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=layers.device.torch_device)
+        self.q, self.v, self.beta, self.out = room.carve(*layers.pass_room(0))
+        self._kept: PinnedMemory | None = None  # made when it is first needed
 
     @property
     def nbytes(self) -> int:
@@ -161,23 +156,24 @@ class DeltaMemory:
                 state.copy_(kept[at])
 
     def keep(self) -> None:
-        """Copy all states to where the last pass's rows lie. Nothing may be pending: those rows are lost."""
-        for state, kept in self._kept():
-            kept.copy_(state)
+        """Copy all states to the host, in the order of what is launched."""
+        for state, kept in self._pairs():
+            kept.copy_(state, non_blocking=True)
 
     def undo(self) -> None:
-        for state, kept in self._kept():
-            state.copy_(kept)
+        for state, kept in self._pairs():
+            state.copy_(kept, non_blocking=True)
 
-    def _kept(self) -> Iterator[tuple[Tensor, Tensor]]:
-        # It fits: 64 rows, the least there are, of inputs and updates are no fewer numbers than the states.
-        at = 0
-        for state in (self.s, self.conv):
-            yield state, self._rows[at : at + state.numel()].view(state.shape)
-            at += state.numel()
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        sizes = [self.s.numel(), self.conv.numel()]
+        if self._kept is None:
+            self._kept = self.layers.device.pinned(sum(sizes), np.float32)
+        for state, kept in zip((self.s, self.conv), torch.split(torch.from_numpy(self._kept.array), sizes)):
+            yield state, kept.view(state.shape)
 
     def grown(self, capacity: int) -> DeltaMemory:
-        return DeltaMemory(self.layers, capacity, (self.s, self.conv))
+        rows = Arena.of(Arena.need(self.layers.rows_room(capacity)), self.s.device)
+        return DeltaMemory(self.layers, capacity, (self.s, self.conv), self._room, rows)
 
 
 @dataclass(frozen=True, slots=True)
