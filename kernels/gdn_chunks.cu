@@ -34,14 +34,14 @@ __device__ __forceinline__ void copy_tile(half* tile, const half* from, int stri
 constexpr int PREPARE_WARPS = 8;
 constexpr int WARP_ROWS = CHUNK / PREPARE_WARPS;
 
-// Convolution, SiLU, l2 norms and gates. A block has one head of q, k or v and one chunk; a warp 8 rows that follow each
-// other, a lane 4 channels. qkv f32 [rows][CHANNELS]; gates f32 [rows][alpha of each head, beta of each head]. Grid
-// (2 K_HEADS + V_HEADS, chunks), block 256.
+// Convolution, SiLU, l2 norms and gates, of gridDim.x heads from `head0` on, counted over q, k and v. A block has one of
+// them and one chunk; a warp 8 rows that follow each other, a lane 4 channels. qkv f32 [rows][gridDim.x * DIM]; gates f32
+// [rows][alpha of each head, beta of each head]. Grid (heads, chunks), block 256.
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS) gdn_rows(
-    const int* count, const float* qkv, const float* gates, const float* conv_weight, const float* ssm_a,
+    const int* count, int head0, const float* qkv, const float* gates, const float* conv_weight, const float* ssm_a,
     const float* ssm_dt, const float* conv, half* q, half* k, half* v, float* decay, float* beta, int rows
 ) {
-    const int lane = lane_id(), head = blockIdx.x, first = blockIdx.y * CHUNK, channel = head * DIM + 4 * lane;
+    const int lane = lane_id(), head = head0 + blockIdx.x, first = blockIdx.y * CHUNK, channel = head * DIM + 4 * lane;
     const int row0 = first + warp_id() * WARP_ROWS, value_head = head - 2 * K_HEADS;
     pdl_launch();
     pdl_wait();
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS) gdn_rows(
         Span<4> input;
         input.zero();
         if (row < 0) input.load(conv + (PAST + row) * CHANNELS + channel);
-        else if (row < n) input.load(qkv + (u64)row * CHANNELS + channel);
+        else if (row < n) input.load(qkv + ((u64)row * gridDim.x + blockIdx.x) * DIM + 4 * lane);
         input.values(x[i]);
     }
 #pragma unroll

@@ -24,10 +24,16 @@ __device__ __forceinline__ void load_halves(const half* from, float (&x)[8]) {
     }
 }
 
-// RMSNorm of h f32 [rows][WIDTH] into out f16. Grid (rows), block THREADS.
-extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
-    const int* count, const float* h, const float* weight, float eps, half* out
-) {
+__device__ __forceinline__ void load_eight(const half* from, float (&x)[8]) { load_halves(from, x); }
+__device__ __forceinline__ void load_eight(const float* from, float (&x)[8]) {
+    Span<8> span;
+    span.load(from);
+    span.values(x);
+}
+
+// RMSNorm of h [rows][WIDTH] into out f16. Grid (rows), block THREADS.
+template <class T>
+__device__ __forceinline__ void norm_rows(const int* count, const T* h, const float* weight, float eps, half* out) {
     __shared__ float scratch[THREADS / WARP];
     const int row = blockIdx.x;
     pdl_launch();
@@ -37,10 +43,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const int k = 8 * (threadIdx.x + turn * THREADS);
-        Span<8> span;
-        span.zero();
-        if (k < WIDTH) span.load(h + (u64)row * WIDTH + k);
-        span.values(x[turn]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[turn][i] = 0.0f;
+        if (k < WIDTH) load_eight(h + (u64)row * WIDTH + k, x[turn]);
 #pragma unroll
         for (int i = 0; i < 8; i++) squares += x[turn][i] * x[turn][i];
     }
@@ -57,6 +62,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
         for (int i = 0; i < 8; i++) x[turn][i] *= scale * by[i];
         store_halves(out + (u64)row * WIDTH + k, x[turn]);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
+    const int* count, const float* h, const float* weight, float eps, half* out
+) {
+    norm_rows(count, h, weight, eps, out);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) rows_norm_f16(
+    const int* count, const half* h, const float* weight, float eps, half* out
+) {
+    norm_rows(count, h, weight, eps, out);
 }
 
 // gate = silu(gate) * up, in place, f16 [rows][WIDTH] each. Grid (WIDTH / (8 THREADS), rounded up; rows).

@@ -47,8 +47,10 @@ def test_chunks_are_the_recurrence(engine: Engine, rng: np.random.Generator, n: 
     rows_kernel, solve_kernel, scan_kernel = (
         engine.kernel("gdn_chunks.cu", name, launch.defines) for name in ("gdn_rows", "gdn_solve", "gdn_scan")
     )
-    arguments = [count, engine.array(qkv), engine.array(gates), *constants, q, k, v, decay, beta, rows]
-    rows_kernel(launch.rows_grid(chunks), 256, arguments)
+    for heads in launch.turns:
+        part = qkv[:, DIM * heads.start : DIM * heads.stop].copy()
+        arguments = [count, np.int32(heads.start), engine.array(part), engine.array(gates), *constants]
+        rows_kernel((len(heads), chunks), 256, [*arguments, q, k, v, decay, beta, rows])
     values = v.numpy()[:, :n]
     solve_kernel(launch.solve_grid(chunks), 128, [count, q, k, v, decay, beta, w, p, rows], shared=launch.solve_shared)
     scan_kernel(launch.scan_grid, 256, [count, q, k, v, w, p, decay, s, out, rows], shared=launch.scan_shared)

@@ -30,11 +30,13 @@ def check(found: Array, expected: np.ndarray, rows: int) -> None:
 
 
 @pytest.mark.parametrize("width", [8, 256, 640, 2048, 5120])
-def test_norm(engine: Engine, rng: np.random.Generator, width: int) -> None:
-    h, weight, live = normal(rng, 4, width) * 3, normal(rng, width), 3
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_norm(engine: Engine, rng: np.random.Generator, width: int, dtype: type) -> None:
+    h, weight, live = (normal(rng, 4, width) * 3).astype(dtype), normal(rng, width), 3
     h[live:] = np.nan
     out = engine.poisoned((4, width), np.float16)
-    kernel = engine.kernel("rows.cu", "rows_norm", {"WIDTH": width})
+    name = "rows_norm" if dtype is np.float32 else "rows_norm_f16"
+    kernel = engine.kernel("rows.cu", name, {"WIDTH": width})
     count = engine.array(np.array([live], np.int32))
     kernel(4, THREADS, [count, engine.array(h), engine.array(weight), np.float32(EPS), out])
     check(out, oracles.rms_norm(h[:live].astype(np.float64), weight, EPS), live)

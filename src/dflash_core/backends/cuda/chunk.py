@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from dflash_core.backends.cuda.launch import At, Device
-from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
@@ -19,8 +18,9 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 PREFILL_ROWS = 2048  # rows of one chunk of a prompt
 # What may pass the range of halves is multiplied by this before it is rounded.
 HEADROOM = 1 / 16
-# What torch gives cuBLAS to work in, on cards of the data centre from Hopper on and on others.
-LIBRARY_BYTES, OLDER_LIBRARY_BYTES = 32 << 20, (8 << 20) + (128 << 10)
+# What torch gives cuBLAS to work in: 2 pieces of 4 MiB and 8 of 16 KiB. Its own choice on Hopper is 32 MiB, which
+# products of this size do without.
+LIBRARY, LIBRARY_BYTES = ":4096:2:16:8", (8 << 20) + (128 << 10)
 
 
 class Chunk:
@@ -75,11 +75,6 @@ class ChunkNeeds:
             ((arena,), torch.uint8),
             *self.lasting,
         )
-
-
-def library_bytes(card: Card) -> int:
-    """What torch gives cuBLAS to work in once it has multiplied."""
-    return LIBRARY_BYTES if card.shared_bytes > 200 << 10 else OLDER_LIBRARY_BYTES
 
 
 def _largest(projections: Sequence[Projection]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.cache import CubinCache
+from dflash_core.backends.cuda.chunk import LIBRARY
 from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Programs, Variant
@@ -24,6 +26,7 @@ class CudaDevice:
 
     def __init__(self, runtime: Runtime | None = None, cache: CubinCache | None = None, index: int = 0) -> None:
         self.runtime = runtime or Runtime.open(index)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", LIBRARY)  # torch reads it when it first multiplies
         self.programs = Programs(self.runtime, cache or CubinCache())
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self.card = Card(

@@ -101,7 +101,7 @@ class Device(Protocol):
     def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
         """out (n, rows) = scale * x (n, k) times weights (rows, k) transposed, or += that: f16 in, sums in f32.
 
-        `out` is f32, or f16 where nothing is added.
+        `out` is f32 or f16.
         """
 
     def stream(self) -> AbstractContextManager[object]:

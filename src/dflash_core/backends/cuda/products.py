@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of, tile_type
 from dflash_core.backends.cuda.upload import aligned
 
-# What a part of a matrix may take as f16: half of an FFN matrix of 17,408 x 5,120.
-WEIGHT_BYTES = 88 << 20
+# What a part of a matrix may take as f16: a gate of 6,144 x 5,120, a third of an FFN matrix of 17,408 x 5,120.
+WEIGHT_BYTES = 60 << 20
 MOST_WARPS = 8  # tiles that a block of `dequant` turns
 
 
@@ -52,7 +52,7 @@ class Ops:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows `begin`.. of a product: what writes their weights, and where they then lie, f16 (rows, columns)."""
+    """Columns `begin`.. of a product: what writes their weights, and where they then lie, f16 (rows, columns)."""
 
     begin: int
     ops: tuple[Op, ...]
@@ -65,17 +65,19 @@ class Products:
     def __init__(self, device: Device, workspace: Tensor, ops: Ops) -> None:
         self._device, self._workspace, self._ops = device, workspace, ops
 
-    def parts(self, matrix: Matrix, columns: range | None = None) -> tuple[Part, ...]:
-        """All rows of a matrix, in as few parts as the workspace allows, as even as rows of tiles are."""
-        columns = columns or range(matrix.columns)
+    def parts(self, matrix: Matrix, columns: range | None = None, rows: range | None = None) -> tuple[Part, ...]:
+        """Rows (from a multiple of 16 on) and columns of a matrix, in as few parts as the workspace allows, as even as
+        rows of tiles are."""
+        columns, rows = columns or range(matrix.columns), rows or range(matrix.rows)
         width = (groups_of(columns.stop) - columns.start // GROUP) * GROUP
-        blocks = blocks_of(matrix.rows)
+        first, blocks = rows.start // ROWS, blocks_of(len(rows))
         count = math.ceil(blocks / (self._workspace.numel() // (ROWS * width)))
-        edges = [blocks * i // count for i in range(count + 1)]
-        return tuple(
-            self.part([matrix], range(ROWS * a, min(ROWS * b, matrix.rows)), columns)
+        edges = [first + blocks * i // count for i in range(count + 1)]
+        parts = [
+            self.part([matrix], range(ROWS * a, min(ROWS * b, rows.stop)), columns)
             for a, b in itertools.pairwise(edges)
-        )
+        ]
+        return tuple(replace(part, begin=part.begin - rows.start) for part in parts)
 
     def part(self, matrices: Sequence[Matrix], rows: range, columns: range) -> Part:
         """Rows `rows` (from a multiple of 16 on) and columns `columns` of each of `matrices`, one below the other."""

@@ -2,7 +2,8 @@
 
 Passes, a drafter's passes and chunks of prompts never run together, and none needs what another left in its scratch
 memory: they take turns in one room. What it takes is therefore that of the largest of them. Only rows that wait for
-their commit outlast a drafter's pass; before a chunk nothing waits.
+their commit outlast a drafter's pass; before a chunk nothing waits for that. Behind all of it lies what each has for
+itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from dflash_core.backends.cuda.captured import CapturedLayers
-from dflash_core.backends.cuda.chunk import PREFILL_ROWS, Chunk, ChunkNeeds, library_bytes
+from dflash_core.backends.cuda.chunk import LIBRARY_BYTES, PREFILL_ROWS, Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
@@ -50,23 +51,27 @@ class SequenceMemory:
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
         turn = Arena.need(partials) + max(Arena.need(mixer.pass_room(context)) for mixer in target.mixers)
-        turn = max(turn, Arena.need(draft.pass_room(context)) if draft else 0)
+        turn = max(turn, Arena.need(draft.pass_room(context)) if draft else 0, Arena.need(Head.pieces(target)))
         passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
-        self.room = Arena.of(max(passes, Arena.need(chunk.pieces) if chunk else 0), device)
-        self.buffers = PassBuffers(device, hidden, *target.projections(), self.room)
+        shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
+        lasting = PassBuffers.lasting(hidden, *target.projections())
+        own = Arena.need([*lasting, *(draft.own_room() if draft else ())])
+        self.room = Arena.of(shared + own, device)
+        behind = Arena(self.room.bytes[shared:])
+        self.buffers = PassBuffers(hidden, *target.projections(), behind, self.room)
         inside, rows = self.room.behind(*partials), Arena(self.room.bytes[turn:])
         self.mixers: list[MixerMemory] = []
         for mixer in target.mixers:
             self.mixers.append(mixer.memory(context, capacity, inside, rows))
             rows = rows.behind(*mixer.rows_room(capacity))
         self.captured = CapturedLayers(captured, hidden, capacity, device)
-        self.drafting: DraftMemory | None = draft.memory(context, self.room) if draft else None
+        self.drafting: DraftMemory | None = draft.memory(context, self.room, behind.behind(*lasting)) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)
-        # Logits of the target and of the drafter, so behind what either works in.
-        self.head = Head(target, self.state, rows.bytes)
+        # Logits come when the layers are done, and are done with when the next pass begins.
+        self.head = Head(target, self.state, self.room)
         # What a chunk has torch allocate: its library's workspace, and results on their way.
         self.library: Sequence[int] = library_pieces(target, chunk.rows) if chunk else ()
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
@@ -95,7 +100,7 @@ class SequenceMemory:
 
 def library_pieces(target: DeviceTarget, rows: int) -> Sequence[int]:
     """Bytes that torch allocates while a chunk of `rows` rows runs, piece by piece."""
-    return [library_bytes(target.device.card), max(mixer.chunk_results(rows) for mixer in target.mixers)]
+    return [LIBRARY_BYTES, max(mixer.chunk_results(rows) for mixer in target.mixers)]
 
 
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None) -> ChunkNeeds:

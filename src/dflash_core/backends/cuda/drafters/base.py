@@ -107,9 +107,12 @@ class OnDevice(Protocol):
     def pass_room(self, context: int) -> Sequence[Wanted]:
         """What its passes work in."""
 
-    def memory(self, context: int, room: Arena) -> DraftMemory:
+    def own_room(self) -> Sequence[Wanted]:
+        """What nobody else may have meanwhile: what waits to enter its cache, say."""
+
+    def memory(self, context: int, room: Arena, own: Arena) -> DraftMemory:
         """What a sequence of `context` positions takes: allocated, or on a device without memory only counted.
-        `pass_room` lies in `room`, which the target's passes have too."""
+        `pass_room` lies in `room`, which the target's passes have too, `own_room` in `own`."""
 
     def drafter(
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState

@@ -42,19 +42,25 @@ COPY_THREADS = 256
 class DFlashMemory:
     """What the drafter takes for `context` positions, beside its weights."""
 
-    def __init__(self, draft: DeviceDraft, context: int, room: Arena) -> None:
+    def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena) -> None:
         device, config = draft.device.torch_device, draft.config
         self.block = config.block_size
         self.caches = DraftCaches(draft, context)
-        self.buffers = PassBuffers(device, config.embedding_length, *draft.projections(), room)
+        pending, rest = pending_rows(draft), own.behind(*pending_rows(draft))
+        self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
         inside = room.behind(*PassBuffers.partials(*draft.projections()))
         self.splits = Splits(split_order(draft, context), draft.heads, inside)
-        self.pending = torch.zeros(PENDING_ROWS, draft.fc.columns, dtype=torch.float16, device=device)  # x HEADROOM
+        (self.pending,) = own.carve(*pending)
         self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
     def nbytes(self) -> Mapping[str, int]:
         return {"drafter KV": self.caches.nbytes}
+
+
+def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
+    """Features that wait, times HEADROOM."""
+    return [((PENDING_ROWS, draft.fc.columns), torch.float16)]
 
 
 def split_order(draft: DeviceDraft, context: int) -> SplitOrder:
@@ -285,8 +291,12 @@ class DFlashOnDevice:
         partials = PassBuffers.partials(*self.weights.projections())
         return [*partials, *Splits.pieces(split_order(self.weights, context), self.weights.heads)]
 
-    def memory(self, context: int, room: Arena) -> DFlashMemory:
-        return DFlashMemory(self.weights, context, room)
+    def own_room(self) -> Sequence[Wanted]:
+        draft = self.weights
+        return [*pending_rows(draft), *PassBuffers.lasting(draft.config.embedding_length, *draft.projections())]
+
+    def memory(self, context: int, room: Arena, own: Arena) -> DFlashMemory:
+        return DFlashMemory(self.weights, context, room, own)
 
     def drafter(
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
@@ -305,15 +315,14 @@ class DFlashOnDevice:
         return chunk_rooms(self.weights, rows)
 
     def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
-        """Sums over captured layers, (rows, hidden): they grow from layer to layer."""
-        return [((rows, self.weights.config.embedding_length), torch.float32)]
+        """Sums over captured layers times HEADROOM, (rows, hidden): they grow from layer to layer."""
+        return [((rows, self.weights.config.embedding_length), torch.float16)]
 
 
 def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
     """What a chunk of `rows` rows needs of the arena."""
-    hidden, half = draft.config.embedding_length, torch.float16
     context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
-    return ((((rows, hidden), half), ((rows, hidden), half), ((rows, context), torch.float32)),)
+    return ((((rows, context), torch.float32),),)
 
 
 class DFlashChunk:
@@ -324,12 +333,13 @@ class DFlashChunk:
         (encoder,) = chunk.lasting
         self.state, self.layers = drafter.state, drafter.captured.layers
         self._chunk, self._encoder = chunk, encoder
-        self._captured, self._encoded, self._context = chunk.arena.carve(*chunk_rooms(draft, chunk.rows)[0])
+        (self._context,) = chunk.arena.carve(*chunk_rooms(draft, chunk.rows)[0])
         (fc,) = draft.fc.matrices
         width = chunk.h.shape[1]
         self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]
-        norm, eps = draft.enc_output_norm, draft.config.rms_eps
-        self._norm = chunk_norm(chunk.ops, chunk.count, encoder, norm, eps, self._encoded)
+        # Of rows times HEADROOM, which is a power of two: only what is added to their mean square knows of it.
+        norm, eps = draft.enc_output_norm, draft.config.rms_eps * HEADROOM**2
+        self._norm = chunk_norm(chunk.ops, chunk.count, encoder, norm, eps, chunk.x)
         self._parts = [
             (
                 [products.parts(matrix) for matrix in context.projection.matrices],
@@ -342,16 +352,16 @@ class DFlashChunk:
         """Called after each layer, with `n` rows in chunk.h."""
         if layer not in self.layers:
             return
-        rows = self._captured[:n]
+        rows = self._chunk.x[:n]  # which the next layer's norm makes anew
         torch.mul(self._chunk.h[:n], HEADROOM, out=rows)
         first, parts = layer == min(self.layers), self._fc[self.layers.index(layer)]
-        self._chunk.products.multiply(rows, parts, self._encoder[:n], scale=1 / HEADROOM, add=not first)
+        self._chunk.products.multiply(rows, parts, self._encoder[:n], add=not first)
 
     def update_cache(self, n: int) -> None:
         """The rows' features as context of every draft layer; they are committed by now."""
         self.state.push()
         self._norm()
         for matrices, store in self._parts:
-            self._chunk.products.multiply_all(self._encoded[:n], matrices, self._context[:n])
+            self._chunk.products.multiply_all(self._chunk.x[:n], matrices, self._context[:n])
             store()
         self.state.host["draft_length"] = self.state.host["length"]

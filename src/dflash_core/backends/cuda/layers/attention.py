@@ -104,15 +104,22 @@ class AttentionLayers:
     def memory(self, context: int, capacity: int, room: Arena, rows: Arena) -> AttentionMemory:
         return AttentionMemory(self, context, room)
 
+    @property
+    def turns(self) -> Sequence[range]:
+        """The kv heads that a chunk's rows are at together."""
+        count = self.heads.kv_heads
+        half = count // 2 if count % 2 == 0 else count
+        return [range(first, first + half) for first in range(0, count, half)]
+
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
-        heads = self.heads
-        columns = self.spec.query_rows + 2 * heads.kv_heads * heads.head_dim
+        heads, together = self.heads, len(self.turns[0])
+        columns = together * (self.spec.query_rows // heads.kv_heads + 2 * heads.head_dim)
         projected = ((rows, columns), torch.float32)
-        queries = ((heads.kv_heads, rows * heads.group, heads.head_dim), torch.float16)
+        queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
         return ((projected, queries),)
 
     def chunk_results(self, rows: int) -> int:
-        return rows * self.heads.heads * self.heads.head_dim * torch.float16.itemsize
+        return rows * len(self.turns[0]) * self.heads.group * self.heads.head_dim * torch.float16.itemsize
 
     def check(self) -> None:
         """Smaller tiles are taken where shared memory is short."""
@@ -214,18 +221,34 @@ class AttentionBranch:
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
+        turns = [self._turn(chunk, heads) for heads in self.layers.turns]
+
+        def run(n: int, length: int) -> None:
+            for turn in turns:
+                turn(n, length)
+
+        return run
+
+    def _turn(self, chunk: Chunk, together: range) -> ChunkRun:
+        """A chunk's attention of some kv heads, from chunk.x into chunk.h."""
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
+        count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
         projected, queries = chunk.arena.carve(*self.layers.chunk_rooms(chunk.rows)[0])
-        inputs = [products.parts(matrix) for matrix in self.inputs.matrices]
+        inputs = [
+            products.parts(matrix, rows=range(rows * together.start, rows * together.stop))
+            for matrix, rows in zip(self.inputs.matrices, (per_head, dim, dim))
+        ]
         (output,) = self.out.matrices
-        out = products.parts(output)
-        defines = {"HEAD_DIM": heads.head_dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
+        mixed_width = heads.group * dim
+        out = products.parts(output, range(mixed_width * together.start, mixed_width * together.stop))
+        defines = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
+        keys, values, slots = kv.layer(place)
         args: list[Argument] = [
-            chunk.count, projected, np.int32(chunk.rows), np.int32(heads.kv_heads), self.weights.q_norm,
+            chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
-            *kv.layer(place),
+            keys[together.start :], values[together.start :], slots,
         ]  # fmt: skip
-        grid = (ceil_div(heads.heads + 2 * heads.kv_heads, PREPARE_WARPS), chunk.rows)
+        grid = (ceil_div(count * (heads.group + 2), PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(
             Launch("attention_rows.cu", "attn_rows", {**defines, **self._defines}, grid, WARP * PREPARE_WARPS, args)
         )
@@ -233,15 +256,16 @@ class AttentionBranch:
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
             prepare()
-            q = queries.view(heads.kv_heads, chunk.rows, heads.group, heads.head_dim)[:, :n].transpose(1, 2)
-            k, v = (t[:, None].expand(-1, heads.group, -1, -1) for t in kv.floats(place, length + n))
+            q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
+            held = (t[together.start : together.stop] for t in kv.floats(place, length + n))
+            k, v = (t[:, None].expand(-1, heads.group, -1, -1) for t in held)
             with sdpa_kernel(LIBRARY):
                 mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
             # The queries are done with; rows of all heads side by side take their place.
-            rows = queries.view(-1)[: mixed.numel()].view(n, heads.kv_heads, heads.group, heads.head_dim)
+            rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
             if spec.gated:
-                gate = projected[:n, : spec.query_rows].view(n, heads.heads, 2, heads.head_dim)[:, :, 1]
-                gate = gate.sigmoid_().view(n, heads.kv_heads, heads.group, heads.head_dim).permute(1, 2, 0, 3)
+                gate = projected[:n, : count * per_head].view(n, count * heads.group, 2, dim)[:, :, 1]
+                gate = gate.sigmoid_().view(n, count, heads.group, dim).permute(1, 2, 0, 3)
                 torch.mul(mixed, gate, out=rows.permute(1, 2, 0, 3))
             else:
                 rows.permute(1, 2, 0, 3).copy_(mixed)

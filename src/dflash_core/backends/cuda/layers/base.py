@@ -49,21 +49,21 @@ class PassBuffers:
     """Scratch of passes of up to PASS_ROWS rows; nothing in it means anything from one pass to the next.
 
     h: the residual stream (rows, hidden). acts: activations of whatever is multiplied next. wide, narrow: split-K
-    partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it; they lie in `room`,
-    where `partials` have been counted.
+    partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it.
+    `own`: zeros of its own, where `lasting` has been counted. `room`: where `partials` have been.
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        hidden: int,
-        inputs: Sequence[Projection],
-        outputs: Sequence[Projection],
-        room: Arena,
+        self, hidden: int, inputs: Sequence[Projection], outputs: Sequence[Projection], own: Arena, room: Arena
     ) -> None:
-        self.h = torch.zeros(PASS_ROWS, hidden, device=device)
-        self.acts = acts_for(max(p.columns for p in (*inputs, *outputs)), device)
+        self.h, *acts = own.carve(*self.lasting(hidden, inputs, outputs))
+        self.acts = Acts(*acts)
         self.wide, self.narrow = room.carve(*self.partials(inputs, outputs))
+
+    @staticmethod
+    def lasting(hidden: int, inputs: Sequence[Projection], outputs: Sequence[Projection]) -> Sequence[Wanted]:
+        """The residual stream, and activations: zeros at first, so that padding rows are numbers."""
+        return [((PASS_ROWS, hidden), torch.float32), *acts_pieces(max(p.columns for p in (*inputs, *outputs)))]
 
     @staticmethod
     def partials(inputs: Sequence[Projection], outputs: Sequence[Projection]) -> Sequence[Wanted]:
@@ -72,10 +72,15 @@ class PassBuffers:
         return [((size,), torch.float32) for size in sizes]
 
 
+def acts_pieces(columns: int) -> Sequence[Wanted]:
+    """Activations of PASS_ROWS rows of up to `columns` k, in both forms."""
+    blocks = groups_of(columns) * (ACT_ROWS // 8)
+    return [((blocks * size,), torch.uint8) for size in (Q8_BLOCK, F16_BLOCK)]
+
+
 def acts_for(columns: int, device: torch.device) -> Acts:
     """Activations of PASS_ROWS rows of up to `columns` k; zeros, so that padding rows are numbers."""
-    blocks = groups_of(columns) * (ACT_ROWS // 8)
-    return Acts(*(torch.zeros(blocks * size, dtype=torch.uint8, device=device) for size in (Q8_BLOCK, F16_BLOCK)))
+    return Acts(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in acts_pieces(columns)))
 
 
 @dataclass(frozen=True, slots=True)

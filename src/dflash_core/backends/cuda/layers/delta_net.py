@@ -90,11 +90,11 @@ class DeltaNetLayers:
         shape, half, full = self.shape, torch.float16, torch.float32
         padded = -(-rows // PASS_ROWS) * PASS_ROWS
         values = shape.value_heads * DIM
-        first = max(4 * shape.channels, 2 * (2 * values + shape.value_heads * PASS_ROWS))  # bytes of a row
+        heads = max(2 * shape.key_heads, shape.value_heads)
+        first = max(4 * heads * DIM, 2 * (2 * values + shape.value_heads * PASS_ROWS))  # bytes of a row
         return (
             (
                 ((padded, first), torch.uint8),
-                ((rows, values), half),
                 ((rows, 2 * shape.value_heads), full),
                 ((shape.key_heads, padded, DIM), half),
                 ((shape.key_heads, padded, DIM), half),
@@ -230,49 +230,56 @@ class DeltaBranch:
     def chunk(self, chunk: Chunk) -> ChunkRun:
         layers, weights, products = self.memory.layers, self.weights, chunk.products
         first, then = layers.chunk_rooms(chunk.rows)
-        mixed, z, gate_rows, q, k, v, decay, beta = chunk.arena.carve(*first)
+        mixed, gate_rows, q, k, v, decay, beta = chunk.arena.carve(*first)
         w, p, out = chunk.arena.carve(*then)
-        channels = layers.shape.channels
-        qkv_rows = mixed.view(-1)[: 4 * chunk.rows * channels].view(torch.float32).view(chunk.rows, channels)
+        z = w.view(-1)[: chunk.rows * layers.spec.inner].view(chunk.rows, -1)  # when the recurrence is done with W
         conv = self.memory.conv[self.place]  # not the memory: it is replaced when trees grow
         qkv, gate, alpha, beta_matrix = self.inputs.matrices
         (output,) = self.out.matrices
-        qkv_parts, gate_parts = products.parts(qkv), products.parts(gate)
+        gate_parts = products.parts(gate)
         rate_parts = [products.part([alpha, beta_matrix], range(alpha.rows), range(alpha.columns))]
-        rows, solve, scan = self._kernels(chunk, (qkv_rows, gate_rows, q, k, v, decay, beta, w, p, out))
+        turns, solve, scan = self._kernels(chunk, (mixed, gate_rows, q, k, v, decay, beta, w, p, out))
+        qkv_parts = [products.parts(qkv, rows=channels) for channels, _, _ in turns]
         width = layers.spec.inner
         args: list[Argument] = [out, z, weights.norm, np.float32(layers.spec.eps)]
         norm = chunk_rows(chunk.ops, chunk.count, chunk.rows, "rows_gated_norm", width, args)
         out_parts = products.parts(output)
 
         def run(n: int, length: int) -> None:
-            x = chunk.x[:n]
-            products.multiply(x, qkv_parts, qkv_rows[:n])
-            products.multiply(x, gate_parts, z[:n])
+            x, kept = chunk.x[:n], min(n, len(conv))
             products.multiply(x, rate_parts, gate_rows[:n])
-            rows()
-            kept = min(n, len(conv))
-            conv[: len(conv) - kept] = conv[kept:].clone()
-            conv[len(conv) - kept :] = qkv_rows[n - kept : n]
-            solve()  # from here on qkv_rows is no more: W, P and O lie there
+            for parts, (channels, made, rows) in zip(qkv_parts, turns):
+                products.multiply(x, parts, made[:n])
+                rows()
+                past = conv[:, channels.start : channels.stop]
+                past[: len(conv) - kept] = past[kept:].clone()
+                past[len(conv) - kept :] = made[n - kept : n]
+            solve()  # from here on `mixed` is no more: W, P and O lie there
             scan()
+            products.multiply(x, gate_parts, z[:n])
             norm()
             products.multiply(z[:n], out_parts, chunk.h[:n], add=True)
 
         return run
 
-    def _kernels(self, chunk: Chunk, rooms: tuple[Tensor, ...]) -> tuple[Op, Op, Op]:
+    def _kernels(self, chunk: Chunk, rooms: tuple[Tensor, ...]) -> tuple[list[tuple[range, Tensor, Op]], Op, Op]:
+        """What brings some channels of q, k and v in: these, where their product goes, the kernel. Then the others."""
         layers, weights = self.memory.layers, self.weights
         launch = layers.scan
         assert launch is not None, "chunks on a card without room for them"
-        qkv_rows, gate_rows, q, k, v, decay, beta, w, p, out = rooms
+        mixed, gate_rows, q, k, v, decay, beta, w, p, out = rooms
         chunks = -(-chunk.rows // PASS_ROWS)
         count, rows = chunk.count, np.int32(chunks * PASS_ROWS)
-        prepare = Launch(
-            "gdn_chunks.cu", "gdn_rows", launch.defines, launch.rows_grid(chunks), 256,
-            [count, qkv_rows, gate_rows, weights.conv1d, weights.a, weights.dt, self.memory.conv[self.place], q, k, v,
-             decay, beta, rows],
-        )  # fmt: skip
+        turns = []
+        for heads in launch.turns:
+            channels = range(DIM * heads.start, DIM * heads.stop)
+            made = mixed.view(-1)[: 4 * chunk.rows * len(channels)].view(torch.float32).view(chunk.rows, -1)
+            prepare = Launch(
+                "gdn_chunks.cu", "gdn_rows", launch.defines, (len(heads), chunks), 256,
+                [count, np.int32(heads.start), made, gate_rows, weights.conv1d, weights.a, weights.dt,
+                 self.memory.conv[self.place], q, k, v, decay, beta, rows],
+            )  # fmt: skip
+            turns.append((channels, made, chunk.ops.add(prepare)))
         solve = Launch(
             "gdn_chunks.cu", "gdn_solve", launch.defines, launch.solve_grid(chunks), 128,
             [count, q, k, v, decay, beta, w, p, rows],
@@ -283,4 +290,4 @@ class DeltaBranch:
             [count, q, k, v, w, p, decay, self.memory.s[self.place], out, rows],
             launch.scan_shared,
         )  # fmt: skip
-        return chunk.ops.add(prepare), chunk.ops.add(solve), chunk.ops.add(scan)
+        return turns, chunk.ops.add(solve), chunk.ops.add(scan)

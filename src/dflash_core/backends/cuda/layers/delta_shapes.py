@@ -224,8 +224,11 @@ class ScanLaunch:
     def defines(self) -> dict[str, int]:
         return {**self.shape.defines, "STAGES": self.stages}
 
-    def rows_grid(self, chunks: int) -> tuple[int, int]:
-        return self.shape.chunks, chunks
+    @property
+    def turns(self) -> tuple[range, range]:
+        """Heads that gdn_rows takes together, counted over q, k and v: queries and keys, then values."""
+        keys = 2 * self.shape.key_heads
+        return range(keys), range(keys, self.shape.chunks)
 
     def solve_grid(self, chunks: int) -> tuple[int, int]:
         return chunks, self.shape.value_heads

@@ -29,10 +29,6 @@ class Draws:
         self.fronts = room(ROW_FRONT.itemsize)
         self.before = room(self.parts * PART_BEFORE.itemsize)
 
-    @property
-    def nbytes(self) -> int:
-        return self.tokens.nbytes + self.fronts.nbytes + self.before.nbytes
-
     def launches(self, state: Argument, logits: Tensor, maxima: Tensor, rows: int, node0: int) -> list[Launch]:
         """`rows` rows, by the turn's sampling knobs and every node's own path.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,8 +12,9 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import WARP, At, Launch
 from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.plan import WARPS
+from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Acts, Projection
-from dflash_core.backends.cuda.repack import ROWS
+from dflash_core.backends.cuda.repack import ROWS, blocks_of
 from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
@@ -21,22 +24,15 @@ CANDIDATE_THREADS = 512
 class Head:
     """One matrix, one k slice: a logit is whole when it leaves its thread block.
 
-    `room`: memory that idles while logits are looked at; they lie there where it is large enough.
+    `room`: where `pieces` have been counted, which others have when no logits are looked at.
     """
 
-    def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Tensor | None = None) -> None:
+    def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Arena) -> None:
         device = target.device.torch_device
         self._state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], half=target.half, split_k=1)
         self.stride = self.full.width
-        # Logits, and what head_logits leaves of each block of 16 rows of the matrix.
-        widths = [self.stride, self.stride // ROWS, self.stride // ROWS]
-        wanted = PASS_ROWS * sum(widths)
-        shared = None if room is None else room.view(torch.float32)
-        self.shares = shared is not None and shared.numel() >= wanted
-        flat = shared[:wanted] if shared is not None and self.shares else torch.zeros(wanted, device=device)
-        pieces = torch.split(flat, [PASS_ROWS * width for width in widths])
-        self.rows, self.maxima, self.sums = (piece.view(PASS_ROWS, -1) for piece in pieces)
+        self.rows, self.maxima, self.sums = room.carve(*self.pieces(target))
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)
         self.draws = Draws(self.vocab, PASS_ROWS, device)
 
@@ -45,10 +41,11 @@ class Head:
         assert self._state is not None, "launches of a head that has no sequence"
         return self._state
 
-    @property
-    def nbytes(self) -> int:
-        looked_at = self.rows.nbytes + self.maxima.nbytes + self.sums.nbytes
-        return (0 if self.shares else looked_at) + self.best.nbytes + self.draws.nbytes
+    @staticmethod
+    def pieces(target: DeviceTarget) -> Sequence[Wanted]:
+        """Logits, and what head_logits leaves of each block of 16 rows of the matrix."""
+        blocks = blocks_of(target.output.rows)
+        return [((PASS_ROWS, width), torch.float32) for width in (ROWS * blocks, blocks, blocks)]
 
     def launches(self, acts: Acts, rows: int) -> list[Launch]:
         """Logits of `rows` rows, into `rows`."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Launch, ceil_div
@@ -62,9 +63,10 @@ def norm_launch(
 
 
 def chunk_norm(ops: Ops, count: At, h: Tensor, weight: Tensor, eps: float, out: Tensor) -> Op:
-    """RMSNorm of a chunk's rows `h` (rows, width) as f16 rows `out`."""
+    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, as f16 rows `out`."""
     args: list[Argument] = [count, h, weight, np.float32(eps), out]
-    return ops.add(Launch("rows.cu", "rows_norm", {"WIDTH": h.shape[1]}, len(h), ROW_THREADS, args))
+    name = "rows_norm" if h.dtype == torch.float32 else "rows_norm_f16"
+    return ops.add(Launch("rows.cu", name, {"WIDTH": h.shape[1]}, len(h), ROW_THREADS, args))
 
 
 def chunk_rows(ops: Ops, count: At, rows: int, name: str, width: int, args: Sequence[Argument]) -> Op:
