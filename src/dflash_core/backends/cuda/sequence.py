@@ -65,6 +65,7 @@ class SequenceMemory:
         for mixer in target.mixers:
             self.mixers.append(mixer.memory(context, capacity, inside, rows))
             rows = rows.behind(*mixer.rows_room(capacity))
+        self._first = tuple(self.mixers), capacity
         self.captured = CapturedLayers(captured, hidden, capacity, device)
         self.drafting: DraftMemory | None = draft.memory(context, self.room, behind.behind(*lasting)) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
@@ -83,6 +84,11 @@ class SequenceMemory:
         mixers = [memory.grown(capacity) for memory in self.mixers]
         rows = self.captured.room(capacity, self.one.device)
         self.mixers, self.captured.rows, self.capacity = mixers, rows, capacity
+
+    def shrink(self) -> None:
+        """Back to what there was room for at first; nothing may wait for its commit."""
+        self.mixers, self.capacity = list(self._first[0]), self._first[1]
+        self.captured.rows = self.captured.room(self.capacity, self.one.device)
 
     @property
     def nbytes(self) -> dict[str, int]:

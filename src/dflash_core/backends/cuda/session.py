@@ -282,6 +282,13 @@ class CudaSession:
         self.forget_launches()
         torch.cuda.empty_cache()  # what was there before: nobody asks for memory of that size again
 
+    def shrink(self) -> None:
+        """Give back what larger trees had. Between turns."""
+        self._flush()
+        self.memory.shrink()
+        self.forget_launches()
+        torch.cuda.empty_cache()
+
     def forget_launches(self) -> None:
         """Bind anew whatever is launched from here on: buffers have moved, or plans have changed."""
         self._bound.clear()
@@ -290,6 +297,7 @@ class CudaSession:
     def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Make a tree the one that the next pass runs."""
         assert self.length + len(tokens) <= self.memory.slots, "positions behind the end of the sequence's memory"
+        assert len(tokens) <= self.memory.capacity, "a tree that there is no room for"
         self.state.plant(tokens, parents)
         self.state.push()
         self._rows = len(tokens)

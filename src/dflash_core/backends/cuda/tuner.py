@@ -134,6 +134,8 @@ class Tuner:
 def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
     """Milliseconds of a verify pass by its width, behind a short context. The sequence is empty before and after."""
     device, runtime = session.device, cast(CudaDevice, session.device).runtime
+    with device.stream():
+        session.ensure_capacity(max(WIDTHS))
     session.prefill([0] * PASS_DEPTH)
     found = {}
     for done, width in enumerate(WIDTHS):
@@ -154,6 +156,8 @@ def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
                 times.append(after.ms_since(before))
         found[width] = statistics.median(times)
     session.restore(None)
+    with device.stream():
+        session.shrink()
     return found
 
 
