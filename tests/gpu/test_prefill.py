@@ -122,3 +122,14 @@ def test_a_prompt_given_up_leaves_no_trace(device_name: str, rng: np.random.Gene
         assert ours.length == 22
     assert np.array_equal(ours.prefill(kept, lambda: False), fresh.prefill(kept))
     assert np.array_equal(ours.draft(9, 0), fresh.draft(9, 0))
+
+
+def test_a_first_prompt_given_up_leaves_an_empty_sequence(device_name: str, rng: np.random.Generator) -> None:
+    ours, fresh = (pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
+    lost, kept = random_prompt(rng, 40), random_prompt(rng, 30)
+    asked = iter([False, False, True])
+    with pytest.raises(PrefillCancelled):
+        ours.prefill(lost, asked.__next__)
+    assert ours.length == 0
+    assert np.array_equal(ours.prefill(kept, lambda: False), fresh.prefill(kept))
+    assert np.array_equal(ours.draft(9, 0), fresh.draft(9, 0))
