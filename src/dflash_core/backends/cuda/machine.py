@@ -12,9 +12,8 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import MAX_WIDTH
+from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
 from dflash_core.errors import DeviceError
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.nvml import Management
@@ -74,13 +73,16 @@ class CudaMachine:
     def sequence(
         self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
-        nodes = session.memory.capacity if isinstance(session, CudaSession) else CAPACITIES[0]
+        nodes = session.memory.capacity if isinstance(session, CudaSession) else PASS_ROWS
         return self.components(target, draft is not None, context, nodes)
 
     def components(
-        self, config: ModelSpec, drafted: bool, context: int, nodes: int = CAPACITIES[0]
+        self, config: ModelSpec, drafted: bool, context: int, nodes: int = PASS_ROWS
     ) -> tuple[Component, ...]:
-        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
+        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without.
+
+        What is planned has room for trees of one pass: a turn may grow to them, and should not find the card full.
+        """
         need = self.footprint.sequence(context, drafted=drafted, capacity=nodes)
         positions = f"{context:,} positions"
         scratch = Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations")
