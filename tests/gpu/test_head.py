@@ -58,6 +58,18 @@ def test_a_wide_pass_in_two_launches(engine: Engine, rng: np.random.Generator) -
     assert merged(best_parts(engine, weights, x, card)) == planes[0, :, :200].argmax(axis=1).tolist()
 
 
+def test_a_wide_pass_in_chunks(engine: Engine, rng: np.random.Generator) -> None:
+    """Several rounds of rows per thread block, and maxima that lie where the last chunk was."""
+    card = Card(2, 99 * 1024)
+    weights = random_weights(engine, rng, 1280, ("Q4_K", 600))
+    x = rng.normal(size=(40, 1280)).astype(np.float32)
+    deal = plan(weights.shapes, 1280, card, split_k=1)
+    assert deal.passes(40) == ((0, 40),)
+    assert "CHUNK" in deal.defines(40)
+    _, planes = multiply(engine, weights, x, card, split_k=1)
+    assert merged(best_parts(engine, weights, x, card)) == planes[0, :, :600].argmax(axis=1).tolist()
+
+
 def test_ties_go_to_the_lowest_id_and_nans_are_seen(engine: Engine, rng: np.random.Generator) -> None:
     weights = random_weights(engine, rng, 256, ("Q8_0", 300))
     x = np.zeros((3, 256), np.float32)

@@ -12,17 +12,19 @@ from types import SimpleNamespace
 from typing import Any
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda import tuning
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
-from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.plan import Card, plan
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.bench.kernels import products_27b
 from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, draft_types, target_types
 from dflash_core.config import DraftConfig, target_config
 from dflash_core.demo import demo_draft_path, demo_target_path
@@ -118,8 +120,17 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
         for launch in _launches(pair, arch, widths):
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))
+    found += [] if quick else _candidates(arch)
     found += [Variant.of("dequant.cu", {f"WITH_{name}": 1}) for name in PREFILL_TYPES[-2 if quick else 0 :]]
     return list(dict.fromkeys(found))
+
+
+def _candidates(arch: str) -> list[Variant]:
+    """What the tuner may choose for the largest product of the 27B target, at the widths that it times."""
+    card = replace(CARDS[arch], overlaps=arch in CLUSTERS)
+    product = next(one.planned for one in products_27b() if one.name == "ffn_gate ffn_up")
+    deals = [plan(product.shapes, product.columns, replace(card, way=way)) for way in tuning.candidates(product, card)]
+    return [Variant.of("matmul.cu", deal.defines(width)) for deal in deals for width in tuning.TIMED]
 
 
 def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
