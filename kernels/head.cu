@@ -39,7 +39,7 @@ struct BestSink {
 };
 
 // launch: one segment, one k_part. parts [partial_columns][gridDim.x], of which columns 8 * column_block .. are written.
-extern "C" __global__ void MATMUL_BOUNDS head_argmax(
+extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_argmax(
     const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, BestPart* parts, int column_block) {
     pdl_launch();
     SHARED_DYNAMIC(shared);

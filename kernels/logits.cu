@@ -64,7 +64,7 @@ struct BlockSink {
     }
 };
 
-extern "C" __global__ void MATMUL_BOUNDS head_logits(
+extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_logits(
     const MatmulLaunch launch, const StepState* st, const u8* acts_q8, const u8* acts_f16, float* logits, float* maxima,
     float* sums, int column_block) {
     pdl_launch();

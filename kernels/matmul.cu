@@ -8,11 +8,11 @@
 // acts_q8/f16   activations of up to 64 rows; the form that no segment needs may be null
 // out           f32 [split_k][partial_columns][launch.stride]; columns 8 * column_block .. + COLUMNS are written
 // Shared memory: kn_max * bytes of a staged tile + WARPS * ceil(COLUMNS / 8) * 512; with CHUNK, which see in
-// matmul_chunks.cuh, 2 * CHUNK * bytes of a staged tile. REGISTERS: at most so many for a thread, where defined.
+// matmul_chunks.cuh, 2 * CHUNK * bytes of a staged tile.
 
 #include "matmul_launch.cuh"
 
-extern "C" __global__ void MATMUL_BOUNDS matmul(
+extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) matmul(
     const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, float* out, int partial_columns, int column_block) {
     pdl_launch();
     SHARED_DYNAMIC(shared);

@@ -10,13 +10,6 @@
 #include "matmul_chunks.cuh"
 #endif
 
-// A cap on registers leaves room for a small kernel's blocks beside the one of 16 warps that fills a multiprocessor.
-#ifdef REGISTERS
-#define MATMUL_BOUNDS __maxnreg__(REGISTERS)
-#else
-#define MATMUL_BOUNDS __launch_bounds__(MATMUL_THREADS, 1)
-#endif
-
 constexpr int MAX_SEGMENTS = 6, MAX_SPLIT_K = 32, MAX_GRID = 256;
 
 struct Segment {

@@ -41,8 +41,8 @@ CARDS = {
     "sm_80": Card(108, 163 << 10),
     "sm_86": Card(82, 99 << 10),
     "sm_89": Card(128, 99 << 10),
-    "sm_90a": Card(132, 227 << 10),
-    "sm_120": Card(170, 99 << 10),
+    "sm_90a": Card(132, 227 << 10, overlaps=True),
+    "sm_120": Card(170, 99 << 10, overlaps=True),
 }
 LAYERS = 8
 QUICK_WIDTHS = (24,)
@@ -127,7 +127,7 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
 
 def _candidates(arch: str) -> list[Variant]:
     """What the tuner may choose for the largest product of the 27B target, at the widths that it times."""
-    card = replace(CARDS[arch], overlaps=arch in CLUSTERS)
+    card = CARDS[arch]
     product = next(one.planned for one in products_27b() if one.name == "ffn_gate ffn_up")
     deals = [plan(product.shapes, product.columns, replace(card, way=way)) for way in tuning.candidates(product, card)]
     return [Variant.of("matmul.cu", deal.defines(width)) for deal in deals for width in tuning.TIMED]

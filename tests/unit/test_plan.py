@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("torch")
@@ -91,14 +93,25 @@ def test_every_type_has_one_pass_at_64_columns_in_99_kib(name: str) -> None:
         assert plan([Shape(name, 4096)], columns, Card(82, 99 * KIB)).passes(64) == ((0, 64),)
 
 
-@pytest.mark.parametrize(
-    "text", ["plain", "registers=104", "prefetch=2,registers=104", "chunked=0,split_k=3", "early=1"]
-)
+@pytest.mark.parametrize("text", ["plain", "prefetch=0", "prefetch=2,split_k=4", "chunked=0,split_k=3", "early=1"])
 def test_a_way_in_words(text: str) -> None:
     assert str(Way.of(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "prefetch", "prefetch=-1", "width=3", "prefetch=2;registers=3"])
+@pytest.mark.parametrize("text", ["", "prefetch", "prefetch=-1", "width=3", "prefetch=2;split_k=3"])
 def test_words_for_no_way(text: str) -> None:
-    with pytest.raises(ValueError, match="expected one of prefetch, registers, chunked, split_k, early"):
+    with pytest.raises(ValueError, match="expected one of prefetch, chunked, split_k, early"):
         Way.of(text)
+
+
+def test_narrow_passes_ask_for_a_tile_more_where_kernels_overlap() -> None:
+    card = Card(132, 227 * KIB, overlaps=True)
+    for deal in planned(card):
+        assert {width: deal.defines(width).get("PREFETCH", 0) for width in WIDTHS} == {
+            width: int(width <= 8) for width in WIDTHS
+        }
+        assert (
+            deal.row_begin
+            == plan(deal.shapes, deal.tiles_k * 256, replace(card, overlaps=False), split_k=deal.split_k).row_begin
+        )
+    assert all("PREFETCH" not in deal.defines(1) for deal in planned(Card(132, 227 * KIB)))

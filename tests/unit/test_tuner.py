@@ -77,26 +77,48 @@ def target_on(device: TimedDevice, pair: Pair) -> DeviceTarget:
 
 
 def test_what_is_faster_is_taken_kept_and_not_timed_again(tmp_path: Path) -> None:
-    pair, device = tiny(), TimedDevice({"PREFETCH": 6.0})
+    pair, device = tiny(), TimedDevice({"CHUNK": 6.0})
     target = target_on(device, pair)
     found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
-    assert found.card() == CARD
     found.run(tuner.products_of(target), silent)
     products = tuner.products_of(target)
     assert found.tuning.choices.keys() == {str(product) for product in products}
     for choice in found.tuning.choices.values():
-        assert choice.way.prefetch
+        assert choice.way.chunked
         assert (choice.us, choice.default_us) == pytest.approx((6, 10)), "pauses are no part of it"
-    tuner.replan(target, found.card())
+    name = tuner.target_name(target)
+    assert found.card(name) == CARD, "alone is not in a pass"
+    found.confirm(target, silent)
+    assert found.tuning.gains[name] > 0.02
+    assert "products timed in " in found.report(name)
+    assert found.report(name).endswith(": taken")
+    tuned = found.card(name)
+    tuner.replan(target, tuned)
     inputs, outputs = target.projections()
-    assert all("PREFETCH" in projection.plan.defines(24) for projection in (*inputs, *outputs))
+    assert all(projection.plan.chunked for projection in (*inputs, *outputs))
 
     again = TimedDevice({})
     later = tuner.Tuner(again, tmp_path)  # type: ignore[arg-type]
-    assert later.card() == found.card()
-    again.card = later.card()
-    later.run(tuner.products_of(target_on(again, pair)), silent)
+    other = target_on(again, pair)
+    later.run(tuner.products_of(other), silent)
+    later.confirm(other, silent)
     assert again.compiled == 0, "what is known is neither compiled nor timed"
+    assert later.card(name) == tuned
+    assert later.report(name).startswith(f"{len(products)} products timed before; ")
+
+
+def test_what_does_not_gain_in_a_pass_is_not_taken(tmp_path: Path) -> None:
+    """Faster alone, and slower beside the kernels of a pass: here of a kernel that is none of a product's."""
+    pair, device = tiny(), TimedDevice({"CHUNK": 6.0})
+    target = target_on(device, pair)
+    found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    found.run(tuner.products_of(target), silent)
+    device.costs = {"CHUNK": 9.99}
+    found.confirm(target, silent)
+    name = tuner.target_name(target)
+    assert 0 < found.tuning.gains[name] < 0.02
+    assert found.card(name) == CARD
+    assert found.report(name).endswith(": plans stay as they are")
 
 
 def test_no_gain_no_change(tmp_path: Path) -> None:
@@ -104,18 +126,20 @@ def test_no_gain_no_change(tmp_path: Path) -> None:
     found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
     found.run(tuner.products_of(target_on(device, tiny())), silent)
     assert found.tuning.choices
-    assert found.card() == CARD
+    found.confirm(target_on(device, tiny()), silent)
+    assert found.tuning.ways == ()
+    assert not found.tuning.gains, "there is nothing to confirm"
     assert found.note == ""
 
 
 def test_another_driver_times_again_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = TimedDevice({"PREFETCH": 6.0})
+    device = TimedDevice({"CHUNK": 6.0})
     first = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
     first.run(tuner.products_of(target_on(device, tiny())), silent)
     monkeypatch.setattr(tuner, "_driver", lambda: "590.2")
     later = tuner.Tuner(TimedDevice({}), tmp_path)  # type: ignore[arg-type]
     assert later.note == "kernels were timed under driver 580.1, this is 590.2; they are timed again"
-    assert later.card() == CARD
+    assert not later.tuning.choices
 
 
 def test_a_prediction_counts_what_the_tuned_plan_takes() -> None:
@@ -131,7 +155,7 @@ def test_a_prediction_counts_what_the_tuned_plan_takes() -> None:
     footprint.replan(tuned)
     wanted = Footprint(pair.target, pair.target_config, tuned).sequence(256, drafted=False).scratch
     assert footprint.sequence(256, drafted=False).scratch == wanted
-    groups = footprint._target.projections()
+    groups = footprint.target.projections()
     assert {p.plan.way for group in groups for p in group if p.plan.tiles_k > 1} <= {way for _, way in ways}
 
 

@@ -58,13 +58,12 @@ def test_few_candidates_that_the_card_can_run(card: Card) -> None:
             assert deal.shared_bytes(24) <= card.shared_bytes
             assert len(deal.passes(64)) <= len(default.passes(64)), "weights are read no more often"
             assert not product.split_k or deal.split_k == product.split_k
-            assert card.overlaps or not way.prefetch, "there is no gap to fill where kernels do not overlap"
             assert deal.partial_bytes <= max(4_000_000, default.partial_bytes)
     assert max(len(tuning.candidates(product, card)) for product in PRODUCTS) > 2
 
 
 def test_a_faster_way_is_taken() -> None:
-    fast = Way(prefetch=2)
+    fast = Way(chunked=True)
     clock = Clock()
     found = tuning.tune(
         PRODUCTS[:2],
@@ -79,14 +78,19 @@ def test_a_faster_way_is_taken() -> None:
         assert choice.us == pytest.approx(0.9 * choice.default_us)
         assert choice.us < choice.runner_up_us
         assert choice.runner_up is not None
-    card = replace(H200, ways=Tuning(HERE, found).ways)
+    known = Tuning(HERE, found)
+    assert known.ways_of("a target") == (), "whole passes have not been timed"
+    rounds = {1: [5e-3] * 3, 24: [7e-3] * 3}
+    assert known.with_gain("a target", rounds, {1: [4.97e-3] * 3, 24: [6.95e-3] * 3}).ways_of("a target") == ()
+    known = known.with_gain("a target", rounds, {1: [4.8e-3] * 3, 24: [6.8e-3] * 3})
+    card = replace(H200, ways=known.ways_of("a target"))
     assert plan(PRODUCTS[0].shapes, PRODUCTS[0].columns, card).way == fast
     assert plan(PRODUCTS[3].shapes, PRODUCTS[3].columns, card).way == Way(), "of others nothing is known"
 
 
 def test_both_widths_count_and_the_wider_one_twice() -> None:
     """One way for all widths: what wins one row and loses as much at 24 is no gain."""
-    mixed = Way(prefetch=2)
+    mixed = Way(chunked=True)
     rounds = {1: [1e-5] * 7, 24: [1e-5] * 7}
     times = {Way(): rounds, mixed: {1: [0.8e-5] * 7, 24: [1.15e-5] * 7}}
     assert tuning.choose(times).way == Way()
@@ -94,15 +98,15 @@ def test_both_widths_count_and_the_wider_one_twice() -> None:
 
 
 def test_a_small_gain_is_refused() -> None:
-    times = {Way(): {1: [1e-5] * 7, 24: [1e-5] * 7}, Way(registers=104): {1: [0.985e-5] * 7, 24: [0.985e-5] * 7}}
+    times = {Way(): {1: [1e-5] * 7, 24: [1e-5] * 7}, Way(split_k=2): {1: [0.985e-5] * 7, 24: [0.985e-5] * 7}}
     choice = tuning.choose(times)
     assert choice.way == Way()
-    assert choice.runner_up == Way(registers=104), "it is shown all the same"
+    assert choice.runner_up == Way(split_k=2), "it is shown all the same"
 
 
 def test_a_card_whose_times_scatter_keeps_its_plans() -> None:
     scattered = [1e-5, 1.4e-5, 1e-5, 1.5e-5, 1e-5, 1.4e-5, 1e-5]
-    times = {Way(): {1: scattered, 24: scattered}, Way(prefetch=2): {1: [0.5e-5] * 7, 24: [0.5e-5] * 7}}
+    times = {Way(): {1: scattered, 24: scattered}, Way(chunked=True): {1: [0.5e-5] * 7, 24: [0.5e-5] * 7}}
     choice = tuning.choose(times)
     assert choice.way == Way()
     assert choice.unsteady
@@ -113,9 +117,9 @@ def test_a_card_whose_times_scatter_keeps_its_plans() -> None:
 
 
 def test_one_interrupted_round_is_no_scatter() -> None:
-    times = {Way(): {1: [1e-5] * 6 + [9e-5], 24: [1e-5] * 7}, Way(prefetch=2): {1: [0.5e-5] * 7, 24: [0.5e-5] * 7}}
+    times = {Way(): {1: [1e-5] * 6 + [9e-5], 24: [1e-5] * 7}, Way(chunked=True): {1: [0.5e-5] * 7, 24: [0.5e-5] * 7}}
     choice = tuning.choose(times)
-    assert choice.way == Way(prefetch=2)
+    assert choice.way == Way(chunked=True)
     assert not choice.unsteady
     assert Tuning(HERE, {"a product": choice}).note == ""
 
@@ -141,9 +145,11 @@ def test_candidates_take_turns() -> None:
 # ---- What is kept ---------------------------------------------------------------------------------------------------
 
 
-def some(way: Way = Way(prefetch=2)) -> Tuning:  # noqa: B008 - frozen
-    choice = Choice(way, 9.0, 10.0, Way(registers=104), 9.5, 0.01)
-    return Tuning(HERE, {str(PRODUCTS[0]): choice}, {"a target": {1: 5.5, 24: 6.9}}, {"a target": {"ar": 5.6}})
+def some(way: Way = Way(chunked=True)) -> Tuning:  # noqa: B008 - frozen
+    choice = Choice(way, 9.0, 10.0, Way(split_k=2), 9.5, 0.01)
+    return Tuning(
+        HERE, {str(PRODUCTS[0]): choice}, {"a target": {1: 5.5, 24: 6.9}}, {"a target": {"ar": 5.6}}, {"a target": 0.03}
+    )
 
 
 def test_what_was_kept_comes_back(tmp_path: Path) -> None:
@@ -178,8 +184,8 @@ def test_it_holds_for_this_card_driver_and_kernels_alone(tmp_path: Path, changed
         "{",
         "[]",
         "null",
-        '{"format": 2}',
-        '{"format": 2, "identity": 3, "choices": {}, "passes": {}, "steps": {}}',
+        '{"format": 3}',
+        '{"format": 3, "identity": 3, "choices": {}, "passes": {}, "steps": {}, "gains": {}}',
         "way",
         "us",
         "\x00\xff",

@@ -6,7 +6,7 @@ median over replays, of one launch. Read bandwidth is that of a kernel which doe
 
     python -m dflash_core.bench.kernels [--chain [--gap 3] [WAY ...]]
 
-A way is `plain`, or settings of plan.Way such as `prefetch=2,registers=104`.
+A way is `plain`, or settings of plan.Way such as `prefetch=0`.
 """
 
 from __future__ import annotations

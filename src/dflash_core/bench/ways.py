@@ -1,6 +1,6 @@
 """Steps of one loaded pair whose products are computed in several ways (plan.Way), in one run, taking turns.
 
-    python -m dflash_core.bench.ways plain registers=104 prefetch=2 prefetch=2,registers=104 [--rounds 5] [--steps 200]
+    python -m dflash_core.bench.ways plain prefetch=0 prefetch=2 [--rounds 5] [--steps 200]
 
 The pair is the synthetic 27B one, written to --folder where it is not there yet. A way changes no bit of a result: the
 logits of one pass are compared before anything is timed.
@@ -25,7 +25,7 @@ from dflash_core.errors import KernelError
 from dflash_core.loading import CardOptions, load_draft, load_target
 from dflash_core.user_folders import user_folder
 
-CASES = ("ar", "tree 15", "tree 23", "tree 39")
+CASES = ("ar", "tree 15", "tree 23", "tree 39", "ar at 32,768")
 PROMPT, ROWS = 40, 24  # of the pass whose bits are compared
 
 
@@ -72,7 +72,7 @@ def compare(engine: Engine, ways: Sequence[Way], rounds: int, steps: int) -> Ite
     for (case, way), times in walls.items():
         middle, pass_ms = statistics.median(times), statistics.median(verify[case, way])
         yield (
-            f"{case.name:10} {way!s:28} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), verify {pass_ms:.3f}"
+            f"{case.name:12} {way!s:28} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), verify {pass_ms:.3f}"
         )
 
 

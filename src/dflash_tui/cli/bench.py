@@ -56,13 +56,14 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
     from dataclasses import asdict
 
     from dflash_core.backends.cuda.target import open_device
-    from dflash_core.backends.cuda.tuner import Tuner
+    from dflash_core.backends.cuda.tuner import Tuner, name_of
     from dflash_core.bench.kernels import chain, chain_table, ladder, table
+    from dflash_core.bench.predict import counted_products
     from dflash_core.bench.tune import lines
 
     notes, device = Notes(), open_device(0)
     tuner = Tuner(device, device.programs.cache.folder)
-    device.card = tuner.card()
+    device.card = tuner.card(name_of(counted_products()))
     found = ladder(device, progress=notes.progress)
     together = chain(device, progress=notes.progress)
     notes.end_line()
@@ -166,6 +167,8 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     if job.share is not None:
         keep_json(job.share, shared(target, bench.report), notes)
     facts = _facts(title_of(request), engine)
+    if target.machine.tuner is not None:
+        facts["kernels"] = target.machine.tuner.report(target_name(target.model))
     found = {"about": facts, **bench.report.to_json()}
     keep_json(job.out, found, notes)
     if as_json:

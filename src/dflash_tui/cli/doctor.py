@@ -235,8 +235,8 @@ def check_speed(machine: Computer) -> Iterator[Finding]:
     elif not speed["timed"]:
         yield Finding("kernel timing", "ok", "none on this card yet; the first load of a model takes it")
     else:
-        ways = ", ".join(f"{name}: {way}" for name, way in speed["ways"].items()) or "all computed as planned"
-        yield Finding("kernel timing", "ok", f"{speed['timed']} products; {ways}")
+        ways = "".join(f"; {name}: {way}" for name, way in speed["ways"].items())
+        yield Finding("kernel timing", "ok", f"{speed['kernels']}{ways}")
 
 
 def check_visible_devices(machine: Computer) -> Iterator[Finding]:

@@ -126,14 +126,16 @@ def speed() -> Facts:
     device = CudaDevice()
     tuner = Tuner(device, device.programs.cache.folder)
     bandwidth = Bench(device, BANDWIDTH_ARENA, products_27b()[:1]).bandwidth()
-    predicted, known = predict(tuner.card(), bandwidth), tuner.tuning
+    name = name_of(counted_products())
+    predicted, known = predict(tuner.card(name), bandwidth), tuner.tuning
     return {
         "bandwidth": bandwidth,
         "plain_ms": predicted.plain_ms,
         "tree_ms": predicted.tree_ms,
-        "found": known.steps.get(name_of(counted_products()), {}),
+        "found": known.steps.get(name, {}),
         "timed": len(known.choices),
-        "ways": {name: str(way) for name, way in known.ways},
+        "kernels": tuner.report(name),
+        "ways": {product: str(way) for product, way in known.ways_of(name)},
         "note": tuner.note or known.note,
     }
 

@@ -24,7 +24,6 @@
 #define __constant__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __maxnreg__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct alignas(8) int2 { int x, y; };

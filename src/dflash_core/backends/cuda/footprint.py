@@ -35,8 +35,8 @@ class Footprint:
     def __init__(self, file: WeightFile, spec: ModelSpec, card: Card, half: bool = False) -> None:
         self._device, self._half = MetaDevice(card), half
         upload = MetaUpload(file)
-        self._target = DeviceTarget(self._device, upload, spec, half)
-        for mixer in self._target.mixers:
+        self.target = DeviceTarget(self._device, upload, spec, half)
+        for mixer in self.target.mixers:
             mixer.check()
         self._draft: OnDevice | None = None
         self.target_bytes, self.draft_bytes = upload.nbytes, 0
@@ -49,7 +49,7 @@ class Footprint:
     def replan(self, card: Card) -> None:
         """Predict for what is known of the card now. A drafter is added behind this."""
         self._device.card = card
-        for group in self._target.projections():
+        for group in self.target.projections():
             for projection in group:
                 projection.replan(card)
 
@@ -58,7 +58,7 @@ class Footprint:
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:
-            memory = SequenceMemory(self._target, context, CAPACITIES[0], captured, draft)
+            memory = SequenceMemory(self.target, context, CAPACITIES[0], captured, draft)
             if capacity > memory.capacity:
                 memory.grow(capacity)
         held = memory.nbytes

@@ -13,7 +13,7 @@ import functools
 import itertools
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
@@ -30,8 +30,7 @@ _STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
 _PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
 _NOMINAL_COLUMNS = 24
 
-# Of a narrow pass a thread takes few registers anyway; wider ones spill under a cap, or are unrolled less.
-_CAPPED_COLUMNS = 4
+_PREFETCHED_COLUMNS = 8  # up to which a tile more on its way is worth it; wider passes lose by it
 
 # Of kernels/matmul_chunks.cuh.
 _WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
@@ -74,21 +73,19 @@ class Way:
     """How a launch is computed, where shapes leave a choice. Whatever it says holds at every width.
 
     `chunked`: activations are staged in chunks of K, None for what the card asks for; `split_k`: parts of K. These two
-    decide the order of sums. The others change no bit: `prefetch`, tiles that a warp asks into the L2 before the
-    previous kernel has ended, on a card that sets kernels up early; `registers`, the most that a thread of a narrow
-    pass takes, None for as many as there are; `early`, 1 where a recurrence before the product asks its weights into
-    the L2.
+    decide the order of sums. The others change no bit. `prefetch`: tiles that a warp asks into the L2 before the previous
+    kernel has ended; None for one in narrow passes on a card that sets kernels up early, which is what gained. `early`:
+    1 where a recurrence before the product asks its weights into the L2.
     """
 
-    prefetch: int = 0
-    registers: int | None = None
+    prefetch: int | None = None
     chunked: bool | None = None
     split_k: int | None = None
     early: int = 0
 
     @classmethod
     def of(cls, text: str) -> Way:
-        """From words such as `prefetch=2,registers=104`, or `plain`. Raises ValueError."""
+        """From words such as `prefetch=2,split_k=3`, or `plain`. Raises ValueError."""
         found: dict[str, int] = {}
         for word in [] if text == "plain" else text.split(","):
             name, _, value = word.partition("=")
@@ -96,12 +93,11 @@ class Way:
                 raise ValueError(f"{word!r}, expected one of {', '.join(cls.__dataclass_fields__)} = a number")
             found[name] = int(value)
         chunked = bool(found["chunked"]) if "chunked" in found else None
-        split_k, early = found.get("split_k"), found.get("early", 0)
-        return cls(found.get("prefetch", 0), found.get("registers"), chunked, split_k, early)
+        return cls(found.get("prefetch"), chunked, found.get("split_k"), found.get("early", 0))
 
     def __str__(self) -> str:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain = dict(zip(values, (0, None, None, None, 0), strict=True))
+        plain = dict(zip(values, (None, None, None, 0), strict=True))
         return ",".join(f"{name}={int(value)}" for name, value in values.items() if value != plain[name]) or "plain"
 
 
@@ -138,6 +134,7 @@ class Plan:
     half: bool
     shared_limit: int
     chunked: bool
+    overlaps: bool
     way: Way
 
     @property
@@ -178,11 +175,14 @@ class Plan:
             found["ACTS_F16"] = 1
         if self.chunked:
             found["CHUNK"] = self._chunk(columns)
-        elif self.way.prefetch:
-            found["PREFETCH"] = self.way.prefetch
-        if self.way.registers and columns <= _CAPPED_COLUMNS:
-            found["REGISTERS"] = self.way.registers
+        elif prefetch := self._prefetch(columns):
+            found["PREFETCH"] = prefetch
         return found
+
+    def _prefetch(self, columns: int) -> int:
+        if self.way.prefetch is not None:
+            return self.way.prefetch
+        return int(self.overlaps and columns <= _PREFETCHED_COLUMNS)
 
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: what two buffers hold, in even shares of the longest part."""
@@ -221,18 +221,19 @@ def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = Fals
     `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError where nothing fits.
     """
     product = Product(tuple(shapes), columns, half, split_k)
-    return _plan(product, card.multiprocessors, card.shared_bytes, card.way_of(product))
+    return _plan(product, replace(card, way=card.way_of(product), ways=()))
 
 
 # A model has few shapes in many layers, and is laid out twice: to predict what it takes, and to load it.
 @functools.cache
-def _plan(product: Product, multiprocessors: int, shared_bytes: int, way: Way) -> Plan:
+def _plan(product: Product, card: Card) -> Plan:
+    way, shared_bytes = card.way, card.shared_bytes
     shapes, columns, half, split_k = product.shapes, product.columns, product.half, product.split_k or way.split_k
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     tiles_k = groups_of(columns)
     needs_f16 = half or any(tile_type(s.type).half_activations for s in shapes)
-    grid = min(multiprocessors, MAX_GRID)
+    grid = min(card.multiprocessors, MAX_GRID)
     costs = [(blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes]
 
     room = shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
@@ -288,7 +289,9 @@ def _plan(product: Product, multiprocessors: int, shared_bytes: int, way: Way) -
     offsets = [0]
     for blocks, _ in costs:
         offsets.append(offsets[-1] + ROWS * blocks)
-    return Plan(shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, chunked, way)
+    return Plan(
+        shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, chunked, card.overlaps, way
+    )
 
 
 def _tile_bytes(f16: bool, columns: int) -> int:

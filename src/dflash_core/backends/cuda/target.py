@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.tuner import Tuner, products_of, replan
+from dflash_core.backends.cuda.tuner import Tuner, products_of, replan, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
@@ -67,8 +67,10 @@ class CudaTarget(OpenedTarget):
         self._tuner: Tuner | None = None
         if isinstance(self.device, CudaDevice):  # what stands in for a card is not timed
             self._tuner = Tuner(self.device, self.device.programs.cache.folder) if tune else None
-            self.device.card = self._tuner.card() if self._tuner else replace(self.device.card, ways=())
+            self.device.card = replace(self.device.card, ways=())
         self.footprint = Footprint(self.file, self.config, self.device.card, half)
+        if self._tuner is not None:
+            self.footprint.replan(self._tuner.card(target_name(self.footprint.target)))
         self._machine = CudaMachine(self.device, self.footprint, self._tuner)
 
     @property
@@ -113,7 +115,8 @@ class CudaTarget(OpenedTarget):
 
         if self._tuner is not None:
             self._tuner.run(products_of(self.model), progress)
-            self.device.card = self._tuner.card()
+            self._tuner.confirm(self.model, progress)
+            self.device.card = self._tuner.card(target_name(self.model))
             replan(self.model, self.device.card)
             self.footprint.replan(self.device.card)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu")
 # As long as what stands between two products of a step: kernels that begin early have that time for it.
 PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
-PASS_DEPTH, PASS_ROUNDS = 32, 5
+PASS_DEPTH, PASS_ROUNDS, PASS_CONTEXT = 32, 5, 256
 
 # Products, each with the launches that are one: on different weights, so that none is in the L2 when its turn comes.
 Groups = dict[Product, list[Projection]]
@@ -91,10 +92,11 @@ class Tuner:
     def __init__(self, device: CudaDevice, folder: Path) -> None:
         self.device, self.folder = device, folder
         self.tuning, self.note = tuning.load(folder, identity(device))
+        self.seconds = 0.0  # spent on timing
 
-    def card(self) -> Card:
-        """The card with what is known of it."""
-        return replace(self.device.card, ways=self.tuning.ways)
+    def card(self, target: str) -> Card:
+        """The card with what is known of it for a target, by its name."""
+        return replace(self.device.card, ways=self.tuning.ways_of(target))
 
     def forget(self) -> None:
         """Have everything measured again."""
@@ -109,10 +111,48 @@ class Tuner:
             return
         timer = CardTimer(self.device, groups)
         timer.compile(wanted, card, progress)
+        began = time.perf_counter()
         found = tuning.tune(wanted, card, timer.seconds, progress)
+        self.seconds += time.perf_counter() - began
         timer.close()
         self.tuning = self.tuning.with_choices(found)
         self._keep()
+
+    def confirm(self, target: DeviceTarget, progress: Progress) -> None:
+        """Time whole passes of the target as its products were chosen, beside plans as they are, once.
+
+        What is alone on the card is not what it is beside the kernels of a pass, and a pass is what counts.
+        """
+        name = target_name(target)
+        ours = {str(product) for product in products_of(target)}
+        if name in self.tuning.gains or not any(product in ours for product, _ in self.tuning.ways):
+            return
+        card = replace(self.device.card, ways=())
+        began = time.perf_counter()
+        passes = [Passes(target, one, progress) for one in (card, replace(card, ways=self.tuning.ways))]
+        times: list[dict[int, list[float]]] = [{width: [] for width in tuning.TIMED} for _ in passes]
+        for width, turn in itertools.product(tuning.TIMED, range(tuning.ROUNDS)):
+            for place in (0, 1) if turn % 2 == 0 else (1, 0):
+                times[place][width].append(passes[place].seconds(width))
+        self.seconds += time.perf_counter() - began
+        passes.clear()
+        torch.cuda.empty_cache()
+        self.tuning = self.tuning.with_gain(name, *times)
+        self._keep()
+
+    def report(self, target: str) -> str:
+        """What was done for a target, in words."""
+        timed = f"{len(self.tuning.choices)} products timed" + (
+            f" in {self.seconds:.1f} s" if self.seconds else " before"
+        )
+        ways = self.tuning.ways
+        if not ways:
+            return f"{timed}; none is faster in another way"
+        gain = self.tuning.gains.get(target)
+        if gain is None:
+            return f"{timed}; {len(ways)} are faster in another way, whole passes were not timed"
+        kept = "taken" if self.tuning.ways_of(target) else "plans stay as they are"
+        return f"{timed}; {len(ways)} are faster in another way, whole passes by {gain:.1%}: {kept}"
 
     def add_steps(self, target: str, steps: Mapping[str, float]) -> None:
         """Keep milliseconds of whole steps by the name of a case."""
@@ -133,32 +173,57 @@ class Tuner:
 
 def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
     """Milliseconds of a verify pass by its width, behind a short context. The sequence is empty before and after."""
-    device, runtime = session.device, cast(CudaDevice, session.device).runtime
+    device = cast(CudaDevice, session.device)
     with device.stream():
         session.ensure_capacity(max(WIDTHS))
     session.prefill([0] * PASS_DEPTH)
     found = {}
     for done, width in enumerate(WIDTHS):
         progress("timing passes", done / len(WIDTHS))
+        run = _recorded(session, width, progress)
         with device.stream():
-            session.plant([0] * width, range(-1, width - 1))
-            acts = session.memory.buffers.acts
-            launches = [*session.pass_launches(width, 0), *session.head.argmax_launches(acts, width, 0)]
-            run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
-            run()
-            times = []
-            for _ in range(PASS_ROUNDS):
-                before, after = runtime.event(), runtime.event()
-                before.record()
-                run()
-                after.record()
-                after.wait()
-                times.append(after.ms_since(before))
-        found[width] = statistics.median(times)
+            found[width] = 1e3 * statistics.median(_seconds(device, run) for _ in range(PASS_ROUNDS))
     session.restore(None)
     with device.stream():
         session.shrink()
     return found
+
+
+class Passes:
+    """Passes of a target that is planned for `card`, at the widths that are timed, in a sequence of their own."""
+
+    def __init__(self, target: DeviceTarget, card: Card, progress: Progress) -> None:
+        self.device = cast(CudaDevice, target.device)
+        replan(target, card)
+        self.device.card = card  # the head's plan is made with the session
+        self._session = CudaSession(target, context=PASS_CONTEXT)
+        self._session.prefill([0] * PASS_DEPTH)
+        self._runs = {width: _recorded(self._session, width, progress) for width in tuning.TIMED}
+
+    def seconds(self, width: int) -> float:
+        """Of one more pass."""
+        with self.device.stream():
+            self._session.plant([0] * width, range(-1, width - 1))
+            return _seconds(self.device, self._runs[width])
+
+
+def _recorded(session: CudaSession, width: int, progress: Progress) -> Run:
+    device, acts = session.device, session.memory.buffers.acts
+    with device.stream():
+        session.plant([0] * width, range(-1, width - 1))
+        launches = [*session.pass_launches(width, 0), *session.head.argmax_launches(acts, width, 0)]
+        run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
+        run()
+    return run
+
+
+def _seconds(device: CudaDevice, run: Run) -> float:
+    before, after = device.runtime.event(), device.runtime.event()
+    before.record()
+    run()
+    after.record()
+    after.wait()
+    return after.ms_since(before) / 1e3
 
 
 class CardTimer:
@@ -190,19 +255,14 @@ class CardTimer:
         """Of one launch, without the pauses."""
         key = product, way, width
         count = min(LAUNCHES, len(self.groups[product]))
-        runtime = self.device.runtime
         with self.device.stream():
             if key not in self._runs:
                 bound = self.device.bind(self._launches(product, way, width))
                 self._runs[key] = self.device.record(f"timing {product}", bound)
                 self._runs[key]()
-            before, after = runtime.event(), runtime.event()
-            before.record()
-            self._runs[key]()
-            after.record()
-            after.wait()
+            taken = _seconds(self.device, self._runs[key])
         pauses = len(self._pause) * PAUSE_US * 1e-6
-        return max(0.0, after.ms_since(before) / 1e3 / count - pauses)
+        return max(0.0, taken / count - pauses)
 
     def close(self) -> None:
         """Give the memory back."""

@@ -24,7 +24,7 @@ from dflash_core.backends.cuda.plan import MAX_COLUMNS, MOST_PARTIALS, Card, Pla
 from dflash_core.errors import UnsupportedError
 from dflash_core.progress import Progress
 
-FORMAT = 2
+FORMAT = 3
 MOST_CANDIDATES = 6
 ROUNDS = 7  # in which the candidates of a product take turns
 BUDGET_S = 5.0  # of timing; products behind it are timed at the next load
@@ -34,6 +34,8 @@ LEAST_BYTES = 4 << 20  # of a product: of a smaller one a launch is most of the 
 # What a candidate costs: its time at these widths, by weight.
 TIMED: Mapping[int, float] = {1: 1.0, 24: 2.0}
 
+# Seconds by width and round.
+Rounds = Mapping[int, Sequence[float]]
 # Seconds of a launch in one more round, of a product at a width, computed in a way.
 Measure = Callable[[Product, Way, int], float]
 
@@ -73,17 +75,23 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """All that is known of one card. `choices`: by the name of a product. By the name of a target: `passes`,
-    milliseconds of a verify pass by its width, and `steps`, of a whole step by the name of a case of a benchmark."""
+    milliseconds of a verify pass by its width; `steps`, of a whole step by the name of a case of a benchmark; `gains`,
+    what the choices bring to whole passes, as a share: where that is little, plans stay as they are."""
 
     identity: Identity
     choices: Mapping[str, Choice] = field(default_factory=dict)
     passes: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    gains: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ways(self) -> tuple[tuple[str, Way], ...]:
-        """For `plan.Card`: what differs from the default."""
+        """For `plan.Card`: the choices that differ from the default."""
         return tuple((name, choice.way) for name, choice in sorted(self.choices.items()) if choice.way != Way())
+
+    def ways_of(self, target: str) -> tuple[tuple[str, Way], ...]:
+        """The same where whole passes of the target gained by them."""
+        return self.ways if self.gains.get(target, 0.0) >= LEAST_GAIN else ()
 
     @property
     def unsteady(self) -> float:
@@ -107,7 +115,12 @@ class Tuning:
         return len(ways) == 1 or (choice is not None and choice.way in ways)
 
     def with_choices(self, found: Mapping[str, Choice]) -> Tuning:
-        return replace(self, choices={**self.choices, **found})
+        """What whole passes gain by them is not known yet."""
+        return replace(self, choices={**self.choices, **found}, gains={})
+
+    def with_gain(self, target: str, plain: Rounds, tuned: Rounds) -> Tuning:
+        """Seconds of whole passes by width and round, on plans as they are and on the choices."""
+        return replace(self, gains={**self.gains, target: 1.0 - score(tuned) / score(plain)})
 
     def with_steps(self, target: str, found: Mapping[str, float]) -> Tuning:
         return replace(self, steps={**self.steps, target: dict(found)})
@@ -122,8 +135,6 @@ def candidates(product: Product, card: Card) -> tuple[Way, ...]:
     default = _planned(product, plain)
     assert default is not None, "a product that the card has no plan for"
     ways = [Way()]
-    if card.overlaps and not default.chunked:
-        ways += [Way(prefetch=2), Way(prefetch=6)]
     if product.split_k is None:
         # The parts of K on either side: whatever the formula of the plan weighs wrongly, it is not far off.
         ways += [Way(split_k=count) for count in (default.split_k - 1, default.split_k + 1) if count > 0]
@@ -153,13 +164,9 @@ def _differs(deal: Plan, default: Plan) -> bool:
     return any(deal.defines(width) != default.defines(width) for width in TIMED) or deal.split_k != default.split_k
 
 
-def choose(times: Mapping[Way, Mapping[int, Sequence[float]]]) -> Choice:
+def choose(times: Mapping[Way, Rounds]) -> Choice:
     """The way of one product, from its times in seconds by width and round; the default's among them."""
-    scores = {
-        way: sum(TIMED[width] * statistics.median(rounds) for width, rounds in by_width.items())
-        / sum(TIMED[width] for width in by_width)
-        for way, by_width in times.items()
-    }
+    scores = {way: score(rounds) for way, rounds in times.items()}
     spread = max(_spread(rounds) for rounds in times[Way()].values())
     order = sorted(scores, key=lambda way: (scores[way], way != Way()))
     best = order[0]
@@ -173,6 +180,13 @@ def choose(times: Mapping[Way, Mapping[int, Sequence[float]]]) -> Choice:
         others[0] if others else None,
         1e6 * scores[others[0]] if others else 0.0,
         spread,
+    )
+
+
+def score(times: Rounds) -> float:
+    """One figure of times by width, weighed by TIMED."""
+    return sum(TIMED[width] * statistics.median(rounds) for width, rounds in times.items()) / sum(
+        TIMED[width] for width in times
     )
 
 
@@ -239,7 +253,8 @@ def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
             return nothing, ""
         found = Identity(**data["identity"])
         steps = {target: {name: float(ms) for name, ms in of.items()} for target, of in data["steps"].items()}
-        tuning = Tuning(identity, _choices(data["choices"]), _passes(data["passes"]), steps)
+        gains = {target: float(gain) for target, gain in data["gains"].items()}
+        tuning = Tuning(identity, _choices(data["choices"]), _passes(data["passes"]), steps, gains)
     except (AttributeError, KeyError, TypeError, ValueError):
         return nothing, f"{path.name} is damaged; kernels are timed again"
     if found == identity:
@@ -260,6 +275,7 @@ def store(folder: Path, tuning: Tuning) -> str:
         "format": FORMAT,
         "identity": asdict(tuning.identity),
         "choices": {name: choice.to_json() for name, choice in tuning.choices.items()},
+        "gains": dict(tuning.gains),
         "steps": {target: dict(steps) for target, steps in tuning.steps.items()},
         "passes": {
             target: {str(width): ms for width, ms in passes.items()} for target, passes in tuning.passes.items()
