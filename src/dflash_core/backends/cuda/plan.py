@@ -73,9 +73,9 @@ class Way:
     """How a launch is computed, where shapes leave a choice. Whatever it says holds at every width.
 
     `chunked`: activations are staged in chunks of K, None for what the card asks for; `split_k`: parts of K. These two
-    decide the order of sums. The others change no bit. `prefetch`: tiles that a warp asks into the L2 before the previous
-    kernel has ended; None for one in narrow passes on a card that sets kernels up early, which is what gained. `early`:
-    1 where a recurrence before the product asks its weights into the L2.
+    decide the order of sums. The others change no bit. `prefetch`: tiles that a warp asks into the L2 before the
+    previous kernel has ended; None for one in narrow passes on a card that sets kernels up early, which is what gained.
+    `early`: 1 where a recurrence before the product asks its weights into the L2.
     """
 
     prefetch: int | None = None

@@ -197,6 +197,8 @@ class Passes:
         replan(target, card)
         self.device.card = card  # the head's plan is made with the session
         self._session = CudaSession(target, context=PASS_CONTEXT)
+        with self.device.stream():
+            self._session.ensure_capacity(max(tuning.TIMED))
         self._session.prefill([0] * PASS_DEPTH)
         self._runs = {width: _recorded(self._session, width, progress) for width in tuning.TIMED}
 
