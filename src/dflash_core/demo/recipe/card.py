@@ -82,7 +82,7 @@ at work, not to predict the speed of another model.
 - **Drafter** `demo-draft-swa.gguf`: the variant with a causal sliding-window layer (256) below a full one; 2 layers,
   Q4_0.
 - **MTP head** `demo-mtp.gguf`: one layer like the target's own of full attention, behind its last; Q8_0. It learned the
-  target's own next words, four deep, with `python -m dflash_core.demo.recipe.mtp`; the target stayed as it was.
+  target's own next words, four deep; the target stayed as it was.
 
 ## What it was trained on
 
@@ -134,6 +134,7 @@ The recipe is `src/dflash_core/demo/recipe/` of a checkout; a wheel has the trai
 ```
 python -m dflash_core.demo.recipe.prepare --school-math gsm8k_train.jsonl.gz --bench FOLDER --out corpus
 python -m dflash_core.demo.recipe.train --corpus corpus --out run --target-time 420 --time-limit 380
+python -m dflash_core.demo.recipe.mtp --out run --time-limit 330
 cp run/*.gguf src/dflash_core/demo/weights/
 python -m dflash_core.demo.recipe.facts --run run --corpus corpus --bench FOLDER
 python -m dflash_core.demo.recipe.report --bench FOLDER --docs docs
