@@ -84,6 +84,8 @@ extern "C" __global__ void __launch_bounds__(32) accept(
     report(slot->tree_depth, st->depth, n);
     report(slot->tree_log_prob, st->log_prob, n);
     report(slot->tree_path_log_prob, st->path_log_prob, n);
+    const int built = st->by_value ? st->built : 0;
+    report(slot->tree_value, st->value, built);
     report(&slot->candidate[0][0], &st->candidate[0][0], st->draft_depth * MAX_WIDTH);
     report(&slot->candidate_log_prob[0][0], &st->candidate_log_prob[0][0], st->draft_depth * MAX_WIDTH);
 
@@ -114,6 +116,8 @@ extern "C" __global__ void __launch_bounds__(32) accept(
         slot->accepted = walked;
         slot->bonus = bonus;
         slot->n = n;
+        slot->by_value = st->by_value;
+        slot->built = built;
         slot->draft_depth = st->draft_depth;
         slot->width = st->width;
     }

@@ -21,6 +21,8 @@ struct RingSlot {
     int accepted;                // nodes on the walk, the root included; may be more than `tokens`, where a stop cuts
     int bonus;                   // what the target drew where the walk left the tree
     int n;                       // nodes of the tree
+    int by_value;                // whether the tree was built by learned value
+    int built;                   // then: nodes that were built, n of them live; their values are below
     int draft_depth, width;      // live part of the candidates
     int token[MAX_NODES];        // what this step added
     int path[MAX_NODES];         // the walk, the root first
@@ -29,6 +31,7 @@ struct RingSlot {
     int tree_depth[MAX_NODES];
     float tree_log_prob[MAX_NODES];
     float tree_path_log_prob[MAX_NODES];
+    float tree_value[MAX_NODES];
     int candidate[MAX_DEPTH][MAX_WIDTH];
     float candidate_log_prob[MAX_DEPTH][MAX_WIDTH];
 };

@@ -11,6 +11,7 @@ constexpr int MAX_DEPTH = 64;    // draft positions per block
 constexpr int MAX_WIDTH = 8;     // candidates kept per draft position
 constexpr int MAX_STOP_IDS = 16;
 constexpr int HISTORY = 256;     // answer tokens that penalties look back on
+constexpr int VALUE_CLASSES = 9, VALUE_FEATURES = 5;
 
 // BROKEN: the target drew from numbers that are not finite.
 enum Stop { RUNNING = 0, STOP_TOKEN = 1, MAX_TOKENS = 2, CONTEXT_FULL = 3, CANCELLED = 4, BROKEN = 5 };
@@ -30,12 +31,14 @@ struct StepState {
     int steps;                   // steps since the turn began: the ring's write cursor
 
     // The tree of this step. Node 0 is the root; parents come before children.
-    int n;                       // live nodes, the root included
+    int n;                       // live nodes, the root included: those that passes run
+    int built;                   // nodes that were built, n of them live; more only under by_value
     int token[MAX_NODES];
     int parent[MAX_NODES];
     int depth[MAX_NODES];
     float log_prob[MAX_NODES];   // the drafter's own log-probability of the node, 0 for the root
     float path_log_prob[MAX_NODES];
+    float value[MAX_NODES];      // under by_value: the learned chance that the walk comes to a node
     int draw[MAX_NODES];         // the target's own token after each node
     int path[MAX_NODES];         // accepted nodes of this step, the root first
     int accepted;                // how many
@@ -50,6 +53,9 @@ struct StepState {
     int draft_depth;             // draft positions used: block - 1, or 0 in plain decoding
     int width;                   // candidates used per position: 1 for a chain
     int chain_seed;
+    int by_value;                // the tree is built by learned value: policy/best_first.py without copied text
+    int rows;                    // under by_value: nodes that passes run, the root included
+    float weights[VALUE_CLASSES][VALUE_FEATURES];  // of the logistic models, see policy/values.py
     int draft_window;            // 0: all of the context
     float log_p_min;             // -inf: off
     float inv_tree_temperature;

@@ -24,6 +24,7 @@ from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.kept import Kept, pair_of, shipped_beside
+from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.learned import LearnedPolicy, PairState
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
@@ -77,14 +78,16 @@ class Engine:
             self.policy,
         )
 
-    def _policy(self) -> LearnedPolicy | None:
+    def _policy(self) -> LearnedPolicy | LatePolicy | None:
         """What decides the steps of `auto`; None where the knobs alone do."""
-        shape, drafter = self.machine.step_costs, self.session.capabilities
+        drafter = self.session.capabilities
+        shape = self.machine.step_costs(drafter) if drafter is not None else None
         if shape is None or drafter is None:
             return None
         special = self.target.tokenizer.special
         think = tuple(special.get(tag, -1) for tag in THINK_TAGS)
-        return LearnedPolicy(
+        make = LatePolicy if drafter.on_device else LearnedPolicy
+        return make(
             drafter,
             self.kept.read() if self.kept is not None else PairState(),
             StepCosts(shape),

@@ -76,6 +76,13 @@ class Choice:
 
 
 SHOWN_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+
+
+def brings(values: Sequence[float]) -> tuple[float, ...]:
+    """Tokens that trees of SHOWN_ROWS rows would bring, as far as there are nodes; `values` of the nodes in order."""
+    return tuple(round(sum(values[:rows]), 4) for rows in SHOWN_ROWS if rows <= len(values))
+
+
 NO_DRAFTS = StepDrafts()
 DEFAULT_KNOBS = Knobs()
 

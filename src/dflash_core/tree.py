@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,11 +86,20 @@ class _Builder:
         return Tree(*(tuple(column) for column in columns))  # type: ignore[arg-type]
 
 
-def build(root: int, drafts: Candidates, budget: int, *, p_min: float = 0.0, chain_seed: bool = False) -> Tree:
+def build(
+    root: int,
+    drafts: Candidates,
+    budget: int,
+    *,
+    p_min: float = 0.0,
+    chain_seed: bool = False,
+    stops: Collection[int] = (),
+) -> Tree:
     """The best-first tree of at most `budget` nodes below `root`.
 
     Trees of growing budget are prefixes of each other. A candidate whose own probability is under `p_min` is left
-    out with its descendants; the first spine node (best token of depth 1) is exempt.
+    out with its descendants; the first spine node (best token of depth 1) is exempt. Nothing stands below a token of
+    `stops`, which end an answer.
     """
     depths, width = drafts.tokens.shape
     floor = math.log(p_min) if p_min > 0 else -math.inf
@@ -115,13 +124,16 @@ def build(root: int, drafts: Candidates, budget: int, *, p_min: float = 0.0, cha
                 break
             offer(depth, 1, parent)
             parent = built.add(int(drafts.tokens[depth, 0]), parent, log_prob)
+            if built.tokens[parent] in stops:
+                break
     else:
         offer(0, 0, 0)
     while heap and len(built.tokens) <= budget:
         _, token, depth, rank, parent = heapq.heappop(heap)
         node = built.add(token, parent, float(drafts.log_probs[depth, rank]))
         offer(depth, rank + 1, parent)
-        offer(depth + 1, 0, node)
+        if token not in stops:
+            offer(depth + 1, 0, node)
     return built.tree()
 
 

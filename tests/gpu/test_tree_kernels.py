@@ -11,6 +11,8 @@ import pytest
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
+from dflash_core.policy import best_first
+from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
 from dflash_core.tree import Candidates, Tree
 from support.engines import At, Engine
 from support.step_state import fresh_state, put_tree, random_candidates, random_tree
@@ -264,3 +266,68 @@ def test_commit_moves_the_paths_rows(engine: Engine, rng: np.random.Generator) -
         np.testing.assert_array_equal(device.numpy(), expected)
         assert stamps.numpy()[state.Stamp.COMMIT_END] != 0x7F7F7F7F7F7F7F7F
     assert MAX_NODES == 256
+
+
+def test_nothing_stands_below_a_stop_token(engine: Engine, rng: np.random.Generator) -> None:
+    build = engine.kernel("tree.cu", "tree_build")
+    for _ in range(20):
+        depths = int(rng.integers(1, 18))
+        tokens, log_probs = random_candidates(rng, depths, vocab=40)
+        stops = rng.choice(40, 3, replace=False).tolist()
+        st = fresh_state()
+        st["root"], st["budget"], st["draft_depth"] = stops[0], 40, depths
+        st["chain_seed"] = bool(rng.integers(2))
+        st["stop_ids"][:3] = stops
+        st["candidate"][:depths], st["candidate_log_prob"][:depths] = tokens, log_probs
+        drafts = Candidates(tokens.astype(np.int64), log_probs.astype(np.float64))
+        expected = ddtree.build(stops[0], drafts, 40, chain_seed=bool(st["chain_seed"]), stops=stops)
+        assert not any(parent and expected.tokens[parent] in stops for parent in expected.parents[1:])
+        device = engine.array(st)
+        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64)])
+        found = device.numpy()
+        n = int(found["n"])
+        assert tuple(found["token"][:n]) == expected.tokens
+        assert tuple(found["parent"][:n]) == expected.parents
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_the_tree_by_value_is_the_twins(engine: Engine, rng: np.random.Generator, learned: bool) -> None:
+    """Nodes, order, values and masks of policy/best_first.py with the same weights; passes run the first of them."""
+    build = engine.kernel("tree.cu", "tree_build")
+    sizes = set()
+    for _ in range(40):
+        depths = int(rng.integers(0, 18))
+        tokens, log_probs = random_candidates(rng, depths, vocab=300)
+        width, budget, rows = (
+            int(rng.integers(1, MAX_WIDTH + 1)),
+            int(rng.choice([1, 7, 31, 63])),
+            int(rng.integers(1, 33)),
+        )
+        stops, left = rng.choice(300, 2, replace=False).tolist(), int(rng.integers(1, 25))
+        weights = np.zeros((CLASSES, FEATURES))
+        weights[:] = start_weights()
+        if learned:
+            weights += rng.normal(0, 0.4, weights.shape)
+        weights = weights.astype(np.float32).astype(np.float64)
+        st = fresh_state()
+        st["root"], st["budget"], st["width"], st["draft_depth"] = 77, budget, width, depths
+        st["by_value"], st["rows"], st["weights"] = 1, rows, weights[: state.VALUE_CLASSES]
+        st["answered"], st["max_tokens"] = 5, 5 + left
+        st["stop_ids"][:2] = stops
+        st["candidate"][:depths], st["candidate_log_prob"][:depths] = tokens, log_probs
+        stated = Stated(tokens[:, :width].astype(np.int64), log_probs[:, :width].astype(np.float64))
+        expected = best_first.build(stated, Learned(weights), None, 77, stops, budget, left - 1)
+        device = engine.array(st)
+        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64)])
+        found = device.numpy()
+        built, n = int(found["built"]), int(found["n"])
+        assert (built, n) == (len(expected), min(len(expected), rows))
+        assert found["token"][:built].tolist() == expected.tokens
+        assert found["parent"][:built].tolist() == expected.parents
+        assert found["depth"][:built].tolist() == expected.depths
+        np.testing.assert_allclose(found["value"][:built], expected.values, rtol=1e-5)
+        np.testing.assert_allclose(found["log_prob"][:built], expected.log_probs, rtol=1e-6)
+        bits = np.unpackbits(found["mask"][:built].view(np.uint8).reshape(built, -1), axis=1, bitorder="little")
+        np.testing.assert_array_equal(bits[:, :built].astype(bool), ddtree.ancestors(expected.parents))
+        sizes.add(built)
+    assert len(sizes) > 5

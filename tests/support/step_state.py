@@ -21,6 +21,7 @@ def fresh_state() -> np.ndarray:
     st["max_tokens"] = st["context_length"] = 1 << 30
     st["prompt_length"] = 0
     st["stop_ids"] = -1
+    st["by_value"] = 0
     return st
 
 

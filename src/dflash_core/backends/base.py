@@ -162,9 +162,9 @@ class Machine(Protocol):
     def tree_width(self) -> int:
         """Candidates per draft position that a step can keep, at most."""
 
-    @property
-    def step_costs(self) -> Shape | None:
-        """How the cost of a step grows with its rows, before any is measured; None where the knobs alone decide."""
+    def step_costs(self, drafter: Capabilities) -> Shape | None:
+        """How the cost of a step with `drafter` grows with its rows, before any is measured; None where the knobs alone
+        decide."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -181,7 +181,14 @@ class Decoder:
         decision = self.decision
         width = 1 if decision.mode == "chain" else drafts.tokens.shape[1]
         drafts = Candidates(drafts.tokens[:deepest, :width], drafts.log_probs[:deepest, :width])
-        tree = ddtree.build(self.answer[-1], drafts, decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+        tree = ddtree.build(
+            self.answer[-1],
+            drafts,
+            decision.budget,
+            p_min=knobs.p_min,
+            chain_seed=knobs.chain_seed,
+            stops=self.stop_ids,
+        )
         return tree, None
 
     def _left(self) -> int:

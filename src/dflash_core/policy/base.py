@@ -10,6 +10,9 @@ from dflash_core.events import Choice, EffectiveMode, StepEvent
 from dflash_core.knobs import Knobs
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from dflash_core.tree import Candidates, Tree
 
 
@@ -53,6 +56,10 @@ class Policy(Protocol):
 
     def next(self, knobs: Knobs) -> Decision:
         """What the next step runs under `knobs`. Asked again for the same step, it answers the same."""
+
+    def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
+        """Of the values by which a device builds its trees (classes, features), see policy/values.py; None: it builds
+        what the knobs describe."""
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         """The tree behind `root` for what `next` has said, no node of it below depth `deepest`; None: the best-first

@@ -32,6 +32,10 @@ class Shape:
     widths: tuple[int, ...] = ()
     """Rows are filled up to the next of these; () where every row costs."""
 
+    def filled(self, rows: int) -> int:
+        """The rows that a pass of so many really has."""
+        return next((width for width in self.widths if width >= rows), rows)
+
     def curve(self) -> list[float]:
         """Milliseconds by rows, 0..MOST_ROWS + 1."""
         known = sorted(self.steps)
@@ -71,7 +75,7 @@ class StepCosts:
 
     def add(self, step: StepEvent, drafted: bool) -> float:
         """Count a step: the milliseconds it took. What the program did between two steps is no part of it."""
-        ms, rows = step.stages.total - step.stages.host, len(step.tree.tokens)
+        ms, rows = step.stages.total - step.stages.host, self._shape.filled(len(step.tree.tokens))
         if ms <= 0:
             return 0.0
         times = self._drafted if drafted else self._verified

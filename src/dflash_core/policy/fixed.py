@@ -33,6 +33,9 @@ class FixedPolicy:
         fixed = f"fixed budget {knobs.budget}" if knobs.policy == "fixed" else "auto: a drafter is loaded"
         return Decision("tree", knobs.budget, "asked for" if knobs.mode == "tree" else fixed)
 
+    def weights(self, knobs: Knobs) -> None:
+        """None: trees are what the knobs describe."""
+
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         """None: the tree is what the knobs describe."""
         return None

@@ -14,7 +14,7 @@ from typing import Literal
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
-from dflash_core.events import SHOWN_ROWS, Choice, StepEvent
+from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.policy.base import Decision, FoundRow, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
@@ -197,7 +197,7 @@ class LearnedPolicy:
         steps = (0.0, *(after - before for before, after in itertools.pairwise(paths)))
         tree = Tree((root, *tokens), tuple(range(-1, count - 1)), tuple(range(count)), steps, paths,
                     tuple(values), tuple(range(1, count)))  # fmt: skip
-        return Plan(tree, step.decision, Choice(_brings(found.values), count))
+        return Plan(tree, step.decision, Choice(brings(found.values), count))
 
     def _as_asked(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         """Nothing of its own; where the budget is fixed, it tells what it would have taken."""
@@ -208,9 +208,11 @@ class LearnedPolicy:
         tree, _, curve = self._tree(free, root, drafts, self.rate, deepest)
         rows = paying(tree.values, curve, self.rate) + 1
         why = f"{step.decision.reason} (auto would take {rows - 1})"
-        asked = best_first(root, drafts, step.decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+        asked = best_first(
+            root, drafts, step.decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed, stops=self._stops
+        )
         decision = Decision("tree", step.decision.budget, why)
-        return Plan(asked, decision, Choice(_brings(tree.values), rows))
+        return Plan(asked, decision, Choice(brings(tree.values), rows))
 
     def _tree(
         self, knobs: Knobs, root: int, drafts: Candidates, rate: float, deepest: int
@@ -232,7 +234,7 @@ class LearnedPolicy:
         step.nodes, step.row_cost = nodes, curve[nodes + 1]
         tree = step.tree.first(nodes)
         decision = Decision("tree", nodes, _why(step.tree, nodes, curve, step.rate))
-        return Plan(tree, decision, Choice(_brings(step.tree.values), nodes + 1))
+        return Plan(tree, decision, Choice(brings(step.tree.values), nodes + 1))
 
     def _learn(self, done: _Step, step: StepEvent) -> None:
         drafted = done.decision.drafts and done.decision.mode != "ar"
@@ -259,46 +261,45 @@ class LearnedPolicy:
             part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
 
     def _follow(self, ids: Sequence[int]) -> None:
-        """Whether the text has come into reasoning, or out of it."""
-        if self._think_ids is None:
-            return
-        opens, closes = self._think_ids
-        last = next((token for token in reversed(ids) if token in (opens, closes)), None)
-        if last is not None:
-            self._part = "thinking" if last == opens else "answer"
+        self._part = part_after(self._part, ids, self._think_ids)
 
     def found(self) -> tuple[FoundRow, ...]:
         """What was learned so far, reasoning and answers together, a row per kind of candidate that was tried."""
-        parts = [part.learned for part in self.state.parts.values()]
-        rows = []
-        for name, first, last in KINDS:
-            kind = slice(first, last + 1)
-            trials = sum(int(one.trials[kind].sum()) for one in parts)
-            if trials:
-                sums = [
-                    sum(float(sums[kind].sum()) for sums in of) / trials
-                    for of in (
-                        [one.stated for one in parts],
-                        [one.expected for one in parts],
-                        [one.found for one in parts],
-                    )
-                ]
-                rows.append(FoundRow(name, trials, *sums))
-        return tuple(rows)
+        return found_rows(self.state)
+
+    def weights(self, knobs: Knobs) -> None:
+        """None: no device builds trees of its own for it."""
 
     def reset(self) -> None:
         """Start values again, for reasoning and answers."""
         self.state = PairState()
 
 
+def part_after(part: Part, ids: Sequence[int], think_ids: tuple[int, int] | None) -> Part:
+    """Whether a text that was in `part` has come into reasoning with `ids`, or out of it."""
+    if think_ids is None:
+        return part
+    last = next((token for token in reversed(ids) if token in think_ids), None)
+    return part if last is None else "thinking" if last == think_ids[0] else "answer"
+
+
+def found_rows(state: PairState) -> tuple[FoundRow, ...]:
+    """See `LearnedPolicy.found`."""
+    parts = [part.learned for part in state.parts.values()]
+    rows = []
+    for name, first, last in KINDS:
+        kind = slice(first, last + 1)
+        trials = sum(int(one.trials[kind].sum()) for one in parts)
+        if trials:
+            sums = ([one.stated for one in parts], [one.expected for one in parts], [one.found for one in parts])
+            means = [sum(float(each[kind].sum()) for each in several) / trials for several in sums]
+            rows.append(FoundRow(name, trials, *means))
+    return tuple(rows)
+
+
 def most_nodes(knobs: Knobs) -> int:
     """The most nodes that `auto` may take: the budget, where it was set; the table's own is that of fixed trees."""
     return MOST_NODES if knobs.budget == SPEC["budget"].default else min(MOST_NODES, knobs.budget)
-
-
-def _brings(values: Sequence[float]) -> tuple[float, ...]:
-    """Tokens that trees of SHOWN_ROWS rows would bring, as far as there are nodes."""
-    return tuple(round(sum(values[:rows]), 4) for rows in SHOWN_ROWS if rows <= len(values))
 
 
 def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> str:

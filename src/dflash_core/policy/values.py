@@ -131,6 +131,8 @@ class Learned:
         after = np.linalg.solve(np.eye(FEATURES) + before @ information, before)
         after = (after + after.transpose(0, 2, 1)) / 2
         self.covariance[seen] = after
+        # A new array: whoever holds the old one sees that something was learned.
+        self.weights = self.weights.copy()
         self.weights[seen] += (after @ slope[:, :, None])[:, :, 0]
         for index in seen.tolist():
             self.rows[index] = self.weights[index].tolist()

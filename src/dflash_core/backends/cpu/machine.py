@@ -6,6 +6,7 @@ from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
 from dflash_core.drafters.base import DraftModel
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.costs import CPU, Shape
@@ -23,7 +24,6 @@ class CpuMachine:
     name = "this machine"
     prefill_chunk = PREFILL_CHUNK
     tree_width = MOST_WIDTH
-    step_costs: Shape | None = CPU
     notes: tuple[str, ...] = ()
 
     def __init__(self, program_bytes: int = 0) -> None:
@@ -31,6 +31,9 @@ class CpuMachine:
 
     def learn(self, session: Session, progress: Progress) -> None:
         """Nothing: the reference runs one way."""
+
+    def step_costs(self, drafter: Capabilities) -> Shape | None:
+        return CPU
 
     def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         """The largest halving of the ceiling whose keys and values take at most half of the free memory."""

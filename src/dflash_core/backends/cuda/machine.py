@@ -14,10 +14,11 @@ from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.nvml import Management
-from dflash_core.policy.costs import Shape
+from dflash_core.policy.costs import H200, Shape
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
@@ -38,7 +39,6 @@ class CudaMachine:
 
     prefill_chunk = PREFILL_ROWS
     tree_width = MAX_WIDTH
-    step_costs: Shape | None = None
 
     def __init__(self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None) -> None:
         self.device, self.footprint, self.tuner = device, footprint, tuner
@@ -62,6 +62,9 @@ class CudaMachine:
             return
         if self.tuner is not None and isinstance(session, CudaSession):
             self._passes = self.tuner.passes(session, progress)
+
+    def step_costs(self, drafter: Capabilities) -> Shape | None:
+        return H200 if drafter.on_device else None
 
     def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         free = self._memory()[0] - SPARE

@@ -27,6 +27,7 @@ from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.late import CHOICES
 from dflash_core.progress import Progress
 from dflash_core.tree import Candidates
 
@@ -243,6 +244,8 @@ class CudaSession:
             StepKind.holding(min(one.budget, most), Knobs(), drafts=one.mode != "ar" and self.drafter is not None)
             for one in usual
         )
+        if self.drafter is not None:  # the widths that auto chooses among
+            kinds |= {StepKind.holding(rows - 1, Knobs(), drafts=True): None for rows in CHOICES}
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
         widths = [width for width in CHUNK_WIDTHS if width <= self.memory.capacity]
         for width in widths:

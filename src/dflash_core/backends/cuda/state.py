@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from dflash_core.backends.decoder import step_drafts
 from dflash_core.errors import not_finite
-from dflash_core.events import EffectiveMode, StageTimes, StepEvent, StepTree, Stop
+from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
 from dflash_core.knobs import Knobs
+from dflash_core.policy.values import FEATURES
 from dflash_core.tree import Candidates
 
 MAX_NODES = 256
@@ -20,6 +21,9 @@ MAX_DEPTH = 64
 MAX_WIDTH = 8
 MAX_STOP_IDS = 16
 HISTORY = 256
+VALUE_CLASSES = 9  # candidates below the spine, below a node that has just left it, and deeper
+VALUE_FEATURES = FEATURES
+VALUE_NODES = 64  # of a tree by value, the root included
 PASS_ROWS = 64  # nodes of one pass: the widest
 # Rows of the passes that are compiled: a tree takes the smallest that holds it.
 WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
@@ -82,11 +86,13 @@ STEP_STATE = np.dtype(
         ("answered", _I),
         ("steps", _I),
         ("n", _I),
+        ("built", _I),
         ("token", _I, MAX_NODES),
         ("parent", _I, MAX_NODES),
         ("depth", _I, MAX_NODES),
         ("log_prob", _F, MAX_NODES),
         ("path_log_prob", _F, MAX_NODES),
+        ("value", _F, MAX_NODES),
         ("draw", _I, MAX_NODES),
         ("path", _I, MAX_NODES),
         ("accepted", _I),
@@ -97,6 +103,9 @@ STEP_STATE = np.dtype(
         ("draft_depth", _I),
         ("width", _I),
         ("chain_seed", _I),
+        ("by_value", _I),
+        ("rows", _I),
+        ("weights", _F, (VALUE_CLASSES, VALUE_FEATURES)),
         ("draft_window", _I),
         ("log_p_min", _F),
         ("inv_tree_temperature", _F),
@@ -127,6 +136,8 @@ RING_SLOT = np.dtype(
         ("accepted", _I),
         ("bonus", _I),
         ("n", _I),
+        ("by_value", _I),
+        ("built", _I),
         ("draft_depth", _I),
         ("width", _I),
         ("token", _I, MAX_NODES),
@@ -136,6 +147,7 @@ RING_SLOT = np.dtype(
         ("tree_depth", _I, MAX_NODES),
         ("tree_log_prob", _F, MAX_NODES),
         ("tree_path_log_prob", _F, MAX_NODES),
+        ("tree_value", _F, MAX_NODES),
         ("candidate", _I, (MAX_DEPTH, MAX_WIDTH)),
         ("candidate_log_prob", _F, (MAX_DEPTH, MAX_WIDTH)),
     ],
@@ -173,11 +185,22 @@ PART_BEFORE = np.dtype(
 FIRST_KNOB, AFTER_KNOBS = "budget", "max_tokens"
 
 
-def write_knobs(state: npt.NDArray[np.void], knobs: Knobs, mode: EffectiveMode, draft_block: int) -> None:
+def write_knobs(
+    state: npt.NDArray[np.void],
+    knobs: Knobs,
+    mode: EffectiveMode,
+    draft_block: int,
+    weights: npt.NDArray[np.float64] | None = None,
+    rows: int = 0,
+) -> None:
     """Set what a step reads of `knobs` in `state`, a STEP_STATE of shape (). The seed and the limits stay.
 
-    `draft_block`: the drafter's block with its anchor; 0 without a drafter.
+    `draft_block`: the drafter's block with its anchor; 0 without a drafter. `weights` (classes, features): the tree is
+    built by learned value, and passes run the first `rows` nodes of it.
     """
+    state["by_value"], state["rows"] = weights is not None, rows
+    if weights is not None:
+        state["weights"] = weights[:VALUE_CLASSES]
     state["budget"] = min(knobs.budget, MAX_NODES - 1)
     state["draft_depth"] = 0 if mode == "ar" else max(draft_block - 1, 0)
     state["width"] = 1 if mode == "chain" else min(knobs.tree_width, MAX_WIDTH)
@@ -263,6 +286,7 @@ def step_event(
     if np.isnan(log_probs).any():
         raise not_finite("drafter", int(slot["length"]) - int(slot["tokens"]))
     drafts = Candidates(tokens.astype(np.int64), log_probs.astype(np.float64))
+    values = tuple(live("tree_value", int(slot["built"]))) if slot["by_value"] else ()
     return StepEvent(
         tokens=tuple(live("token", int(slot["tokens"]))),
         tree=StepTree(
@@ -272,6 +296,7 @@ def step_event(
             tuple(np.exp(slot["tree_log_prob"][:n].astype(np.float64)).tolist()),
             tuple(np.exp(slot["tree_path_log_prob"][:n].astype(np.float64)).tolist()),
             tuple(live("path", int(slot["accepted"]))),
+            tuple(values[:n]),
         ),
         drafted_depth=max(live("tree_depth")),
         accepted_depth=int(slot["accepted"]) - 1,
@@ -283,4 +308,5 @@ def step_event(
         drafts=step_drafts(drafts),
         bonus=int(slot["bonus"]),
         knobs=knobs,
+        choice=Choice(brings(values), n) if values else None,
     )

@@ -40,6 +40,7 @@ from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.late import BUILT
 from dflash_core.progress import Progress
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates
@@ -170,7 +171,7 @@ def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
     budget = min(decision.budget, MOST_DRAFTS)
     if budget < decision.budget:
         notes.append(f"budget {MOST_DRAFTS}: a tree holds {MAX_NODES} nodes on a card, its root among them")
-        knobs = knobs.replace(budget=MOST_DRAFTS)
+        knobs = knobs.replace(budget=MOST_DRAFTS, policy=knobs.policy)
     return knobs, Decision(decision.mode, budget, "; ".join([decision.reason, *notes]))
 
 
@@ -212,6 +213,7 @@ class CudaDecoder:
         check_tree_width(knobs, MAX_WIDTH)
         self.policy = policy or FixedPolicy(session.capabilities)
         self._asked = knobs, self.policy.next(knobs)
+        self._weights = self.policy.weights(knobs)
         self.knobs, self.decision = _followed(*self._asked)
         self._ahead = 1 if session.host_drafter else AHEAD
         self.answer: list[int] = []
@@ -253,6 +255,7 @@ class CudaDecoder:
             stop = stop_at(kept[-1], answered, self.knobs, self.stop_ids, self.context_length - self._prompt_length)
         step = said(self.session, self.answer[-1], kept, event, self.knobs)
         self.answer += kept
+        self.policy.said(kept)
         self._over = stop is not None
         return replace(step, stop=stop)
 
@@ -336,19 +339,22 @@ class CudaDecoder:
 
     def _decide(self, knobs: Knobs) -> None:
         """Ask what the next step runs; where that has changed, tell the card, behind what is queued."""
-        asked, before = (knobs, self.policy.next(knobs)), (self.knobs, self.decision)
-        if asked == self._asked:  # as nearly always: a step of a small model has few microseconds for this
-            return
-        self._asked = asked
+        asked, weights = (knobs, self.policy.next(knobs)), self.policy.weights(knobs)
+        if asked == self._asked and weights is self._weights:
+            return  # nearly always where the knobs decide: a step of a small model has few microseconds for this
+        before = self.knobs, self.decision, self._weights
+        self._asked, self._weights = asked, weights
         self.knobs, self.decision = _followed(*asked)
-        if self._begun and (self.knobs, self.decision) != before:
+        if self._begun and ((self.knobs, self.decision) != before[:2] or weights is not before[2]):
             with self.session.device.stream():
                 self._write_knobs()
                 self.session.state.push_knobs()
 
     def _write_knobs(self) -> None:
-        knobs = self.knobs.replace(budget=max(self.decision.budget, 1))
-        write_knobs(self.session.state.host, knobs, self.decision.mode, self.session.device_block)
+        weights, rows = self._weights, self.decision.budget + 1
+        budget = max(self.decision.budget, 1 if weights is None else BUILT)
+        knobs = self.knobs.replace(budget=budget, policy=self.knobs.policy)
+        write_knobs(self.session.state.host, knobs, self.decision.mode, self.session.device_block, weights, rows)
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
         forced, device_block = self.steps.trace is not None, self.session.device_block

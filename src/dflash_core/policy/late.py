@@ -1,0 +1,159 @@
+"""`auto` where a device decodes by itself: it builds the tree by learned value, the host picks how much of it is run.
+
+Steps are queued ahead, so the host knows of one a few steps late. What a tree of some width brings is therefore taken
+from running means; what cannot wait, the order of the nodes, is the device's own. Copied text is not offered there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.events import SHOWN_ROWS, StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Decision, FoundRow, Plan
+from dflash_core.policy.best_first import ValueTree, trials
+from dflash_core.policy.costs import StepCosts
+from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.learned import PairState, Part, PartState, found_rows, most_nodes, part_after
+from dflash_core.policy.pace import START_ROWS
+from dflash_core.policy.values import Array, Stated
+from dflash_core.tree import Candidates
+
+BUILT = 31
+"""Nodes below the root that are built whatever the width, so that it is known what each would have brought."""
+CHOICES = (8, 16, 24, 32)
+"""Rows that are chosen among."""
+LEAST_WEIGHT = 0.05  # of a step in the mean of what a width brings
+FIRST_STEPS = 4  # before anything is known
+
+
+class LatePolicy:
+    """Implements `policy.base.Policy` for a drafter on the device; the arguments are those of `LearnedPolicy`."""
+
+    def __init__(
+        self,
+        drafter: Capabilities | None,
+        state: PairState,
+        costs: StepCosts,
+        *,
+        think_ids: tuple[int, int] | None = None,
+        keep: Callable[[PairState], None] | None = None,
+    ) -> None:
+        self.state, self.costs = state, costs
+        self._drafter, self._think_ids, self._keep = drafter, think_ids, keep
+        self._fixed = FixedPolicy(drafter)
+        self._stops = frozenset[int]()
+        self._part: Part = "answer"
+        self._means = dict.fromkeys(CHOICES, 0.0)
+        self._steps, self._paused, self._news = 0, 0, False
+
+    @property
+    def _state(self) -> PartState:
+        return self.state.parts[self._part]
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond at present."""
+        return self.state.pace.rate(self.costs.curve()[START_ROWS])
+
+    def weights(self, knobs: Knobs) -> Array | None:
+        """What the device builds trees by; None where the knobs ask for a tree of their own."""
+        return self._state.learned.weights if self._free(knobs) else None
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        self._stops = stops
+        self._part = part_after("answer", ids, self._think_ids)
+
+    def next(self, knobs: Knobs) -> Decision:
+        fixed = self._fixed.next(knobs)
+        if not self._free(knobs):
+            return fixed
+        worth, most = self._state.worth, most_nodes(knobs) + 1
+        if self._steps < FIRST_STEPS:
+            return Decision("tree", min(START_ROWS, most) - 1, "auto: nothing is known yet")
+        rate, curve = self.rate, self.costs.curve()
+        widths = [rows for rows in CHOICES if rows <= most] or [most]
+        net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
+        best = max(widths, key=lambda rows: net[rows])
+        if not worth.due() and worth.beaten_by(1 - rate * self.costs.plain):
+            brought = f"{worth.tokens:.1f} tokens for {worth.ms / self.costs.plain:.1f} plain steps"
+            return Decision("ar", 0, f"auto: drafts brought {brought}; they are tried again")
+        return Decision("tree", best - 1, self._why(best, widths, curve, rate))
+
+    def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
+        more = next((width for width in widths if width > rows), None)
+        if more is None:
+            return f"auto: {rows} rows pay"
+        ms, brings = curve[more] - curve[rows], self._means[more] - self._means[rows]
+        return (
+            f"auto: {rows} rows pay; the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens, "
+            f"would bring {brings:.2f}"
+        )
+
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+        """None: the device builds the tree."""
+        return None
+
+    def observe(self, step: StepEvent) -> None:
+        if self._free(step.knobs):
+            self._count(step)
+        self._part = part_after(self._part, step.tokens, self._think_ids)
+
+    def said(self, tokens: Sequence[int]) -> None:
+        self._part = part_after(self._part, tokens, self._think_ids)
+
+    def end(self) -> None:
+        if self._news and self._keep is not None:
+            self._keep(self.state)
+        self._news = False
+
+    def found(self) -> tuple[FoundRow, ...]:
+        """See `LearnedPolicy.found`."""
+        return found_rows(self.state)
+
+    def _free(self, knobs: Knobs) -> bool:
+        return self._drafter is not None and knobs.mode == "auto" and knobs.policy == "auto"
+
+    def _count(self, step: StepEvent) -> None:
+        part, drafted = self._state, step.mode != "ar"
+        rate = self.rate
+        spent = self.costs.add(step, drafted)
+        self.state.pace.add(len(step.tokens), spent, self.costs.curve()[START_ROWS], drafted=drafted)
+        self._news = True
+        if not drafted:
+            part.worth.without += 1
+            return
+        part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - rate * spent)
+        if step.choice is None:
+            return
+        self._steps += 1
+        weight = max(LEAST_WEIGHT, 1 / self._steps)
+        known = dict(zip(SHOWN_ROWS, step.choice.brings))
+        most = step.choice.brings[-1] if step.choice.brings else 1.0
+        for rows in CHOICES:
+            self._means[rows] += weight * (known.get(rows, most) - self._means[rows])
+        if step.knobs.learn:
+            tree, stated = described(step)
+            path = step.tree.accepted[: len(step.tokens)]
+            part.learned.learn(*trials(tree, stated, path, step.tokens, self._stops))
+
+
+def described(step: StepEvent) -> tuple[ValueTree, Stated]:
+    """A step's tree and drafts as the policy knows them, from what the step tells."""
+    stated = Stated(np.array(step.drafts.tokens, np.int64), np.array(step.drafts.log_probs))
+    it = step.tree
+    log_probs, off = [0.0], [0]
+    for node in range(1, len(it.tokens)):
+        parent, depth = it.parents[node], it.depths[node] - 1
+        rank = step.drafts.tokens[depth].index(it.tokens[node])
+        log_probs.append(step.drafts.log_probs[depth][rank])
+        off.append(0 if off[parent] == 0 and rank == 0 else off[parent] + 1)
+    nothing = [None] * len(it.tokens)
+    tree = ValueTree(
+        list(it.tokens), list(it.parents), list(it.depths), list(it.values), log_probs, off,
+        [False] * len(it.tokens), list(nothing), list(nothing),
+    )  # fmt: skip
+    return tree, stated
