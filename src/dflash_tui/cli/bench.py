@@ -1,4 +1,4 @@
-"""`bench`: plain decoding, chain and tree on the same prompts; or what every kind of step costs on a card."""
+"""`bench`: plain decoding, chain, tree and auto on the same prompts; or what every kind of step costs on a card."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     for note in worth_knowing:
         notes.line(f"note: {note}")
     lab = laboratory(engine, title_of(request))
-    modes = ("ar", "chain", "tree") if engine.session.capabilities else ("ar",)
+    modes = ("ar", "chain", "tree", "auto") if engine.session.capabilities else ("ar",)
     grid = settings((Axis("mode", modes),), request.knobs, lab.limits)
     repeats = job.repeats or default_repeats(len(tasks))
     sweep = lab.sweep(grid, [Case.of(task) for task in tasks], repeats, ["mode"])
