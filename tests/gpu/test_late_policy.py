@@ -75,7 +75,7 @@ def _step(rows: int, taken: int, mode: str = "tree") -> StepEvent:
     count = rows if mode == "tree" else 1
     tokens = tuple(range(count))
     values = tuple(0.7**node for node in range(BUILT + 1))
-    brings = tuple(sum(values[:shown]) for shown in (1, 2, 4, 8, 16, 24, 32))
+    brings = tuple(sum(values[:shown]) for shown in (1, 2, 4, 8, 16, 24))
     tree = StepTree(tokens, tuple(range(-1, count - 1)), tokens, (0.7,) * count, values[:count], tuple(range(taken)),
                     values[:count] if mode == "tree" else ())  # fmt: skip
     choice = Choice(brings, rows) if mode == "tree" else None

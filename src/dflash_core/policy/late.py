@@ -22,10 +22,10 @@ from dflash_core.policy.pace import START_ROWS
 from dflash_core.policy.values import Array, Stated
 from dflash_core.tree import Candidates
 
-BUILT = 31
+BUILT = 23
 """Nodes below the root that are built whatever the width, so that it is known what each would have brought."""
-CHOICES = (8, 16, 24, 32)
-"""Rows that are chosen among."""
+CHOICES = (8, 16, 24)
+"""Rows that are chosen among: those that a session has room for from the start. 32 would be taken in 2 steps of 100."""
 LEAST_WEIGHT = 0.05  # of a step in the mean of what a width brings
 FIRST_STEPS = 4  # before anything is known
 
