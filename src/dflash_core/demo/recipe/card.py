@@ -140,6 +140,9 @@ python -m dflash_core.demo.recipe.facts --run run --corpus corpus --bench FOLDER
 python -m dflash_core.demo.recipe.report --bench FOLDER --docs docs
 ```
 
+What a policy would have made of recorded answers is replayed from the files that
+`python -m dflash_core.demo.recipe.record_drafts --out FOLDER --prompts FOLDER` writes.
+
 Data order depends on the seed alone. The learning rate follows the clock, so a faster or slower GPU gives other
 weights.
 """
