@@ -18,10 +18,12 @@ from dflash_core.backends.cuda.plan import Card, Way
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.policy.costs import H200
 from dflash_core.progress import silent
 from support.kernel_variants import Pair, tiny
 from support.recording_device import NamedUpload, RecordingDevice
 
+CARD_DRAFTER = SimpleNamespace(on_device=True)
 CARD = Card(132, 227 << 10, overlaps=True)
 
 
@@ -185,6 +187,15 @@ def test_a_machine_learns_what_passes_of_a_large_target_take(tmp_path: Path, mon
     monkeypatch.setattr(machine, "LEAST_LEARNED", 0)
     made.learn(session, silent)
     assert tuple(made.passes) == WIDTHS
+    later = machine.CudaMachine(device, footprint, tuner.Tuner(device, tmp_path))  # type: ignore[arg-type]
+    assert later.step_costs(CARD_DRAFTER) == H200, "nothing is known before the target is"
+    later.recall(tuner.target_name(session.target))
+    shape = later.step_costs(CARD_DRAFTER)
+    assert shape is not None
+    assert shape.plain == made.passes[1]
+    assert shape.widths == WIDTHS
+    assert shape.steps[24] >= made.passes[24] + shape.draft
+    assert shape.draft == pytest.approx(shape.plain * H200.draft / H200.plain)
     untuned = machine.CudaMachine(device, footprint)  # type: ignore[arg-type]
     untuned.learn(session, silent)
     assert untuned.passes == {}

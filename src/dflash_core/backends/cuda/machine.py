@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,6 +58,11 @@ class CudaMachine:
         """Milliseconds of a verify pass by its width, as it was measured here; empty where it was not."""
         return self._passes
 
+    def recall(self, target: str) -> None:
+        """What an earlier load has measured of a target, by its name."""
+        if self.tuner is not None:
+            self._passes = self.tuner.tuning.passes.get(target, {})
+
     def learn(self, session: Session, progress: Progress) -> None:
         if self.footprint.target_bytes < LEAST_LEARNED:
             return
@@ -64,7 +70,14 @@ class CudaMachine:
             self._passes = self.tuner.passes(session, progress)
 
     def step_costs(self, drafter: Capabilities) -> Shape | None:
-        return H200 if drafter.on_device else None
+        """As they were measured here, where they were before this load; else those of a card that is known."""
+        if not drafter.on_device or not self._passes:
+            return H200 if drafter.on_device else None
+        plain = self._passes[1]
+        draft = H200.draft * plain / H200.plain
+        rows = sorted(self._passes)
+        most = accumulate((self._passes[row] for row in rows), max)  # more rows never take less: that is chance
+        return Shape({row: ms + draft for row, ms in zip(rows, most, strict=True)}, plain, draft, tuple(rows))
 
     def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
         free = self._memory()[0] - SPARE

@@ -116,7 +116,9 @@ class CudaTarget(OpenedTarget):
         if self._tuner is not None:
             self._tuner.run(products_of(self.model), progress)
             self._tuner.confirm(self.model, progress)
-            self.device.card = self._tuner.card(target_name(self.model))
+            name = target_name(self.model)
+            self._machine.recall(name)
+            self.device.card = self._tuner.card(name)
             replan(self.model, self.device.card)
             self.footprint.replan(self.device.card)
 
