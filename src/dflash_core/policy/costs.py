@@ -151,12 +151,10 @@ def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 def least_slopes(curve: Sequence[float]) -> list[float]:
     """By nodes below the root: the least that a further one costs, on average over however many are added."""
-    rows = np.arange(len(curve))
-    costs = np.array(curve)
-    least = []
-    for nodes in range(len(curve) - 2):
-        more = rows[nodes + 2 :] - (nodes + 1)
-        least.append(float(((costs[nodes + 2 :] - costs[nodes + 1]) / more).min()))
+    costs, rows = np.array(curve), np.arange(len(curve))
+    more = rows[None, :] - rows[:, None]
+    slopes = np.where(more > 0, (costs[None, :] - costs[:, None]) / np.maximum(more, 1), np.inf)
+    least: list[float] = slopes[1:-1].min(axis=1).tolist()
     return least
 
 
