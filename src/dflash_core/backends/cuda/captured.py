@@ -8,22 +8,29 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import At
+from dflash_core.backends.cuda.products import Arena, Wanted
 
 
 class CapturedLayers:
     """The residual stream after `layers`, side by side: `rows` f32 (nodes of a tree, layers * hidden)."""
 
-    def __init__(self, layers: Sequence[int], hidden: int, capacity: int, device: torch.device) -> None:
+    def __init__(self, layers: Sequence[int], hidden: int, capacity: int, own: Arena) -> None:
+        """`own`: zeros, where `pieces` have been counted."""
         self.layers, self._hidden = tuple(layers), hidden
-        self.rows = self.room(capacity, device)
+        (self.rows,) = own.carve(*self.pieces(layers, hidden, capacity))
+
+    @staticmethod
+    def pieces(layers: Sequence[int], hidden: int, capacity: int) -> Sequence[Wanted]:
+        """Rows for trees of `capacity` nodes."""
+        return [((capacity, len(layers) * hidden), torch.float32)]
 
     @property
     def width(self) -> int:
         return len(self.layers) * self._hidden
 
-    def room(self, capacity: int, device: torch.device) -> Tensor:
-        """Rows for trees of `capacity` nodes."""
-        return torch.zeros(capacity, self.width, device=device)
+    def room(self, capacity: int) -> Tensor:
+        """Rows of their own for trees of `capacity` nodes."""
+        return torch.zeros(capacity, self.width, device=self.rows.device)
 
     def at(self, layer: int) -> At | None:
         """Where a layer's output goes in the first row; None for a layer that nobody reads."""

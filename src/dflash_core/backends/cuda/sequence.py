@@ -55,7 +55,8 @@ class SequenceMemory:
         passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
-        lasting = PassBuffers.lasting(hidden, *target.projections())
+        buffers = PassBuffers.lasting(hidden, *target.projections())
+        lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
         own = Arena.need([*lasting, *(draft.own_room() if draft else ())])
         self.room = Arena.of(shared + own, device)
         behind = Arena(self.room.bytes[shared:])
@@ -65,8 +66,8 @@ class SequenceMemory:
         for mixer in target.mixers:
             self.mixers.append(mixer.memory(context, capacity, inside, rows))
             rows = rows.behind(*mixer.rows_room(capacity))
-        self._first = tuple(self.mixers), capacity
-        self.captured = CapturedLayers(captured, hidden, capacity, device)
+        self.captured = CapturedLayers(captured, hidden, capacity, behind.behind(*buffers))
+        self._first = tuple(self.mixers), self.captured.rows, capacity
         self.drafting: DraftMemory | None = draft.memory(context, self.room, behind.behind(*lasting)) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
@@ -82,13 +83,13 @@ class SequenceMemory:
         capacity = capacity_for(nodes)
         # All of it before anything changes: where the card is full, trees of the size there was still go.
         mixers = [memory.grown(capacity) for memory in self.mixers]
-        rows = self.captured.room(capacity, self.one.device)
+        rows = self.captured.room(capacity)
         self.mixers, self.captured.rows, self.capacity = mixers, rows, capacity
 
     def shrink(self) -> None:
         """Back to what there was room for at first; nothing may wait for its commit."""
-        self.mixers, self.capacity = list(self._first[0]), self._first[1]
-        self.captured.rows = self.captured.room(self.capacity, self.one.device)
+        mixers, self.captured.rows, self.capacity = self._first
+        self.mixers = list(mixers)
 
     @property
     def nbytes(self) -> dict[str, int]:
