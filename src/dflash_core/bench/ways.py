@@ -18,14 +18,14 @@ from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import CONTEXT, Case, StepBench, default_cases
+from dflash_core.bench.steps import CONTEXT, DEEP, Case, StepBench, default_cases
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.engine import Engine
 from dflash_core.errors import KernelError
 from dflash_core.loading import CardOptions, load_draft, load_target
 from dflash_core.user_folders import user_folder
 
-CASES = ("ar", "tree 15", "tree 23", "tree 39", "ar at 32,768")
+CASES = ("ar", "tree 15", "tree 23", "tree 39", f"ar at {DEEP:,}")
 PROMPT, ROWS = 40, 24  # of the pass whose bits are compared
 
 

@@ -20,6 +20,8 @@ MOST_SHARED = 160 << 10
 ORDER_INTS = 1 + MAX_NODES  # of gdn_order: how many visits, then these
 SCHEDULERS = 4  # of a multiprocessor: each issues one warp's instruction at a time
 VISIT_SLOTS, COLUMN_SLOTS = 35, 100  # instructions that a node costs a warp, and each column of its lanes
+# Clocks from one node to the next however few warps there are, and for each column; measured on an H200, 2 to 4 columns.
+VISIT_CLOCKS, COLUMN_CLOCKS = 540, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,12 @@ class DeltaLaunch:
 
     @staticmethod
     def fitting(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch | None:
-        """Of what fits, the blocks whose busiest multiprocessor is done first. The cut does not change a bit."""
+        """Of what fits, the blocks whose busiest multiprocessor is done first, about one for each where several are equal.
+        The cut does not change a bit."""
         fitting = [one for one in _blocks(shape, nodes) if one.shared <= card.shared_bytes]
         if not fitting:
             return None
-        return min(fitting, key=lambda one: (one.cost(card.multiprocessors), one.grid)).with_levels(card)
+        return min(fitting, key=lambda one: (one.cost(card.multiprocessors), abs(one.grid - card.multiprocessors))).with_levels(card)
 
     def with_levels(self, card: Card) -> DeltaLaunch:
         """The same with as many levels in shared memory as there is room for."""
@@ -118,11 +121,12 @@ class DeltaLaunch:
         return replace(self, shared_levels=max(0, min(room, first_pass_levels(self.nodes))))
 
     def cost(self, multiprocessors: int) -> int:
-        """Of a pass, for comparing: one row waits for the state, more for the slots to issue instructions."""
+        """Of a pass, for comparing: one row waits for the state, more for the node before or for slots to issue in."""
         rounds = ceil_div(self.grid, multiprocessors)
         if self.nodes == 1:
             return rounds * self.width
-        return rounds * ceil_div(self.warps, SCHEDULERS) * (VISIT_SLOTS + COLUMN_SLOTS * self.columns)
+        slots = ceil_div(self.warps, SCHEDULERS) * (VISIT_SLOTS + COLUMN_SLOTS * self.columns)
+        return rounds * max(slots, VISIT_CLOCKS + COLUMN_CLOCKS * self.columns)
 
     @property
     def defines(self) -> dict[str, int]:
