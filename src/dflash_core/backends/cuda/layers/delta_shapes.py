@@ -20,7 +20,7 @@ MOST_SHARED = 160 << 10
 ORDER_INTS = 1 + MAX_NODES  # of gdn_order: how many visits, then these
 SCHEDULERS = 4  # of a multiprocessor: each issues one warp's instruction at a time
 VISIT_SLOTS, COLUMN_SLOTS = 35, 100  # instructions that a node costs a warp, and each column of its lanes
-# Clocks from one node to the next however few warps there are, and for each column; measured on an H200, 2 to 4 columns.
+# Clocks from one node to the next however few warps there are, and for each column; measured on an H200.
 VISIT_CLOCKS, COLUMN_CLOCKS = 540, 30
 
 
@@ -108,12 +108,14 @@ class DeltaLaunch:
 
     @staticmethod
     def fitting(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch | None:
-        """Of what fits, the blocks whose busiest multiprocessor is done first, about one for each where several are equal.
-        The cut does not change a bit."""
+        """Of what fits, the blocks whose busiest multiprocessor is done first, of equals about one for each. The cut
+        does not change a bit."""
         fitting = [one for one in _blocks(shape, nodes) if one.shared <= card.shared_bytes]
         if not fitting:
             return None
-        return min(fitting, key=lambda one: (one.cost(card.multiprocessors), abs(one.grid - card.multiprocessors))).with_levels(card)
+        return min(
+            fitting, key=lambda one: (one.cost(card.multiprocessors), abs(one.grid - card.multiprocessors))
+        ).with_levels(card)
 
     def with_levels(self, card: Card) -> DeltaLaunch:
         """The same with as many levels in shared memory as there is room for."""
