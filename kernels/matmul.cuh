@@ -5,7 +5,7 @@
 // memory into registers, SLOTS units ahead of their use, each reloaded as soon as it is expanded. Activations of the k
 // k_part (acts.cuh) are staged in shared memory first; weights are under way before the previous kernel has ended.
 //
-// Sums: per tile integers (or floats per sub), then one float per tile. A block of rows finished inside one warp
+// Sums: per tile (or span of it, acts.cuh) integers, or floats per sub, then one float per tile. A block of rows finished inside one warp
 // goes to the sink at once. Otherwise the warp that began it keeps its part in registers and, after one barrier, adds
 // the parts that the following warps left in their shared slots, in order. Nothing of this depends on COLUMNS: a column's
 // bits are the same at every width.
@@ -17,6 +17,7 @@
 
 #include "acts.cuh"
 #include "formats/all.cuh"
+#include "planes.cuh"
 
 #ifndef WARPS
 #define WARPS 16
@@ -46,9 +47,12 @@ template <class F> struct Meeting {
     static constexpr bool ROW = F::SCALING == Scaling::ROW;
     static constexpr bool F16_ACTS = ROW || ALL_F16;
     static constexpr bool INTEGER = !F16_ACTS && F::SCALING != Scaling::FLOAT_32;  // sums of a tile are integers
+    static constexpr bool PAIRED = SIDE_BY_SIDE && !F16_ACTS;  // columns are pairs of planes
+    static constexpr int SPAN_UNITS = TILE_UNITS / (F16_ACTS ? 1 : SPANS);
     static constexpr int BLOCK = F16_ACTS ? ACTS_F16_BLOCK : ACTS_Q8_BLOCK;
+    static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;  // and of it second one
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
-    static constexpr int STAGE = COLUMN_BLOCKS * BLOCK;  // bytes per 256 k
+    static constexpr int STAGE = COLUMN_BLOCKS * (BLOCK + SECOND);  // bytes per 256 k
     static constexpr int SLOTS = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
 };
 
@@ -90,41 +94,42 @@ __device__ __forceinline__ void signed_bytes_to_halves(u32 word, u32& low, u32& 
     high = half2_bits(__hsub2(as_half2(prmt(biased, 0x64646464u, 0x4342u)), offset));
 }
 
-// One unit times the int8 activations of column block b: 64 k into sum.
+// One unit times the int8 activations of a column block: 64 k into sum. `acts`: the lane's fragments of the unit.
 template <class F, class Sum>
 __device__ __forceinline__ void multiply_q8(
-    const u32 (&a)[2][4], const typename F::Scales& scales, int u, const u8* acts, int lane, Sum (&sum)[4]) {
-    const uint4 words = shared_words4(acts + u * 512 + lane * 16);
-    const u32 b[2][2] = {{words.x, words.y}, {words.z, words.w}};
+    const PlaneCodes<F>& codes, const typename F::Scales& scales, int u, const u8* acts, Sum (&sum)[4]) {
+    const Fragments fragments(acts);
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
         int product[4];
         if constexpr (F::SCALING == Scaling::INTEGER_16) {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                mma_s8_16816_zero(product, {a[s][2 * h], a[s][2 * h + 1]}, {b[s][h]});
+                product_16<F>(product, codes, fragments, s, h);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) sum[i] += product[i] * F::sub_scale(scales, i >> 1, 4 * u + 2 * s + h);
             }
         } else {
-            mma_s8_16832_zero(product, a[s], b[s]);
+            product_32<F>(product, codes, fragments, s);
+            if constexpr (F::SCALING == Scaling::INTEGER_32) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                if constexpr (F::SCALING == Scaling::INTEGER_32) {
-                    sum[i] += product[i] * F::sub_scale(scales, i >> 1, 2 * u + s);
-                } else {
-                    sum[i] = __fmaf_rn(float(product[i]), F::sub_scale(scales, i >> 1, 2 * u + s), sum[i]);
+                for (int i = 0; i < 4; ++i) sum[i] += product[i] * F::sub_scale(scales, i >> 1, 2 * u + s);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i += SIDE_BY_SIDE ? 2 : 1) {
+                    const int whole = SIDE_BY_SIDE ? join<F>(product[i], product[i + SIDE_BY_SIDE]) : product[i];
+                    sum[i] = __fmaf_rn(float(whole), F::sub_scale(scales, i >> 1, 2 * u + s), sum[i]);
                 }
             }
         }
     }
 }
 
-// One sub times the f16 activations of a column block: 32 k into sum.
+// One sub times the f16 activations of a column block: 32 k into sum. `acts`: the lane's fragments of the sub.
 template <class F>
 __device__ __forceinline__ void multiply_f16(
-    const u32 (&a)[2][4], const typename F::Scales& scales, int sub, const u8* acts, int lane, float (&sum)[4]) {
-    const uint4 words = shared_words4(acts + sub * 512 + lane * 16);
+    const u32 (&a)[2][4], const typename F::Scales& scales, int sub, const u8* acts, float (&sum)[4]) {
+    const uint4 words = shared_words4(acts);
     const u32 b[2][2] = {{words.x, words.y}, {words.z, words.w}};
     float product[4];
     if constexpr (F::SCALING == Scaling::INTEGER_16) {
@@ -146,6 +151,58 @@ __device__ __forceinline__ void multiply_f16(
     }
 }
 
+// Sums of a span of a tile into acc, and zeros in their place. Paired columns: what acc holds of a row's column t lies with
+// lane t of the quad, as if it were column 2 t.
+template <class F, class Sum>
+__device__ __forceinline__ void add_sums(
+    Sum (&sum)[COLUMN_BLOCKS][4], const typename F::Scales& scales, int span, const u8* acts, int lane,
+    Accumulator& acc) {
+    using M = Meeting<F>;
+    constexpr int SPREAD = M::PAIRED ? 2 : 1;  // mma columns per column
+    const int t = lane & 3;
+#pragma unroll
+    for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+        const u8* block = acts + b * M::BLOCK;
+        float minimum[4];
+        if constexpr (F::MINIMUM) {
+            // Subs 2 t and 2 t + 1 are the lane's: of two spans the first has those of lanes 0 and 1 of a quad.
+            const bool mine = SPANS == 1 || M::F16_ACTS || t >> 1 == span;
+            const u32 a[2] = {mine ? scales.minimum[0] : 0, mine ? scales.minimum[1] : 0};
+            const int at = M::PAIRED ? 16 * (lane >> 3) + 4 * t : 4 * lane;
+            mma_f16_1688_zero(minimum, a, {*(const u32*)(block + (M::F16_ACTS ? ACTS_F16_SUMS : ACTS_Q8_SUMS) + at)});
+            if constexpr (M::F16_ACTS || PLANE_BITS > 0) {
+                const int lower = M::F16_ACTS ? ACTS_F16_SUMS_LOW : ACTS_Q8_SECONDS + ACTS_Q8_SUMS;
+                mma_f16_1688(minimum, a, {*(const u32*)(block + lower + at)});
+            }
+        }
+        const float* of_rows = (const float*)(span ? acts + ACTS_Q8_SECONDS + b * M::SECOND : block + M::SCALES);
+        const float2 pair = M::PAIRED ? make_float2(of_rows[t], 0.0f) : *(const float2*)(of_rows + 2 * t);
+#pragma unroll
+        for (int i = 0; i < 4; i += SPREAD) {
+            Sum whole = sum[b][i];
+            if constexpr (M::PAIRED && M::INTEGER) whole = join<F>(whole, sum[b][i + SPREAD - 1]);
+            float value = __fmul_rn(float(whole), scales.d[i >> 1]);
+            if constexpr (F::MINIMUM) value = __fmaf_rn(minimum[i], scales.minimum_scale[i >> 1], value);
+            acc[b][i] = __fmaf_rn(value, i & 1 ? pair.y : pair.x, acc[b][i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[b][i] = 0;
+    }
+}
+
+// Finished rows to the sink, columns 2 t and 2 t + 1 with lane t of a quad.
+template <class F, class Sink> __device__ __forceinline__ void deliver(Sink&& sink, int row0, const Accumulator& acc) {
+    if constexpr (Meeting<F>::PAIRED) {
+        Accumulator spread = {};
+        const int lane = lane_id(), from = (lane & ~3) + 2 * (lane & 1);  // lanes 2 and 3 hold no columns
+#pragma unroll
+        for (int i = 0; i < 4; ++i) spread[0][i] = __shfl_sync(FULL_WARP, acc[0][i & 2], from + (i & 1));
+        sink(row0, spread);
+    } else {
+        sink(row0, acc);
+    }
+}
+
 // One super-tile into acc. `acts`: the staged block of its 256 k. MORE: meanwhile the next tile's weights are asked for.
 template <class F, bool MORE>
 __device__ __forceinline__ void multiply_tile(
@@ -153,6 +210,12 @@ __device__ __forceinline__ void multiply_tile(
     using M = Meeting<F>;
     using Sum = typename SumType<M::INTEGER>::Type;
     typename F::Scales scales = F::decode(ahead.head, lane);
+    if constexpr (PLANE_BITS > 0 && !M::F16_ACTS) {
+        // Sums of high codes count in units of what the lower plane meets.
+        constexpr float UNIT = F::CODES == Codes::HIGH ? 1 << PLANE_BITS : 1;
+        scales.d[0] *= UNIT, scales.d[1] *= UNIT;
+    }
+    const u8* fragments = acts + fragment_at<M::PAIRED>(lane);
     Sum sum[COLUMN_BLOCKS][4] = {};
 #pragma unroll
     for (int u = 0; u < TILE_UNITS; ++u) {
@@ -163,7 +226,7 @@ __device__ __forceinline__ void multiply_tile(
             for (int s = 0; s < 2; ++s) {
 #pragma unroll
                 for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-                    const uint4 words = shared_words4(acts + b * M::BLOCK + (2 * u + s) * 512 + lane * 16);
+                    const uint4 words = shared_words4(fragments + b * M::BLOCK + (2 * u + s) * 512);
 #pragma unroll
                     for (int part = 0; part < F::PARTS; ++part) {
                         mma_f16_16816(sum[b], unit.word[2 * s][part], {words.x, words.y});
@@ -189,50 +252,54 @@ __device__ __forceinline__ void multiply_tile(
                     }
 #pragma unroll
                     for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-                        multiply_f16<F>(halves, scales, 2 * u + s, acts + b * M::BLOCK, lane, sum[b]);
+                        multiply_f16<F>(
+                            halves, scales, 2 * u + s, fragments + b * M::BLOCK + (2 * u + s) * 512, sum[b]);
                     }
                 }
             } else {
+                const PlaneCodes<F> codes(a);
 #pragma unroll
                 for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-                    multiply_q8<F>(a, scales, u, acts + b * M::BLOCK, lane, sum[b]);
+                    multiply_q8<F>(codes, scales, u, fragments + b * M::BLOCK + u * 512, sum[b]);
                 }
             }
         }
-    }
-#pragma unroll
-    for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-        const u8* block = acts + b * M::BLOCK;
-        float minimum[4];
-        if constexpr (F::MINIMUM) {
-            const u32 sums = *(const u32*)(block + (M::F16_ACTS ? ACTS_F16_SUMS : ACTS_Q8_SUMS) + lane * 4);
-            mma_f16_1688_zero(minimum, {scales.minimum[0], scales.minimum[1]}, {sums});
-            if constexpr (M::F16_ACTS) {
-                const u32 low = *(const u32*)(block + ACTS_F16_SUMS_LOW + lane * 4);
-                mma_f16_1688(minimum, {scales.minimum[0], scales.minimum[1]}, {low});
-            }
-        }
-        const float2 scale = *(const float2*)(block + M::SCALES + (lane & 3) * 8);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            float value = __fmul_rn(float(sum[b][i]), scales.d[i >> 1]);
-            if constexpr (F::MINIMUM) value = __fmaf_rn(minimum[i], scales.minimum_scale[i >> 1], value);
-            acc[b][i] = __fmaf_rn(value, i & 1 ? scale.y : scale.x, acc[b][i]);
-        }
+        if (u % M::SPAN_UNITS == M::SPAN_UNITS - 1) add_sums<F>(sum, scales, u / M::SPAN_UNITS, acts, lane, acc);
     }
 }
 
-// Start copying activations of [k0, k0 + kn) x this pass's columns into shared memory, [k][COLUMN_BLOCKS][BLOCK].
-template <int BLOCK>
-__device__ __forceinline__ void copy_acts(u8* staged, const u8* acts, int k0, int kn, int column_block) {
-    constexpr int PER_K = COLUMN_BLOCKS * BLOCK / 16;
-    const u8* from = acts + (size_t(k0) * (ACTS_ROWS / 8) + column_block) * BLOCK;
+// Start copying PER_K bytes of each of kn groups, from `from` in memory to `to` in shared memory. Units end at `end` of a block.
+template <int PER_K, int FROM_STEP, int TO_STEP>
+__device__ __forceinline__ void stage_blocks(u8* to, const u8* from, int kn, int end) {
+    constexpr int CHUNKS = PER_K / 16;
 #ifdef CHUNK
 #pragma unroll 1
 #endif
-    for (int i = threadIdx.x; i < kn * PER_K; i += MATMUL_THREADS) {
-        const int k = i / PER_K;
-        cp_async16(staged + i * 16, from + size_t(k) * (ACTS_ROWS / 8) * BLOCK + (i - k * PER_K) * 16);
+    for (int i = threadIdx.x; i < kn * CHUNKS; i += MATMUL_THREADS) {
+        const int k = i / CHUNKS, at = (i - k * CHUNKS) * 16;
+        if (is_read(at, end)) cp_async16(to + k * TO_STEP + at, from + size_t(k) * FROM_STEP + at);
+    }
+}
+
+// Start copying activations of [k0, k0 + kn) x this pass's columns into shared memory, [k][STAGE].
+template <class F>
+__device__ __forceinline__ void copy_acts(u8* staged, const u8* acts, int k0, int kn, int column_block) {
+    using M = Meeting<F>;
+    constexpr int GROUP = (M::F16_ACTS ? 1 : 2) * (ACTS_ROWS / 8) * M::BLOCK;
+    const u8* from = acts + size_t(k0) * GROUP + column_block * M::BLOCK;
+    stage_blocks<COLUMN_BLOCKS * M::BLOCK, GROUP, M::STAGE>(staged, from, kn, M::SCALES);
+    if constexpr (M::SECOND > 0) {
+        const u8* second = from + (ACTS_ROWS / 8) * M::BLOCK;
+        u8* to = staged + ACTS_Q8_SECONDS;
+        if constexpr (PLANE_BITS > 0) {
+            stage_blocks<COLUMN_BLOCKS * M::SECOND, GROUP, M::STAGE>(to, second, kn, M::SCALES);
+        } else {
+#pragma unroll
+            for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+                const u8* scales = second + b * M::BLOCK + M::SCALES;
+                stage_blocks<M::SECOND, GROUP, M::STAGE>(to + b * M::SECOND, scales, kn, 0);
+            }
+        }
     }
 }
 
@@ -277,7 +344,7 @@ __device__ __forceinline__ void stream_rectangle(
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     if (form != FORM) {
         pdl_wait();
-        copy_acts<M::BLOCK>(staged, acts, part.k0, kn, column_block);
+        copy_acts<F>(staged, acts, part.k0, kn, column_block);
         cp_async_commit();
         cp_async_wait<0>();
         form = FORM;
@@ -292,7 +359,7 @@ __device__ __forceinline__ void stream_rectangle(
 #pragma unroll
             for (int b = 0; b < COLUMN_BLOCKS; ++b) slot[b * 32] = make_float4(acc[b][0], acc[b][1], acc[b][2], acc[b][3]);
         } else {
-            sink((part.first + block) * TILE_ROWS, acc);
+            deliver<F>(sink, (part.first + block) * TILE_ROWS, acc);
         }
     };
     for (int i = begin + 1; i < end; ++i) {
@@ -333,6 +400,6 @@ __device__ __forceinline__ void stream_rectangle(
                 acc[b][0] += v.x, acc[b][1] += v.y, acc[b][2] += v.z, acc[b][3] += v.w;
             }
         }
-        sink((part.first + block) * TILE_ROWS, acc);
+        deliver<F>(sink, (part.first + block) * TILE_ROWS, acc);
     }
 }

@@ -32,7 +32,7 @@ __device__ __forceinline__ void stream_in_chunks(
     if (form == Staged::NONE) pdl_wait();
     form = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     u8* const buffer[2] = {staged, staged + CHUNK * M::STAGE};
-    copy_acts<M::BLOCK>(buffer[0], acts, part.k0, min(CHUNK, kn), column_block);
+    copy_acts<F>(buffer[0], acts, part.k0, min(CHUNK, kn), column_block);
     cp_async_commit();
 
     int turn = 0;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void stream_in_chunks(
             __syncthreads();  // the chunk is there, and nobody reads the other buffer any more
             const int next_k = k + CHUNK < kn ? k + CHUNK : 0;
             if (next_k > 0 || round + 1 < rounds) {
-                copy_acts<M::BLOCK>(buffer[turn ^ 1], acts, part.k0 + next_k, min(CHUNK, kn - next_k), column_block);
+                copy_acts<F>(buffer[turn ^ 1], acts, part.k0 + next_k, min(CHUNK, kn - next_k), column_block);
             }
             cp_async_commit();
             if (round >= mine) continue;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void stream_in_chunks(
                 tile = next;
             }
         }
-        if (round < mine) sink((part.first + round * side_by_side + warp) * TILE_ROWS, acc);
+        if (round < mine) deliver<F>(sink, (part.first + round * side_by_side + warp) * TILE_ROWS, acc);
     }
     __syncthreads();  // another rectangle may use the buffers
 }

@@ -27,6 +27,17 @@ __device__ __forceinline__ void mma_s8_16832_zero(int (&d)[4], const unsigned (&
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
 }
+// Unsigned bytes times signed ones.
+__device__ __forceinline__ void mma_u8_16832(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ void mma_u8_16832_zero(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+}
 __device__ __forceinline__ void mma_s8_16816(int (&d)[4], const unsigned (&a)[2], const unsigned (&b)[1]) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
@@ -75,6 +86,22 @@ __device__ __forceinline__ void mma_s8_16832(int (&d)[4], const unsigned (&a)[4]
 __device__ __forceinline__ void mma_s8_16832_zero(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     d[0] = d[1] = d[2] = d[3] = 0;
     mma_s8_16832(d, a, b);
+}
+__device__ __forceinline__ void mma_u8_8816(int& d0, int& d1, unsigned a, unsigned b) {
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+        : "+r"(d0), "+r"(d1)
+        : "r"(a), "r"(b));
+}
+__device__ __forceinline__ void mma_u8_16832(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        mma_u8_8816(d[0], d[1], a[2 * h], b[h]);
+        mma_u8_8816(d[2], d[3], a[2 * h + 1], b[h]);
+    }
+}
+__device__ __forceinline__ void mma_u8_16832_zero(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    d[0] = d[1] = d[2] = d[3] = 0;
+    mma_u8_16832(d, a, b);
 }
 
 #endif
@@ -153,6 +180,11 @@ __device__ __forceinline__ unsigned prmt(unsigned a, unsigned b, unsigned select
     unsigned r;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
     return r;
+}
+// x, of which the compiler does not know how it was made: bits that were taken once are not taken again.
+__device__ __forceinline__ unsigned opaque(unsigned x) {
+    asm("" : "+r"(x));
+    return x;
 }
 // Any function of three bits: `table` is that function of 0xF0, 0xCC, 0xAA.
 template <unsigned table> __device__ __forceinline__ unsigned lop3(unsigned a, unsigned b, unsigned c) {

@@ -12,6 +12,8 @@
 //     SLOTS                     units in registers ahead of their use: 4, or fewer where a unit is large
 //     SCALING                   see below
 //     MINIMUM                   whether something is subtracted per sub: Scales::minimum, Scales::minimum_scale
+//     CODES                     see below; the halved formats have none
+//     MOST_PLANE_BITS           bits of a lower plane of activations (acts.cuh) that its codes and sums leave room for
 //     Unit, load_unit(tile, u, lane), expand(unit, sub of the unit, a)
 //     Head, load_head(tile, lane), decode(head, lane) -> Scales
 //     sub_scale(scales, row, i) integer or float of sub i (or of half sub i): row 0 is the upper one
@@ -55,6 +57,13 @@ enum class Scaling {
     INTEGER_16,  // an integer per 16 k
     FLOAT_32,    // a float per 32 k
     ROW,         // nothing but one float per row; the codes are halves
+};
+
+// Where a code lies in its byte, and so how both planes of activations meet it (planes.cuh).
+enum class Codes {
+    LOW,   // unsigned, in the low bits
+    HIGH,  // two's complement, in the high bits
+    FULL,  // two's complement, all bits
 };
 
 template <class F> __device__ __forceinline__ void prepare(F) {}

@@ -35,6 +35,8 @@ struct IQ3_S {
     static constexpr int NUMBER = FORMAT_IQ3_S, BYTES = 1760, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::FULL;
+    static constexpr int MOST_PLANE_BITS = 4;
     struct Head {
         u32 row[2], d;
     };
@@ -91,6 +93,8 @@ struct IQ3_XXS {
     static constexpr int NUMBER = FORMAT_IQ3_XXS, BYTES = 1568, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::FULL;
+    static constexpr int MOST_PLANE_BITS = 4;
     struct Head {
         u32 d;
     };

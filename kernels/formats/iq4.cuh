@@ -30,6 +30,8 @@ struct IQ4_NL {
     static constexpr int NUMBER = FORMAT_IQ4_NL, BYTES = 2304, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::FULL;
+    static constexpr int MOST_PLANE_BITS = 4;
     using Head = SubHead;
     using Scales = SubScales;
     using Unit = Q4_K::Unit;
@@ -53,6 +55,8 @@ struct IQ4_XS {
     static constexpr int NUMBER = FORMAT_IQ4_XS, BYTES = 2176, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::FULL;
+    static constexpr int MOST_PLANE_BITS = 2;
     struct Head {
         uint2 row[2];
     };

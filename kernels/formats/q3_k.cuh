@@ -14,6 +14,8 @@ struct Q3_K {
     static constexpr int NUMBER = FORMAT_Q3_K, BYTES = 1760, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_16;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::HIGH;
+    static constexpr int MOST_PLANE_BITS = 4;
     struct Head {
         uint2 low[2];
         u32 high[2], d;

@@ -15,6 +15,8 @@ struct Q4_0 {
     static constexpr int NUMBER = FORMAT_Q4_0, BYTES = 2304, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::HIGH;
+    static constexpr int MOST_PLANE_BITS = 4;
     using Head = SubHead;
     using Scales = SubScales;
     using Unit = Q4_K::Unit;
@@ -45,6 +47,8 @@ struct Q5_0 {
     static constexpr int NUMBER = FORMAT_Q5_0, BYTES = 2816, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::HIGH;
+    static constexpr int MOST_PLANE_BITS = 3;
     using Head = SubHead;
     using Scales = SubScales;
     using Unit = Q5_K::Unit;
@@ -85,6 +89,8 @@ template <class NIBBLES, int NUMBER_> struct WithMinimum {
     static constexpr int NUMBER = NUMBER_, BYTES = NIBBLES::BYTES + 256, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = true;
+    static constexpr Codes CODES = NIBBLES::CODES;
+    static constexpr int MOST_PLANE_BITS = NIBBLES::MOST_PLANE_BITS;
     using Head = SubMinimumHead;
     using Scales = SubMinimumScales;
     using Unit = typename NIBBLES::Unit;

@@ -46,6 +46,8 @@ struct Q4_K {
     static constexpr int NUMBER = FORMAT_Q4_K, BYTES = 2304, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = true;
+    static constexpr Codes CODES = Codes::LOW;
+    static constexpr int MOST_PLANE_BITS = 4;
     using Head = KHead;
     using Scales = KScales;
     struct Unit {

@@ -11,6 +11,8 @@ struct Q5_K {
     static constexpr int NUMBER = FORMAT_Q5_K, BYTES = 2816, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = true;
+    static constexpr Codes CODES = Codes::LOW;
+    static constexpr int MOST_PLANE_BITS = 3;
     using Head = KHead;
     using Scales = KScales;
     struct Unit {

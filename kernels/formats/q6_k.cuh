@@ -13,6 +13,8 @@ struct Q6_K {
     static constexpr int NUMBER = FORMAT_Q6_K, BYTES = 3360, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_16;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::HIGH;
+    static constexpr int MOST_PLANE_BITS = 2;
     struct Head {
         uint4 row[2];
         u32 d;

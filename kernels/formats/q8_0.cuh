@@ -38,6 +38,8 @@ struct Q8_0 {
     static constexpr int NUMBER = FORMAT_Q8_0, BYTES = 4352, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::FULL;
+    static constexpr int MOST_PLANE_BITS = 4;
     using Head = SubHead;
     using Scales = SubScales;
     struct Unit {

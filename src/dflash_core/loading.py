@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
-    """How weights are held and multiplied on a card. `half_activations`: f16 in place of int8 for every matrix;
-    `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `tune`: ways of computing are
-    timed at the first load on a card; `placement`: which layer lies on which card, all on the first where nothing is
-    said."""
+    """How weights are held and multiplied on a card. `activations`: how inputs of products are rounded, "mixed",
+    "int8" or "f16"; `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `tune`: ways of
+    computing are timed at the first load on a card; `placement`: which layer lies on which card, all on the first where
+    nothing is said."""
 
-    half_activations: bool = False
+    activations: str = "mixed"
     draft_type: str = ""
     tune: bool = True
     placement: Placement | None = None
@@ -75,7 +75,7 @@ def open_target(
 def _on_card(path: str | Path, card: CardOptions) -> Target:
     from dflash_core.backends.cuda.target import CudaTarget
 
-    return CudaTarget(path, card.placement, half=card.half_activations, draft_type=card.draft_type, tune=card.tune)
+    return CudaTarget(path, card.placement, activations=card.activations, draft_type=card.draft_type, tune=card.tune)
 
 
 def _driver_is_there() -> bool:

@@ -39,7 +39,7 @@ class LoadRequest:
     knobs: Knobs = field(default_factory=Knobs)
     watchers: tuple[Watcher, ...] = ()
     context: int = 0  # positions; 0 is as many as fit
-    half_activations: bool = False  # on a card: f16 activations for every matrix
+    activations: str = "mixed"  # on a card: how inputs of products are rounded
     draft_type: str = ""  # on a card: "q8_0" packs the drafter tighter
     tune: bool = True  # on a card: time ways of computing at the first load
     resume: str = ""  # the conversation that the app goes on with: the beginning of its id

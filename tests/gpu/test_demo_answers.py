@@ -24,13 +24,13 @@ from support.compare import generated
 TOLERANCE = 2e-2  # of logits where activations are f16
 PROMPTS, TOKENS = 40, 128
 LARGE = (64, 65, 100, 200, 256)
-OURS, THEIRS = "int8 per 256 (ours)", "q8_1, per 32 (llama.cpp CUDA)"
+OURS, THEIRS = "mixed (ours)", "q8_1, per 32 (llama.cpp CUDA)"
 SAMPLED: dict[str, Value] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95}
 
 pytestmark = pytest.mark.skipif(on_device.missing() is not None, reason=on_device.missing() or "")
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["f16", "int8"])
+@pytest.fixture(scope="module", params=[True, False], ids=["f16", "mixed"])
 def half(request: pytest.FixtureRequest) -> bool:
     chosen: bool = request.param
     return chosen
@@ -41,7 +41,7 @@ def test_logits_are_the_references(half: bool) -> None:
     ours = np.concatenate([demo_card.target(half).logits(ids) for ids in texts])
     exact = np.concatenate([demo_card.reference().logits(ids) for ids in texts])
     found = difference(exact, ours)
-    print(f"{'f16' if half else 'int8'}: max {np.abs(ours - exact).max():.3g}, {found}")  # noqa: T201
+    print(f"{'f16' if half else 'mixed'}: max {np.abs(ours - exact).max():.3g}, {found}")  # noqa: T201
     if half:
         best = np.sort(exact, axis=-1)
         clear = best[:, -1] - best[:, -2] > 2 * TOLERANCE

@@ -11,6 +11,7 @@ import pytest
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Checkpoint
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.dflash import DFlash, DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
@@ -36,8 +37,8 @@ def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
     config = replace(opened.config, sliding_window=WINDOW, sliding=sliding)
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
-        model = DeviceTarget(device, uploads[0], target.config, half=True)
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, half=True), opened.mask_token)
+        model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
+        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]), opened.mask_token)
         for upload in uploads:
             upload.close()
 

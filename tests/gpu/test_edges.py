@@ -16,6 +16,7 @@ import torch
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.dflash import DFlash, DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
@@ -257,7 +258,9 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
     upload = DeviceUpload(loaded.device_target.device, loaded.draft.file)
     ours = CudaSession(
         loaded.device_target,
-        DFlashOnDevice(DeviceDraft(loaded.device_target.device, upload, config, half=True), loaded.draft.mask_token),
+        DFlashOnDevice(
+            DeviceDraft(loaded.device_target.device, upload, config, CHOICES["f16"]), loaded.draft.mask_token
+        ),
         context=60,
     )
     upload.close()

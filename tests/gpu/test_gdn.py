@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.state import MAX_NODES, WIDTHS, width_for
 from dflash_core.errors import UnsupportedError
 from support import oracles
-from support.acts import BLOCK_F16, BLOCK_Q8, acts_f16
+from support.acts import F16_GROUP, Q8_GROUP, acts_f16
 from support.engines import Array, Engine
 from support.oracles import DeltaNode, DeltaState, DeltaWeights, Float32s, Floats
 from support.steps import random_parents, tree_state
@@ -465,7 +465,7 @@ def test_gdn_out_norms_and_gates(
     out = np.full(shape.pass_shapes()["out"], np.nan, np.float32)
     out[:live] = rng.standard_normal((live, value_heads, DIM))
     groups = -(-value_heads // 2)
-    acts = [engine.poisoned((groups * 8, size), np.uint8) for size in (BLOCK_Q8, BLOCK_F16)]
+    acts = [engine.poisoned((groups, size), np.uint8) for size in (Q8_GROUP, F16_GROUP)]
     arguments = [engine.array(out), engine.array(planes), np.int32(rows), np.int32(planes.shape[-1])]
     arguments += [np.int32(starts["gate"]), engine.array(weights.norm), np.float32(EPS), *acts]
     arguments += [engine.array(np.array([live], np.int32)), np.int32(0)]

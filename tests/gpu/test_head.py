@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dflash_core import tree as ddtree
-from dflash_core.backends.cuda import acts
+from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.plan import WARPS, Card, Way, plan
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from support.engines import Engine
-from support.matmuls import SMALL, Weights, multiply, random_weights
+from support.matmuls import SMALL, Weights, multiply, packed, random_weights
 from support.sampling import block_maxima
 from support.step_state import fresh_state
 from support.steps import tree_state
@@ -18,13 +18,14 @@ from support.steps import tree_state
 BEST = np.dtype([("value", "<f4"), ("id", "<i4")])
 
 
-def best_parts(engine: Engine, weights: Weights, x: np.ndarray, card: Card = SMALL) -> np.ndarray:
+def best_parts(
+    engine: Engine, weights: Weights, x: np.ndarray, card: Card = SMALL, rounding: Rounding = INT8
+) -> np.ndarray:
     """(len(x), thread blocks) of BEST."""
-    deal = plan(weights.shapes, weights.columns, card, split_k=1)
+    deal = plan(weights.shapes, weights.columns, card, rounding=rounding, split_k=1)
     n = len(x)
     out = engine.poisoned((n, deal.grid, 8), np.uint8)
-    q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
-    f16 = engine.array(acts.pack_f16(x)) if deal.needs_f16 else engine.poisoned((8,), np.uint8)
+    q8, f16 = packed(engine, deal, x)
     for first, count in deal.passes(n):
         kernel = engine.kernel("head.cu", "head_argmax", deal.defines(count))
         args = [weights.launch(deal), q8, f16, out, np.int32(first // 8)]
@@ -97,8 +98,7 @@ def head_logits(
     state = engine.array(tree_state([-1], 0, inv_tree_temperature=scale or 1.0))
     logits, maxima = engine.poisoned((n, deal.stride), np.float32), engine.poisoned((n, blocks), np.float32)
     sums = engine.poisoned((n, blocks), np.float32)
-    q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
-    f16 = engine.array(acts.pack_f16(x)) if deal.needs_f16 else engine.poisoned((8,), np.uint8)
+    q8, f16 = packed(engine, deal, x)
     for first, count in deal.passes(n):
         defines = {**deal.defines(count), **({"SUMS": 1} if scale else {})}
         args = [weights.launch(deal), state, q8, f16, logits, maxima, sums, np.int32(first // 8)]

@@ -42,7 +42,7 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine(kind: str) -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
-        return load_pair(TARGET, kind, "cuda", context_length=CONTEXT, card=CardOptions(half_activations=True))
+        return load_pair(TARGET, kind, "cuda", context_length=CONTEXT, card=CardOptions(activations="f16"))
 
 
 def answer(found: Engine, knobs: Knobs) -> tuple[list[int], list[StepEvent]]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dflash_core.backends.cuda.activations import F16, INT8, Rounding
 from dflash_core.backends.cuda.plan import Card, Product, Way
 from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
 from dflash_core.backends.cuda.tuning import candidates
+from dflash_core.formats.quants import BY_NAME
+from support.blocks import HALVES
 from support.engines import Engine
-from support.matmuls import SMALL, expected, multiply, parts, random_weights
+from support.matmuls import SMALL, expected, multiply, parts, random_weights, weights_of
 
 TYPES = [*TILE_TYPES, "BF16"]
 K_TYPES = {"Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ3_XXS", "IQ3_S", "IQ4_XS"}
 WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+PLANES, SPANS = Rounding(planes=2), Rounding(spans=2)
+ROUNDINGS = [pytest.param(rounding, id=name) for name, rounding in {"q8": INT8, "planes": PLANES, "f16": F16}.items()]
 
 
 def activations(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
@@ -34,14 +40,14 @@ def check(deal, planes, want) -> None:
         assert error.max() < bound, f"{shape.type}: {error.max():.1e}"
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["q8", "f16"])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("name", TYPES)
-def test_format(engine: Engine, rng: np.random.Generator, name: str, half: bool) -> None:
+def test_format(engine: Engine, rng: np.random.Generator, name: str, rounding: Rounding) -> None:
     columns = 768 if name in K_TYPES else 704
     weights = random_weights(engine, rng, columns, (name, 90))
     x = activations(rng, 3, columns)
-    deal, planes = multiply(engine, weights, x, half=half)
-    check(deal, planes, expected(weights, x, half))
+    deal, planes = multiply(engine, weights, x, rounding=rounding)
+    check(deal, planes, expected(weights, x, rounding))
 
 
 @pytest.mark.parametrize(
@@ -59,17 +65,23 @@ def test_several_matrices(engine: Engine, rng: np.random.Generator, columns: int
     weights = random_weights(engine, rng, columns, *types)
     x = activations(rng, 11, columns)
     deal, planes = multiply(engine, weights, x)
-    check(deal, planes, expected(weights, x, half=False))
+    check(deal, planes, expected(weights, x))
 
 
-@pytest.mark.parametrize("slices", [None, 1, 3], ids=["planned", "one-slice", "three-slices"])
-def test_a_column_does_not_depend_on_the_width(engine: Engine, rng: np.random.Generator, slices: int | None) -> None:
+@pytest.mark.parametrize(
+    ("slices", "rounding"),
+    [(None, INT8), (1, INT8), (3, INT8), (None, PLANES), (1, SPANS)],
+    ids=["planned", "one-slice", "three-slices", "planes", "spans"],
+)
+def test_a_column_does_not_depend_on_the_width(
+    engine: Engine, rng: np.random.Generator, slices: int | None, rounding: Rounding
+) -> None:
     weights = random_weights(engine, rng, 1280, ("Q4_K", 176), ("Q6_K", 40), ("Q8_0", 6))
     x = activations(rng, 64, 1280)
-    deal, widest = multiply(engine, weights, x, split_k=slices)
-    check(deal, widest, expected(weights, x, half=False))
+    deal, widest = multiply(engine, weights, x, split_k=slices, rounding=rounding)
+    check(deal, widest, expected(weights, x, rounding))
     for width in WIDTHS[:-1]:
-        _, planes = multiply(engine, weights, x[:width], split_k=slices)
+        _, planes = multiply(engine, weights, x[:width], split_k=slices, rounding=rounding)
         for at, shape in zip(deal.offsets, deal.shapes):
             live = slice(at, at + shape.rows)
             same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
@@ -77,12 +89,94 @@ def test_a_column_does_not_depend_on_the_width(engine: Engine, rng: np.random.Ge
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("half", [False, True], ids=["q8", "f16"])
-def test_every_width(engine: Engine, rng: np.random.Generator, width: int, half: bool) -> None:
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_every_width(engine: Engine, rng: np.random.Generator, width: int, rounding: Rounding) -> None:
     weights = random_weights(engine, rng, 512, ("Q5_K", 64), ("Q5_0", 33))
     x = activations(rng, width, 512)
-    deal, planes = multiply(engine, weights, x, half=half)
-    check(deal, planes, expected(weights, x, half))
+    deal, planes = multiply(engine, weights, x, rounding=rounding)
+    check(deal, planes, expected(weights, x, rounding))
+
+
+# Types whose codes lie alike in their bytes, or whose lower planes have as many bits, share a launch.
+TOGETHER = [
+    ("Q4_K",),
+    ("Q5_K", "Q3_K"),
+    ("Q6_K", "IQ4_XS"),
+    ("Q4_0", "Q8_0", "IQ4_NL", "Q4_1"),
+    ("Q5_0", "Q5_1", "F16"),
+    ("IQ3_S", "IQ3_XXS"),
+]
+
+
+@pytest.mark.parametrize("types", TOGETHER, ids="-".join)
+def test_planes_side_by_side_are_the_bits_of_planes_in_turn(
+    engine: Engine, rng: np.random.Generator, types: tuple[str, ...]
+) -> None:
+    """Up to four columns hold both planes in one product; each of more columns takes two."""
+    weights = random_weights(engine, rng, 1024, *((name, 40) for name in types))
+    x = activations(rng, 24, 1024)
+    deal, widest = multiply(engine, weights, x, rounding=PLANES)
+    check(deal, widest, expected(weights, x, PLANES))
+    for width in (1, 3, 4, 8):
+        _, found = multiply(engine, weights, x[:width], rounding=PLANES)
+        for at, shape in zip(deal.offsets, deal.shapes):
+            live = slice(at, at + shape.rows)
+            same = found[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
+            assert same.all(), f"{width} columns, {shape.type}"
+
+
+@pytest.mark.parametrize("name", ["Q6_K", "Q4_K", "Q8_0", "Q5_1"])
+def test_two_scales_per_group(engine: Engine, rng: np.random.Generator, name: str) -> None:
+    weights = random_weights(engine, rng, 768, (name, 90))
+    x = activations(rng, 16, 768)
+    deal, widest = multiply(engine, weights, x, rounding=SPANS)
+    check(deal, widest, expected(weights, x, SPANS))
+    for width in (1, 5):
+        _, found = multiply(engine, weights, x[:width], rounding=SPANS)
+        assert np.array_equal(found[..., :90].view(np.uint32), widest[:, :width, :90].view(np.uint32))
+
+
+# Where the scales of sub-blocks lie in a block.
+SCALES = {
+    "Q3_K": (96, 108),
+    "Q4_K": (4, 16),
+    "Q5_K": (4, 16),
+    "Q6_K": (192, 208),
+    "IQ4_XS": (2, 8),
+    "IQ3_S": (106, 110),
+    "IQ3_XXS": (66, 98),
+}
+
+
+@pytest.mark.parametrize("width", [4, 16], ids=["side-by-side", "in-turn"])
+@pytest.mark.parametrize("name", SCALES)
+def test_the_largest_sums_are_exact(engine: Engine, name: str, width: int) -> None:
+    """Codes and scales at both ends of their ranges, activations at theirs, with the signs that add up: integers do not
+    overflow, and nothing but the last two factors rounds."""
+    kind = BY_NAME[name]
+    raw = np.empty((16, 1, kind.size), np.uint8)
+    for row, (codes, scales) in enumerate(itertools.product((0x00, 0xFF, 0x80, 0x7F), repeat=2)):
+        raw[row] = codes
+        raw[row, 0, slice(*SCALES[name])] = scales
+    for offset, _ in HALVES[name][:1]:
+        raw[..., offset : offset + 2] = np.array([2.0**-10], np.float16).view(np.uint8)
+    for offset, _ in HALVES[name][1:]:  # minima are not part of the integers
+        raw[..., offset : offset + 2] = 0
+    weights = weights_of(engine, 256, (name, raw.reshape(16, -1)))
+    bits = tile_type(name).plane_bits
+    signs = np.where(weights.dense[0] < 0, -1, 1).astype(np.float32)
+    rng = np.random.default_rng(5)
+    for x in (
+        signs,
+        -signs,
+        signs * rng.integers(-127 << bits, 128 << bits, signs.shape).clip(-127 << bits, 127 << bits),
+    ):
+        x = x.astype(np.float32).copy()
+        x[:, 0] = 1 if abs(x[0, 1]) == 1 else 127 << bits
+        deal, found = multiply(engine, weights, x[:width], rounding=PLANES)
+        want = expected(weights, x[:width], PLANES)[0]
+        got = parts(deal, found)[0]
+        assert np.all(np.abs(got - want) <= 2.1 * 2.0**-24 * np.abs(want) + 1e-30)
 
 
 def test_nothing_is_written_beside_the_live_rows(engine: Engine, rng: np.random.Generator) -> None:
@@ -103,7 +197,7 @@ def test_a_damaged_row_spoils_its_own_column_only(engine: Engine, rng: np.random
     bad = ~np.isfinite(planes.sum(0)).all(axis=1)
     assert bad.tolist() == [row in (2, 5) for row in range(8)]
     good = [row for row in range(8) if row not in (2, 5)]
-    check(deal, planes[:, good], expected(weights, x[good], half=False))
+    check(deal, planes[:, good], expected(weights, x[good]))
 
 
 def test_a_grid_of_one_block_and_of_many(engine: Engine, rng: np.random.Generator) -> None:
@@ -112,7 +206,7 @@ def test_a_grid_of_one_block_and_of_many(engine: Engine, rng: np.random.Generato
     for multiprocessors in (1, 2, 40):
         card = type(SMALL)(multiprocessors, SMALL.shared_bytes)
         deal, planes = multiply(engine, weights, x, card)
-        check(deal, planes, expected(weights, x, half=False))
+        check(deal, planes, expected(weights, x))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +230,7 @@ def test_shapes_of_a_27b_cut_in_rows(
     weights = random_weights(engine, rng, columns, *types)
     x = activations(rng, 64, columns)
     deal, widest = multiply(engine, weights, x, card)
-    for got, want in zip(parts(deal, widest), expected(weights, x, half=False)):
+    for got, want in zip(parts(deal, widest), expected(weights, x)):
         assert (np.abs(got - want).max(axis=1) / np.abs(want).max(axis=1)).max() < 5e-6
     for width in (1, 16, 24, 40):
         _, planes = multiply(engine, weights, x[:width], card)
@@ -166,20 +260,24 @@ def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: 
     [[("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6)], [("Q5_K", 300), ("F16", 40)], [("IQ3_S", 270)]],
     ids=lambda types: "+".join(name for name, _ in types),
 )
-@pytest.mark.parametrize("slices", [None, 1], ids=["planned", "one-slice"])
+@pytest.mark.parametrize(
+    ("slices", "rounding"),
+    [(None, INT8), (1, INT8), (None, PLANES), (1, SPANS)],
+    ids=["planned", "one-slice", "planes", "spans"],
+)
 def test_chunks_of_k(
-    engine: Engine, rng: np.random.Generator, types: list[tuple[str, int]], slices: int | None
+    engine: Engine, rng: np.random.Generator, types: list[tuple[str, int]], slices: int | None, rounding: Rounding
 ) -> None:
     """A card with little shared memory: several rounds, a last chunk that is short, one pass at every width."""
     card = Card(2, 99 << 10)
     weights = random_weights(engine, rng, 1664, *types)
     x = activations(rng, 64, 1664)
-    deal, widest = multiply(engine, weights, x, card, split_k=slices)
-    check(deal, widest, expected(weights, x, half=False))
+    deal, widest = multiply(engine, weights, x, card, split_k=slices, rounding=rounding)
+    check(deal, widest, expected(weights, x, rounding))
     for width in (1, 16, 24, 40):
         assert "CHUNK" in deal.defines(width)
         assert len(deal.passes(width)) == 1
-        _, planes = multiply(engine, weights, x[:width], card, split_k=slices)
+        _, planes = multiply(engine, weights, x[:width], card, split_k=slices, rounding=rounding)
         for at, shape in zip(deal.offsets, deal.shapes):
             live = slice(at, at + shape.rows)
             same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
@@ -199,7 +297,7 @@ def test_what_the_tuner_may_choose(engine: Engine, rng: np.random.Generator, car
         chosen = replace(card, ways=((str(product), way),))
         deal, widest = multiply(engine, weights, x, chosen)
         assert deal.way == way
-        check(deal, widest, expected(weights, x, half=False))
+        check(deal, widest, expected(weights, x))
         _, narrow = multiply(engine, weights, x[:1], chosen)
         live = np.concatenate([np.arange(at, at + s.rows) for at, s in zip(deal.offsets, deal.shapes)])
         found = widest[..., live].view(np.uint32)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.formats.quants import to_float32
 from support import oracles
-from support.acts import BLOCK_F16, BLOCK_Q8, acts_f16, acts_q8
+from support.acts import F16_GROUP, Q8_GROUP, acts_f16, acts_q8
 from support.blocks import random_blocks
 from support.engines import Array, Engine
 
@@ -19,25 +21,28 @@ class Acts:
     """Buffers for a producer of `width` elements a row, poisoned."""
 
     def __init__(self, engine: Engine, width: int) -> None:
-        blocks = -(-width // 256) * 8
+        groups = -(-width // 256)
         self.width = width
-        self.q8 = engine.poisoned((blocks, BLOCK_Q8), np.uint8)
-        self.f16 = engine.poisoned((blocks, BLOCK_F16), np.uint8)
+        self.q8 = engine.poisoned((groups, Q8_GROUP), np.uint8)
+        self.f16 = engine.poisoned((groups, F16_GROUP), np.uint8)
 
     @property
     def arguments(self) -> list[Array]:
         return [self.q8, self.f16]
 
-    def check(self, expected: oracles.Floats, tolerance: float = 3e-6) -> None:
-        """Both forms hold the rows `expected`, padding included; `tolerance` is of the kernel's own arithmetic."""
+    def check(self, expected: oracles.Floats, tolerance: float = 3e-6, forms: Mapping[str, int] | None = None) -> None:
+        """Both forms hold the rows `expected`, padding included; `tolerance` is of the kernel's own arithmetic,
+        `forms` what it was compiled for of the int8 one."""
+        bits, spans = (forms or {}).get("PLANE_BITS", 0), (forms or {}).get("SPANS", 1)
         padded = np.zeros((len(expected), -(-self.width // 256) * 256))
         padded[:, : self.width] = expected
         largest = np.abs(padded.reshape(len(expected), -1, 256)).max(-1).repeat(256, axis=1)
         halves = acts_f16(self.f16.numpy(), *padded.shape)
         np.testing.assert_array_less(np.abs(halves - padded), 2**-11 * np.abs(padded) + tolerance * largest + 1e-30)
-        bytes_, step = acts_q8(self.q8.numpy(), *padded.shape)
+        bytes_, step = acts_q8(self.q8.numpy(), *padded.shape, bits, spans)
+        largest = np.abs(padded.reshape(len(expected), -1, 256 // spans)).max(-1).repeat(256 // spans, axis=1)
         np.testing.assert_array_less(np.abs(bytes_ - padded), 0.5001 * step + tolerance * largest + 1e-30)
-        np.testing.assert_allclose(step, largest / 127, rtol=1e-5)
+        np.testing.assert_allclose(step, largest / (127 << bits), rtol=1e-5)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> oracles.Float32s:
@@ -147,6 +152,30 @@ def test_swiglu(engine: Engine, rng: np.random.Generator, width: int, rows: int,
     engine.kernel("swiglu.cu", "swiglu", defines)(grid, 32 * warps, [*arguments, np.int32(0)])
     x = oracles.silu(oracles.planes_sum(gate)) * oracles.planes_sum(up)
     acts.check(x[:live, :width])
+
+
+@pytest.mark.parametrize("forms", [{"SPANS": 2}, {"PLANE_BITS": 2}, {"PLANE_BITS": 4}], ids=str)
+def test_finer_forms(engine: Engine, rng: np.random.Generator, forms: dict[str, int]) -> None:
+    width, rows = 640, 3
+    planes, weight = normal(rng, 1, rows, 2 * width), normal(rng, width)
+    acts = Acts(engine, width)
+    arguments = [engine.array(planes), np.int32(rows), np.int32(2 * width), *acts.arguments, count(engine, rows)]
+    defines = {"WIDTH": width, "SPLIT_K": 1, "UP_AT": width, **forms}
+    engine.kernel("swiglu.cu", "swiglu", defines)((3, rows), 32, [*arguments, np.int32(0)])
+    both = planes[0].astype(np.float64)
+    acts.check(oracles.silu(both[:, :width]) * both[:, width:], forms=forms)
+
+    h, acts = both[:, :width], Acts(engine, width)
+    arguments = [
+        engine.array(h.astype(np.float32)),
+        np.uint64(0),
+        np.int32(rows),
+        engine.array(weight),
+        np.float32(EPS),
+    ]
+    arguments += [*acts.arguments, np.uint64(0), np.int32(0), count(engine, rows), np.int32(0)]
+    engine.kernel("norm.cu", "rms_norm", {"WIDTH": width, "SPLIT_K": 0, **forms})(rows, 96, arguments)
+    acts.check(oracles.rms_norm(h, weight, EPS), forms=forms)
 
 
 def test_either_form_of_activations_can_be_left_out(engine: Engine, rng: np.random.Generator) -> None:

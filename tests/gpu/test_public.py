@@ -28,7 +28,7 @@ from support.emulated_device import EmulatedCard
 from support.golden import golden
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
-HALF = CardOptions(half_activations=True)
+HALF = CardOptions(activations="f16")
 CONTEXT = 300
 SMALL = 64 << 10  # tables of addresses
 SEGMENT = 20 << 20  # in another order pieces of some MiB may take one more or less

@@ -96,12 +96,12 @@ def test_stored_activations(engine: Engine, rng: np.random.Generator, columns: i
     x[3] = 0
     x[4, 1] = 1e-42
     groups = -(-columns // 256)
-    q8, f16 = (engine.array(np.zeros((groups, 8, size), np.uint8)) for size in (acts.Q8_BLOCK, acts.F16_BLOCK))
-    kernel = engine.kernel(str(ACTS_STORE), "acts_rows")
-    kernel((groups, len(x)), 32, [engine.array(x), np.int32(columns), q8, f16])
-    assert np.array_equal(f16.numpy(), acts.pack_f16(x))
-    want, got = acts.pack_q8(x), q8.numpy()
-    assert np.array_equal(got, want)
+    for bits, spans in ((0, 1), (0, 2), (2, 1), (3, 1), (4, 1)):
+        q8, f16 = (engine.array(np.zeros((groups, size), np.uint8)) for size in (acts.Q8_GROUP, acts.F16_GROUP))
+        kernel = engine.kernel(str(ACTS_STORE), "acts_rows", {"PLANE_BITS": bits, "SPANS": spans})
+        kernel((groups, len(x)), 32, [engine.array(x), np.int32(columns), q8, f16])
+        assert np.array_equal(f16.numpy(), acts.pack_f16(x).reshape(groups, -1))
+        assert np.array_equal(q8.numpy(), acts.pack_q8(x, bits, spans).reshape(groups, -1)), (bits, spans)
 
 
 def _number(name: str) -> int:

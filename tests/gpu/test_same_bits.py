@@ -16,6 +16,7 @@ import pytest
 
 from dflash_core import Knobs, load_target
 from dflash_core.arch import registry
+from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -97,7 +98,7 @@ def test_a_model_of_attention_alone(
     target = load_target(toy_architecture.write(tmp_path / "toy.gguf", toy_architecture.oracle()))
     device = device_named("emulated")
     upload = DeviceUpload(device, target.file)
-    session = CudaSession(DeviceTarget(device, upload, target.config, half=half), context=256)
+    session = CudaSession(DeviceTarget(device, upload, target.config, CHOICES["f16" if half else "mixed"]), context=256)
     upload.close()
     check_trees(session, toy_architecture.VOCABULARY, BUDGETS, rng, begin=49, positions=24)
 

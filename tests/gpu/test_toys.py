@@ -15,6 +15,7 @@ from dflash_core.arch import registry
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cuda import kv as cuda_kv
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -48,7 +49,7 @@ def file(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def session_on(target: Any, cache_type: str = cuda_kv.DEFAULT_CACHE, shared_bytes: int = 227 << 10) -> CudaSession:
     device = EmulatedDevice(shared_bytes=shared_bytes)
     upload = DeviceUpload(device, target.file)
-    on_device = DeviceTarget(device, upload, target.config, half=True, cache_type=cache_type)
+    on_device = DeviceTarget(device, upload, target.config, CHOICES["f16"], cache_type=cache_type)
     upload.close()
     return CudaSession(on_device, context=64)
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from dflash_core.formats.quants import BY_NAME, Bytes
 
 # Byte offsets of the half-precision fields in a block, and what the codes times scales behind them reach.
-_HALVES: dict[str, tuple[tuple[int, float], ...]] = {
+HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "Q8_0": ((0, 127),),
     "Q4_0": ((0, 8),),
     "Q4_1": ((0, 15), (2, 1)),
@@ -34,7 +34,7 @@ def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) 
         return _floats(values, name)
     count = -(-columns // kind.block)
     raw = rng.integers(0, 256, (rows, count, kind.size), dtype=np.uint8)
-    for offset, reach in _HALVES[name]:
+    for offset, reach in HALVES[name]:
         d = (rng.uniform(0.2, 1.0, (rows, count)) / reach * rng.choice([-1, 1], (rows, count))).astype(np.float16)
         raw[..., offset : offset + 2] = d[..., None].view(np.uint8)
     return raw.reshape(rows, -1)

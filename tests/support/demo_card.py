@@ -30,7 +30,7 @@ def reference_draft() -> Draft:
 @cache
 def target(half: bool) -> CudaTarget:
     """The target on the card, its activations f16 or int8."""
-    found = CudaTarget(demo_target_path(), half=half)
+    found = CudaTarget(demo_target_path(), activations="f16" if half else "mixed")
     found.load(progress=silent)
     return found
 

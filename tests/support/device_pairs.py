@@ -13,6 +13,7 @@ import numpy as np
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Draft, Session, Target
+from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.launch import Device
@@ -67,8 +68,9 @@ def pair_of(device: Device, target_file: Path, draft_file: Path, half: bool) -> 
     draft = load_draft(draft_file, target)
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, draft.file)]
-        device_target = DeviceTarget(device, uploads[0], target.config, half=half)
-        device_draft = DeviceDraft(device, uploads[1], draft.config, half=half)
+        activations = CHOICES["f16" if half else "mixed"]
+        device_target = DeviceTarget(device, uploads[0], target.config, activations)
+        device_draft = DeviceDraft(device, uploads[1], draft.config, activations)
         for upload in uploads:
             upload.close()
     return Pair(target, draft, device_target, device_draft)

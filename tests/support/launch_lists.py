@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.session import CudaSession
@@ -55,10 +56,11 @@ class Recorded:
     def __init__(self, case: Case) -> None:
         pair = case.pair()
         self.case, self.device = case, RecordingDevice(CARDS[case.arch])
-        target = DeviceTarget(self.device, NamedUpload(pair.target, self.device), pair.target_config, case.half)
+        chosen = CHOICES["f16" if case.half else "mixed"]
+        target = DeviceTarget(self.device, NamedUpload(pair.target, self.device), pair.target_config, chosen)
         draft = None
         if case.drafted:
-            draft = DeviceDraft(self.device, NamedUpload(pair.draft, self.device), pair.draft_config, case.half)
+            draft = DeviceDraft(self.device, NamedUpload(pair.draft, self.device), pair.draft_config, chosen)
         self.session = CudaSession(
             target, DFlashOnDevice(draft, 5) if draft else None, () if draft else (0, 2), context=CONTEXT
         )

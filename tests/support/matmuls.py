@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda import acts
-from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Shape, plan
+from dflash_core.backends.cuda.activations import INT8, Rounding
+from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Shape, plan, plane_bits
 from dflash_core.backends.cuda.repack import repack, tile_type
-from dflash_core.formats.quants import to_float32
+from dflash_core.formats.quants import Bytes, to_float32
 from support.blocks import random_blocks
 from support.engines import Engine
 
@@ -44,19 +45,23 @@ def as_argument(data: bytes) -> np.void:
 
 def random_weights(engine: Engine, rng: np.random.Generator, columns: int, *types: tuple[str, int]) -> Weights:
     """Matrices of (type, rows)."""
+    return weights_of(engine, columns, *((name, random_blocks(rng, name, rows, columns)) for name, rows in types))
+
+
+def weights_of(engine: Engine, columns: int, *matrices: tuple[str, Bytes]) -> Weights:
+    """Matrices of (type, bytes per row as in a file)."""
     shapes, dense, packed = [], [], []
-    for name, rows in types:
-        raw = random_blocks(rng, name, rows, columns)
-        shapes.append(Shape(name, rows))
+    for name, raw in matrices:
+        shapes.append(Shape(name, len(raw)))
         dense.append(to_float32(raw, name)[:, :columns].astype(np.float64))
         packed.append(engine.array(repack(torch.from_numpy(raw), name, columns).numpy()))
     return Weights(tuple(shapes), columns, dense, packed)
 
 
-def seen_q8(x: Float32) -> Float64:
+def seen_q8(x: Float32, bits: int = 0, spans: int = 1) -> Float64:
     """What the int8 path makes of activations."""
-    q, scale = acts.quantize_q8(x)
-    return (q * scale[..., None].astype(np.float64)).reshape(len(x), -1)[:, : x.shape[1]]
+    q, scale = acts.quantize_q8(x, bits, spans)
+    return (q * np.repeat(scale, q.shape[-1] // spans, axis=-1).astype(np.float64)).reshape(len(x), -1)[:, : x.shape[1]]
 
 
 def seen_f16(x: Float32) -> Float64:
@@ -65,22 +70,37 @@ def seen_f16(x: Float32) -> Float64:
     return (h.astype(np.float64) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
 
 
-def expected(weights: Weights, x: Float32, half: bool) -> list[Float64]:
+def expected(weights: Weights, x: Float32, rounding: Rounding = INT8) -> list[Float64]:
     """(columns, rows) per matrix, of the rounded activations."""
+    bits = plane_bits(weights.shapes, rounding)
     return [
-        (seen_f16(x) if half or tile_type(s.type).half_activations else seen_q8(x)) @ w.T
+        (seen_f16(x) if rounding.half or tile_type(s.type).half_activations else seen_q8(x, bits, rounding.spans)) @ w.T
         for s, w in zip(weights.shapes, weights.dense)
     ]
 
 
+def packed(engine: Engine, deal: Plan, x: Float32) -> tuple[Any, Any]:
+    """Activations in the forms that the launch reads, as the engine's int8 and f16 arrays."""
+    forms = {"PLANE_BITS": 0, "SPANS": 1, **deal.forms}
+    q8 = acts.pack_q8(x, int(str(forms["PLANE_BITS"])), int(str(forms["SPANS"]))) if deal.needs_q8 else None
+    f16 = acts.pack_f16(x) if deal.needs_f16 else None
+    first, second = (engine.poisoned((8,), np.uint8) if form is None else engine.array(form) for form in (q8, f16))
+    return first, second
+
+
 def multiply(
-    engine: Engine, weights: Weights, x: Float32, card: Card = SMALL, *, half: bool = False, split_k: int | None = None
+    engine: Engine,
+    weights: Weights,
+    x: Float32,
+    card: Card = SMALL,
+    *,
+    rounding: Rounding = INT8,
+    split_k: int | None = None,
 ) -> tuple[Plan, Float32]:
     """Run a launch over the rows of `x`; the plan and the partials (split_k, len(x), stride), NaN where none wrote."""
-    deal = plan(weights.shapes, weights.columns, card, half=half, split_k=split_k)
+    deal = plan(weights.shapes, weights.columns, card, rounding=rounding, split_k=split_k)
     n = len(x)
-    q8 = engine.array(acts.pack_q8(x)) if deal.needs_q8 else engine.poisoned((8,), np.uint8)
-    f16 = engine.array(acts.pack_f16(x)) if deal.needs_f16 else engine.poisoned((8,), np.uint8)
+    q8, f16 = packed(engine, deal, x)
     out = engine.poisoned((deal.split_k, n, deal.stride), np.float32)
     launch = weights.launch(deal)
     for first, count in deal.passes(n):

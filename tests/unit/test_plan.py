@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 pytest.importorskip("torch")
+from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.plan import Card, Plan, Shape, Way, plan
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.state import WIDTHS
@@ -19,18 +20,18 @@ PRODUCTS = list(dict.fromkeys(products_27b()))
 MOST_PARTIALS = 4_000_000
 
 
-def planned(card: Card, *, half: bool = False) -> list[Plan]:
+def planned(card: Card, choice: str = "mixed") -> list[Plan]:
     return [
-        plan([Shape(kind, rows) for kind, rows in product.matrices], product.columns, card, half=half,
-             split_k=product.split_k)
+        plan([Shape(kind, rows) for kind, rows in product.matrices], product.columns, card,
+             rounding=CHOICES[choice].of(product.name), split_k=product.split_k)
         for product in PRODUCTS
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["q8", "f16"])
+@pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("processors", SMALL.values(), ids=SMALL)
-def test_a_card_with_little_shared_memory_reads_every_weight_once(processors: int, half: bool) -> None:
-    for deal in planned(Card(processors, 99 * KIB), half=half):
+def test_a_card_with_little_shared_memory_reads_every_weight_once(processors: int, choice: str) -> None:
+    for deal in planned(Card(processors, 99 * KIB), choice):
         for width in WIDTHS:
             assert deal.passes(width) == ((0, width),), deal.shapes
             assert deal.shared_bytes(width) <= 99 * KIB

@@ -20,10 +20,7 @@ from dflash_core.progress import silent
 KIB = 1 << 10
 H200, SMALL = Card(132, 227 * KIB, overlaps=True), Card(82, 99 * KIB)
 CARDS = {"H200": H200, "A100": Card(108, 163 * KIB), "3090": SMALL, "5090": Card(170, 99 * KIB, overlaps=True)}
-PRODUCTS = [
-    Product(tuple(Shape(kind, rows) for kind, rows in one.matrices), one.columns, split_k=one.split_k)
-    for one in dict.fromkeys(products_27b())
-]
+PRODUCTS = [one.planned for one in dict.fromkeys(products_27b())]
 HERE = Identity("A card", 132, "580.1", "abc")
 
 

@@ -4,7 +4,7 @@ Shapes and types are those of the synthetic 27B target. Weights are random bytes
 gigabytes, so that none is in the L2 when its turn comes. Launches are recorded in a graph as in a step; a figure is the
 median over replays, of one launch. Read bandwidth is that of a kernel which does nothing but read.
 
-    python -m dflash_core.bench.kernels [--chain [--gap 3] [WAY ...]]
+    python -m dflash_core.bench.kernels [--activations int8] [--chain [--gap 3] [WAY ...]]
 
 A way is `plain`, or settings of plan.Way such as `prefetch=0`.
 """
@@ -21,6 +21,7 @@ import torch
 
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda import plan
+from dflash_core.backends.cuda.activations import CHOICES, MIXED, Activations
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import acts_for
@@ -63,7 +64,8 @@ class Product:
     @property
     def planned(self) -> plan.Product:
         """As plans know it."""
-        return plan.Product(tuple(plan.Shape(*matrix) for matrix in self.matrices), self.columns, split_k=self.split_k)
+        shapes = tuple(plan.Shape(*matrix) for matrix in self.matrices)
+        return plan.Product(shapes, self.columns, MIXED.of(self.name), self.split_k)
 
     @property
     def types(self) -> str:
@@ -109,8 +111,10 @@ class Bench:
     Raises OutOfMemoryError where the card has not `arena` bytes, and a gigabyte beside them, to spare.
     """
 
-    def __init__(self, device: CudaDevice, arena: int, products: Sequence[Product]) -> None:
-        self.device = device
+    def __init__(
+        self, device: CudaDevice, arena: int, products: Sequence[Product], activations: Activations = MIXED
+    ) -> None:
+        self.device, self.activations = device, activations
         free, _ = device.runtime.memory()
         if free < arena + (1 << 30):
             raise OutOfMemoryError(
@@ -125,7 +129,7 @@ class Bench:
             rows = max(sum(16 * blocks_of(r) for _, r in p.matrices) * (p.split_k or MOST_SPLIT_K) for p in products)
             self.out = torch.empty(WIDTHS[-1] * rows, device=cuda)
 
-    def place(self, product: Product, at: int, *, half: bool = False) -> tuple[Projection, int]:
+    def place(self, product: Product, at: int) -> tuple[Projection, int]:
         """The product with its weights from byte `at` of the arena on, and where they end."""
         matrices = []
         for kind, rows in product.matrices:
@@ -133,12 +137,12 @@ class Bench:
             end = at + packed_bytes(kind, rows, product.columns)
             matrices.append(Matrix(kind, rows, product.columns, self.weights[at:end].view(shape)))
             at = end
-        return Projection(self.device, matrices, half=half, split_k=product.split_k), at
+        return Projection(self.device, matrices, self.activations.of(product.name), split_k=product.split_k), at
 
-    def copies(self, product: Product, *, half: bool = False) -> list[Projection]:
+    def copies(self, product: Product) -> list[Projection]:
         """The same product at as many places as there are, two at least where the arena holds them."""
         count = max(1, min(MOST_COPIES, self.weights.nbytes // product.nbytes))
-        return [self.place(product, i * product.nbytes, half=half)[0] for i in range(count)]
+        return [self.place(product, i * product.nbytes)[0] for i in range(count)]
 
     def launches(self, projections: Iterable[Projection], width: int) -> list[Launch]:
         return [launch for p in projections for launch in p.launches(self.acts, self.out, width)]
@@ -170,10 +174,15 @@ class Bench:
         return self.weights.nbytes / self.seconds(self.record([launch]))
 
 
-def ladder(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progress | None = None) -> Ladder:
+def ladder(
+    device: CudaDevice,
+    widths: Sequence[int] = WIDTHS,
+    progress: Progress | None = None,
+    activations: Activations = MIXED,
+) -> Ladder:
     """Every distinct product of the 27B target at every width."""
     products = list(dict.fromkeys(Product(p.name, p.matrices, p.columns, p.split_k) for p in products_27b()))
-    bench = Bench(device, ARENA, products)
+    bench = Bench(device, ARENA, products, activations)
     everything = [launch for p in products for w in widths for launch in bench.launches([bench.place(p, 0)[0]], w)]
     device.bind(everything, progress)
     steps = []
@@ -187,9 +196,14 @@ def ladder(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progres
     return Ladder(device.runtime.card.name, bench.bandwidth(), tuple(steps))
 
 
-def chain(device: CudaDevice, widths: Sequence[int] = WIDTHS, progress: Progress | None = None) -> dict[int, float]:
+def chain(
+    device: CudaDevice,
+    widths: Sequence[int] = WIDTHS,
+    progress: Progress | None = None,
+    activations: Activations = MIXED,
+) -> dict[int, float]:
     """Seconds for all products of a step one behind the other, each with weights of its own, by width."""
-    found = chains(device, [Way()], widths, progress=progress)
+    found = chains(device, [Way()], widths, progress=progress, activations=activations)
     return {width: statistics.median(found[Way(), width]) for width in widths}
 
 
@@ -199,10 +213,11 @@ def chains(
     widths: Sequence[int] = WIDTHS,
     gap_us: float = 0.0,
     progress: Progress | None = None,
+    activations: Activations = MIXED,
 ) -> dict[tuple[Way, int], list[float]]:
     """The same in several ways, taking turns, with a pause of `gap_us` behind every product: seconds of each round."""
     products = products_27b()
-    bench = Bench(device, sum(p.nbytes for p in products), products)
+    bench = Bench(device, sum(p.nbytes for p in products), products, activations)
     projections, at = [], 0
     for product in products:
         projection, at = bench.place(product, at)
@@ -267,16 +282,17 @@ def main() -> None:
         "--chain", action="store_true", help="also a whole step's products in a row; 17 GiB of the card"
     )
     parser.add_argument("--gap", type=float, default=0.0, metavar="US", help="pause behind every product of the chain")
+    parser.add_argument("--activations", choices=CHOICES, default=MIXED.name, help="how inputs are rounded")
     parser.add_argument("ways", nargs="*", type=Way.of, metavar="WAY", help="compare chains alone, computed in these")
     options = parser.parse_args()
-    device = CudaDevice()
+    device, activations = CudaDevice(), CHOICES[options.activations]
     if options.ways:
-        found = chains(device, options.ways, CHAIN_WIDTHS, options.gap)
+        found = chains(device, options.ways, CHAIN_WIDTHS, options.gap, activations=activations)
         lines = ways_table(found, options.gap)
     else:
-        lines = table(ladder(device))
+        lines = table(ladder(device, activations=activations))
         if options.chain:
-            lines += chain_table(chain(device))
+            lines += chain_table(chain(device, activations=activations))
     print("\n".join(lines))  # noqa: T201
 
 

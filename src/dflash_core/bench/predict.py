@@ -69,5 +69,5 @@ def _read(card: Card, rows: int) -> int:
 
 
 def _passes(product: Product, card: Card, rows: int) -> int:
-    deal = plan(product.shapes, product.columns, card, half=product.half, split_k=product.split_k)
+    deal = plan(product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k)
     return len(deal.passes(rows))

@@ -150,7 +150,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
 
     if request.target is None or request.draft is None:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
-    card = CardOptions(request.half_activations, request.draft_type, request.tune)
+    card = CardOptions(request.activations, request.draft_type, request.tune)
     loaded = load_target(request.target, "cuda", progress=notes.progress, card=card)
     engine = Engine(loaded, load_draft(request.draft, loaded), context_length=CONTEXT)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)

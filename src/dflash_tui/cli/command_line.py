@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings.device,
         settings.knobs,
         context=args.context,
-        half_activations=args.activations == "f16",
+        activations=args.activations,
         draft_type=args.draft_type,
         tune=not args.no_tune,
         resume=args.resume,
@@ -169,7 +169,12 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         metavar="NAME=VALUE",
         help="set a parameter; may be repeated",
     )
-    add("--activations", choices=("int8", "f16"), default=default("int8"), help="on a GPU: f16 is exact, and slower")
+    add(
+        "--activations",
+        choices=("mixed", "int8", "f16"),
+        default=default("mixed"),
+        help="on a GPU: int8, finer where it matters; int8 alone; f16, exact and slower",
+    )
     add("--draft-type", choices=("q8_0",), default=default(""), help="on a GPU: pack a float drafter tighter")
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of kernels at a first load")
     add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")

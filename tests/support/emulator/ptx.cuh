@@ -17,13 +17,15 @@ template <class T, int K> struct Fragments {
     static constexpr int P = 4 / int(sizeof(T)), RA = K / (2 * P), RB = K / (4 * P);
 };
 
+// T: of A; B is of the same type, but for unsigned bytes, which meet signed ones.
 template <class D, class T, int K, bool zero> struct Mma {
     using Shape = Fragments<T, K>;
+    using OfB = std::conditional_t<std::is_same_v<T, unsigned char>, signed char, T>;
     D* d;
     const unsigned *a, *b;
 
     template <class U> static auto value(U v) {
-        if constexpr (std::is_same_v<U, signed char>) return int(v);
+        if constexpr (std::is_integral_v<U>) return int(v);
         else return float(v);
     }
 
@@ -37,13 +39,14 @@ template <class D, class T, int K, bool zero> struct Mma {
             const auto& mine = *static_cast<Mma*>(lanes[lane]);
             const int g = lane / 4, t = lane % 4;
             T values[P];
+            OfB of_b[P];
             for (int r = 0; r < Shape::RA; ++r) {
                 memcpy(values, &mine.a[r], 4);
                 for (int i = 0; i < P; ++i) A[g + 8 * (r & 1)][4 * P * (r >> 1) + P * t + i] = value(values[i]);
             }
             for (int r = 0; r < Shape::RB; ++r) {
-                memcpy(values, &mine.b[r], 4);
-                for (int i = 0; i < P; ++i) B[4 * P * r + P * t + i][g] = value(values[i]);
+                memcpy(of_b, &mine.b[r], 4);
+                for (int i = 0; i < P; ++i) B[4 * P * r + P * t + i][g] = value(of_b[i]);
             }
         }
         for (int row = 0; row < 16; ++row) {
@@ -108,6 +111,7 @@ template <int count, bool transposed> void load_matrix(unsigned* r, const void* 
         emulator::mma<D, T, K, true>(d, a, b, line);                                                                  \
     }
 EMULATED_MMA(mma_s8_16832, int, signed char, 32, 4, 2)
+EMULATED_MMA(mma_u8_16832, int, unsigned char, 32, 4, 2)
 EMULATED_MMA(mma_s8_16816, int, signed char, 16, 2, 1)
 EMULATED_MMA(mma_f16_16816, float, half, 16, 4, 2)
 EMULATED_MMA(mma_f16_1688, float, half, 8, 2, 1)
@@ -136,6 +140,7 @@ inline int dp4a(int a, int b, int c) {
     return c;
 }
 inline unsigned prmt(unsigned a, unsigned b, unsigned selector) { return __byte_perm(a, b, selector); }
+inline unsigned opaque(unsigned x) { return x; }
 template <unsigned table> unsigned lop3(unsigned a, unsigned b, unsigned c) {
     unsigned r = 0;
     for (int i = 0; i < 8; ++i) {

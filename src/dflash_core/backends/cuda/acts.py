@@ -7,9 +7,15 @@ import numpy.typing as npt
 
 ROWS, GROUP = 64, 256
 Q8_BLOCK, F16_BLOCK = 2208, 4384
+Q8_GROUP, F16_GROUP = 16 * Q8_BLOCK, 8 * F16_BLOCK  # bytes of 64 rows x 256 k
 
 Bytes = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
+
+
+def q8_read(plane_bits: int, spans: int) -> int:
+    """Bytes that a launch reads of an int8 block and its second one."""
+    return Q8_BLOCK + (Q8_BLOCK if plane_bits else 32 if spans > 1 else 0)
 
 
 def _groups(x: Float32) -> Float32:
@@ -20,13 +26,17 @@ def _groups(x: Float32) -> Float32:
     return padded.reshape(rows, -1, GROUP)
 
 
-def quantize_q8(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
-    """(rows, k) to int8 (rows, groups, 256) and scales (rows, groups): x = scale * q."""
+def quantize_q8(x: Float32, plane_bits: int = 0, spans: int = 1) -> tuple[npt.NDArray[np.int16], Float32]:
+    """(rows, k) to integers q (rows, groups, 256) and scales (rows, groups, spans), one per 256 / spans k:
+    x = scale * q, |q| <= 127 << plane_bits."""
     groups = _groups(x)
-    largest = np.abs(groups).max(axis=-1)
-    scale = (largest / np.float32(127)).astype(np.float32)
-    inverse = np.where(largest > np.float32(1e-35), np.float32(127) / np.maximum(largest, np.float32(1e-35)), 0)
-    return np.rint(groups * inverse[..., None].astype(np.float32)).astype(np.int8), scale
+    split = groups.reshape(*groups.shape[:2], spans, GROUP // spans)
+    largest, most = np.abs(split).max(axis=-1), np.float32(127 << plane_bits)
+    scale = (largest / most).astype(np.float32)
+    inverse = np.where(largest > np.float32(1e-35), most / np.maximum(largest, np.float32(1e-35)), 0)
+    with np.errstate(invalid="ignore"):  # a group with an infinity or a NaN has that as its scale, and any codes
+        q = np.rint(split * inverse[..., None].astype(np.float32)).astype(np.int16)
+    return q.reshape(groups.shape), scale
 
 
 def quantize_f16(x: Float32) -> tuple[npt.NDArray[np.float16], Float32]:
@@ -40,17 +50,37 @@ def quantize_f16(x: Float32) -> tuple[npt.NDArray[np.float16], Float32]:
     return (groups * inverse[..., None]).astype(np.float16), scale
 
 
-def pack_q8(x: Float32) -> Bytes:
-    """(rows <= 64, k) to a whole buffer, (groups, 8, 2208); rows that do not exist hold zeros."""
-    q, scale = quantize_q8(_all_rows(x))
+def planes_of(q: npt.NDArray[np.int16], plane_bits: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+    """Integers to both planes: q = (values << plane_bits) + lower."""
+    values = q + (1 << plane_bits >> 1) >> plane_bits
+    return values.astype(np.int8), (q - (values << plane_bits)).astype(np.int8)
+
+
+def pack_q8(x: Float32, plane_bits: int = 0, spans: int = 1) -> Bytes:
+    """(rows <= 64, k) to a whole buffer, (groups, first or second, 8, 2208); rows that do not exist, and what is not
+    used, are zeros."""
+    q, scale = quantize_q8(_all_rows(x), plane_bits, spans)
     groups = q.shape[1]
-    out = np.zeros((groups, 8, Q8_BLOCK), np.uint8)
+    out = np.zeros((groups, 2, 8, Q8_BLOCK), np.uint8)
+    first, second = out[:, 0], out[:, 1]
     # rows: block, r; k: unit, sub, half, t, byte
-    split = q.reshape(8, 8, groups, 4, 2, 2, 4, 4).transpose(2, 0, 3, 1, 6, 4, 5, 7)
-    out[..., :2048] = np.ascontiguousarray(split).view(np.uint8).reshape(groups, 8, 2048)
-    out[..., 2048:2080] = _by_row(scale[..., None])
-    sums = q.astype(np.int32).reshape(ROWS, groups, 8, 32).sum(-1).astype(np.float16)
-    out[..., 2080:] = _by_row(sums)
+    split = (plane.reshape(8, 8, groups, 4, 2, 2, 4, 4) for plane in planes_of(q, plane_bits))
+    planes = [plane.transpose(2, 0, 3, 1, 6, 4, 5, 7) for plane in split]
+    if plane_bits:
+        both = np.stack(planes, axis=-2)  # (groups, block, unit, r, t, sub, half, plane, byte)
+        parts = zip((first, second), (both[..., 0, :, :, :], both[..., 1, :, :, :]))
+    else:
+        parts = zip((first,), planes[:1])
+    for block, values in parts:
+        block[..., :2048] = np.ascontiguousarray(values).view(np.uint8).reshape(groups, 8, 2048)
+    first[..., 2048:2080] = _by_row(scale[..., :1])
+    sums = q.astype(np.float32).reshape(ROWS, groups, 8, 32).sum(-1)
+    high = sums.astype(np.float16)
+    first[..., 2080:] = _by_row(high)
+    if plane_bits:
+        second[..., 2080:] = _by_row((sums - high).astype(np.float16))
+    if spans > 1:
+        second[..., 2048:2080] = _by_row(scale[..., 1:])
     return out
 
 

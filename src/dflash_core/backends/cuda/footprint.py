@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.activations import MIXED, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
@@ -32,10 +33,10 @@ class Footprint:
     """Of a target on a card, and of its drafter once `add_draft` was called. Raises UnsupportedError for tensor types
     without a kernel, and for shapes that the card has too little shared memory for."""
 
-    def __init__(self, file: WeightFile, spec: ModelSpec, card: Card, half: bool = False) -> None:
-        self._device, self._half = MetaDevice(card), half
+    def __init__(self, file: WeightFile, spec: ModelSpec, card: Card, activations: Activations = MIXED) -> None:
+        self._device, self._activations = MetaDevice(card), activations
         upload = MetaUpload(file)
-        self.target = DeviceTarget(self._device, upload, spec, half)
+        self.target = DeviceTarget(self._device, upload, spec, activations)
         for mixer in self.target.mixers:
             mixer.check()
         self._draft: OnDevice | None = None
@@ -43,7 +44,7 @@ class Footprint:
 
     def add_draft(self, file: WeightFile, config: DraftConfig, requantise: str = "") -> None:
         upload = MetaUpload(file, requantise)
-        self._draft = DFlashOnDevice(DeviceDraft(self._device, upload, config, self._half))
+        self._draft = DFlashOnDevice(DeviceDraft(self._device, upload, config, self._activations))
         self.draft_bytes = upload.nbytes
 
     def replan(self, card: Card) -> None:

@@ -15,7 +15,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
+from dflash_core.backends.cuda.activations import INT8, Rounding
+from dflash_core.backends.cuda.acts import F16_BLOCK, q8_read
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.errors import UnsupportedError
 
@@ -23,6 +24,7 @@ WARPS = 16
 MAX_SEGMENTS, MAX_SPLIT_K, MAX_GRID = 6, 32, 256
 MAX_COLUMNS = 64
 MOST_WIDE_SPLIT_K = 8  # that a pass of all columns at once is worth
+MOST_PLANES_SPLIT_K = 10  # that a pass of 40 columns at once is worth
 
 # What a choice of split_k is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of
 # staged activations per microsecond, and the second piece of a thread block, which starts its stream again.
@@ -49,12 +51,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The matrices of one launch, which share K and their input. `half`: multiplied with f16 activations whatever their
-    types; `split_k`: the number of parts of K where it must be that."""
+    """The matrices of one launch, which share K and their input. `rounding`: of the input; `split_k`: the number of
+    parts of K where it must be that."""
 
     shapes: tuple[Shape, ...]
     columns: int
-    half: bool = False
+    rounding: Rounding = INT8
     split_k: int | None = None
 
     @property
@@ -65,7 +67,7 @@ class Product:
     def __str__(self) -> str:
         matrices = "+".join(f"{shape.type} {shape.rows}" for shape in self.shapes)
         parts = f" in {self.split_k}" if self.split_k else ""
-        return f"{matrices} x {self.columns}{' f16' if self.half else ''}{parts}"
+        return f"{matrices} x {self.columns}{self.rounding}{parts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class Plan:
 
     K is split into `split_k` parts, each with partial sums of `stride` rows; matrix i begins at row `offsets[i]`, all
     padded to 16. `part_begin[s]`: first thread block of part s, and at the end the grid. `row_begin[b]`: first block of
-    16 rows of thread block b, counted over all matrices. `half`: every matrix is multiplied with f16 activations.
+    16 rows of thread block b, counted over all matrices. `rounding`: of the activations; matrices of halves take f16
+    ones in any case.
     """
 
     shapes: tuple[Shape, ...]
@@ -131,7 +134,7 @@ class Plan:
     row_begin: tuple[int, ...]
     offsets: tuple[int, ...]
     stride: int
-    half: bool
+    rounding: Rounding
     shared_limit: int
     chunked: bool
     overlaps: bool
@@ -149,12 +152,20 @@ class Plan:
     @property
     def needs_q8(self) -> bool:
         """Whether int8 activations are read."""
-        return not self.half and any(not tile_type(s.type).half_activations for s in self.shapes)
+        return _reads_q8(self.shapes, self.rounding)
 
     @property
     def needs_f16(self) -> bool:
         """Whether f16 activations are read."""
-        return self.half or any(tile_type(s.type).half_activations for s in self.shapes)
+        return _reads_f16(self.shapes, self.rounding)
+
+    @property
+    def forms(self) -> dict[str, object]:
+        """Defines of int8 activations, for who writes them and who reads them (kernels/acts.cuh)."""
+        if not self.needs_q8:
+            return {}
+        bits = plane_bits(self.shapes, self.rounding)
+        return {"PLANE_BITS": bits} if bits else {"SPANS": self.rounding.spans} if self.rounding.spans > 1 else {}
 
     @property
     def partial_bytes(self) -> int:
@@ -164,14 +175,15 @@ class Plan:
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a pass over so many columns."""
         if self.chunked:
-            return 2 * self._chunk(columns) * _tile_bytes(self.needs_f16, columns)
-        return _shared_bytes(self.longest_part, self.needs_f16, columns)
+            return 2 * self._chunk(columns) * _tile_bytes(self._staged, columns)
+        return _shared_bytes(self.longest_part, self._staged, columns)
 
     def defines(self, columns: int) -> dict[str, object]:
         """What the kernels of a pass over so many columns are compiled for."""
         names = {tile_type(shape.type).name for shape in self.shapes}
         found: dict[str, object] = {"COLUMNS": columns, **{f"WITH_{name}": 1 for name in TILE_TYPES if name in names}}
-        if self.half:
+        found |= self.forms
+        if self.rounding.half:
             found["ACTS_F16"] = 1
         if self.chunked:
             found["CHUNK"] = self._chunk(columns)
@@ -184,9 +196,13 @@ class Plan:
             return self.way.prefetch
         return int(self.overlaps and columns <= _PREFETCHED_COLUMNS)
 
+    @property
+    def _staged(self) -> int:
+        return _staged_block(self.shapes, self.rounding)
+
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: what two buffers hold, in even shares of the longest part."""
-        most = min(_MOST_CHUNK, self.shared_limit // (2 * _tile_bytes(self.needs_f16, columns)))
+        most = min(_MOST_CHUNK, self.shared_limit // (2 * _tile_bytes(self._staged, columns)))
         return -(-self.longest_part // -(-self.longest_part // max(1, most)))
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
@@ -198,8 +214,8 @@ class Plan:
         return tuple((a, b - a) for a, b in itertools.pairwise(starts))
 
     def _fits(self, columns: int) -> bool:
-        tiles, f16 = self.longest_part, self.needs_f16
-        need = 2 * _tile_bytes(f16, columns) if self.chunked else _shared_bytes(tiles, f16, columns)
+        tiles, block = self.longest_part, self._staged
+        need = 2 * _tile_bytes(block, columns) if self.chunked else _shared_bytes(tiles, block, columns)
         return need <= self.shared_limit
 
     def pack(self, addresses: Sequence[int]) -> bytes:
@@ -215,12 +231,14 @@ class Plan:
         return body + bytes(-len(body) % 8)
 
 
-def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = False, split_k: int | None = None) -> Plan:
+def plan(
+    shapes: Sequence[Shape], columns: int, card: Card, *, rounding: Rounding = INT8, split_k: int | None = None
+) -> Plan:
     """Deal a launch of `shapes`, each (rows, `columns`), to a card.
 
     `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError where nothing fits.
     """
-    product = Product(tuple(shapes), columns, half, split_k)
+    product = Product(tuple(shapes), columns, rounding, split_k)
     return _plan(product, replace(card, way=card.way_of(product), ways=()))
 
 
@@ -228,11 +246,12 @@ def plan(shapes: Sequence[Shape], columns: int, card: Card, *, half: bool = Fals
 @functools.cache
 def _plan(product: Product, card: Card) -> Plan:
     way, shared_bytes = card.way, card.shared_bytes
-    shapes, columns, half, split_k = product.shapes, product.columns, product.half, product.split_k or way.split_k
+    shapes, columns, rounding = product.shapes, product.columns, product.rounding
+    split_k = product.split_k or way.split_k
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     tiles_k = groups_of(columns)
-    needs_f16 = half or any(tile_type(s.type).half_activations for s in shapes)
+    block = _staged_block(shapes, rounding)
     grid = min(card.multiprocessors, MAX_GRID)
     costs = [(blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes]
 
@@ -242,7 +261,7 @@ def _plan(product: Product, card: Card) -> Plan:
     stride = sum(ROWS * count for count, _ in costs)
 
     def fits(count: int, columns: int) -> bool:
-        chunks, whole = 2 * _tile_bytes(needs_f16, columns), _shared_bytes(-(-tiles_k // count), needs_f16, columns)
+        chunks, whole = 2 * _tile_bytes(block, columns), _shared_bytes(-(-tiles_k // count), block, columns)
         return (chunks if chunked else whole) <= room
 
     def small(count: int) -> bool:
@@ -252,8 +271,11 @@ def _plan(product: Product, card: Card) -> Plan:
     if not split_k and chunked:
         choices = [s for s in choices if small(s)]
     elif not split_k:
-        # Best where a pass holds all 64 columns; else 32, in two passes; else what the card can hold.
+        # Best where a pass holds all 64 columns, with two planes 40; else 32, in two passes; else what the card can
+        # hold.
         wide = [s for s in choices if s <= MOST_WIDE_SPLIT_K and fits(s, 64)]
+        if not wide and rounding.planes > 1:
+            wide = [s for s in choices if s <= MOST_PLANES_SPLIT_K and fits(s, 40)]
         choices = wide or next((found for c in (32, 16, 8) if (found := [s for s in choices if fits(s, c)])), [])
     if not choices or not fits(max(choices), 8):
         raise UnsupportedError(f"a matrix of {columns} columns does not fit {shared_bytes} bytes of shared memory")
@@ -271,7 +293,7 @@ def _plan(product: Product, card: Card) -> Plan:
             most = max(most, ways[length, blocks][0])
             rows += ways[length, blocks][1]
         partials = count * stride * _NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
-        staged = max(lengths) * _NOMINAL_COLUMNS / 8 * Q8_BLOCK / _STAGE
+        staged = max(lengths) * _NOMINAL_COLUMNS / 8 * block / _STAGE
         streamed = most / _STREAM
         if chunked:
             tallest = -(-most // (max(lengths) * max(size for _, size in costs)))  # blocks of 16 rows
@@ -289,19 +311,40 @@ def _plan(product: Product, card: Card) -> Plan:
     offsets = [0]
     for blocks, _ in costs:
         offsets.append(offsets[-1] + ROWS * blocks)
-    return Plan(
-        shapes, tiles_k, best[1], best[2], best[3], tuple(offsets[:-1]), stride, half, room, chunked, card.overlaps, way
-    )
+    _, parts, part_begin, row_begin = best
+    at, overlaps = tuple(offsets[:-1]), card.overlaps
+    return Plan(shapes, tiles_k, parts, part_begin, row_begin, at, stride, rounding, room, chunked, overlaps, way)
 
 
-def _tile_bytes(f16: bool, columns: int) -> int:
+def _reads_q8(shapes: Sequence[Shape], rounding: Rounding) -> bool:
+    return not rounding.half and any(not tile_type(s.type).half_activations for s in shapes)
+
+
+def _reads_f16(shapes: Sequence[Shape], rounding: Rounding) -> bool:
+    return rounding.half or any(tile_type(s.type).half_activations for s in shapes)
+
+
+def plane_bits(shapes: Sequence[Shape], rounding: Rounding) -> int:
+    """Of a lower plane: as many as all matrices of the launch leave room for."""
+    kinds = [tile_type(s.type) for s in shapes]
+    return min((k.plane_bits for k in kinds if not k.half_activations), default=0) if rounding.planes > 1 else 0
+
+
+def _staged_block(shapes: Sequence[Shape], rounding: Rounding) -> int:
+    """Bytes of 8 columns x 256 k of activations in shared memory: of the largest form that the launch reads."""
+    f16 = F16_BLOCK if _reads_f16(shapes, rounding) else 0
+    q8 = q8_read(plane_bits(shapes, rounding), rounding.spans) if _reads_q8(shapes, rounding) else 0
+    return max(f16, q8)
+
+
+def _tile_bytes(block: int, columns: int) -> int:
     """Staged activations of a tile of K."""
-    return -(-columns // 8) * (F16_BLOCK if f16 else Q8_BLOCK)
+    return -(-columns // 8) * block
 
 
-def _shared_bytes(tiles: int, f16: bool, columns: int) -> int:
-    """Of a block that stages a whole part of K."""
-    return WARPS * -(-columns // 8) * 512 + tiles * _tile_bytes(f16, columns)
+def _shared_bytes(tiles: int, block: int, columns: int) -> int:
+    """Of a thread block that stages a whole part of K."""
+    return WARPS * -(-columns // 8) * 512 + tiles * _tile_bytes(block, columns)
 
 
 def _deal(lengths: Sequence[int], grid: int) -> list[int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
 from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Product, Shape, plan
 
@@ -43,17 +44,19 @@ class Projection:
     """
 
     def __init__(
-        self, device: Device, matrices: Sequence[Matrix], *, half: bool = False, split_k: int | None = None
+        self, device: Device, matrices: Sequence[Matrix], rounding: Rounding = INT8, *, split_k: int | None = None
     ) -> None:
         self.matrices = tuple(matrices)
         shapes = tuple(Shape(matrix.type, matrix.rows) for matrix in matrices)
-        self.product = Product(shapes, matrices[0].columns, half, split_k)
+        self.product = Product(shapes, matrices[0].columns, rounding, split_k)
         self.replan(device.card)
 
     def replan(self, card: Card) -> None:
         """Plan anew for what is known of the card now. Buffers for its output are made behind this, launches bound."""
         product = self.product
-        self.plan: Plan = plan(product.shapes, product.columns, card, half=product.half, split_k=product.split_k)
+        self.plan: Plan = plan(
+            product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k
+        )
 
     def planned_for(self, card: Card) -> Projection:
         """The same matrices on a card of which something else is known."""
@@ -83,6 +86,11 @@ class Projection:
             pointer(acts.q8 if self.plan.needs_q8 else None),
             pointer(acts.f16 if self.plan.needs_f16 else None),
         )
+
+    @property
+    def forms(self) -> dict[str, object]:
+        """What a kernel that writes activations for this launch is compiled for."""
+        return self.plan.forms
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
         """Multiply `rows` rows of activations into `out`, in as many launches as shared memory makes necessary."""

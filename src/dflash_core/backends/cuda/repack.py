@@ -23,12 +23,14 @@ CHUNK = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """A format of kernels/formats: its number there, bytes of a tile, and the activations it is multiplied with."""
+    """A format of kernels/formats: its number there, bytes of a tile, the activations it is multiplied with, and the
+    bits that a second plane of int8 activations may have with it."""
 
     name: str
     number: int
     bytes: int
     half_activations: bool = False
+    plane_bits: int = 4
     table: int = 0  # bytes of shared memory that its kernels take for themselves
 
 
@@ -39,15 +41,15 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("F16", 1, 8256, half_activations=True),
         TileType("Q4_0", 2, 2304),
         TileType("Q4_1", 3, 2560),
-        TileType("Q5_0", 6, 2816),
-        TileType("Q5_1", 7, 3072),
+        TileType("Q5_0", 6, 2816, plane_bits=3),
+        TileType("Q5_1", 7, 3072, plane_bits=3),
         TileType("Q8_0", 8, 4352),
         TileType("Q4_K", 12, 2304),
-        TileType("Q5_K", 13, 2816),
-        TileType("Q6_K", 14, 3360),
+        TileType("Q5_K", 13, 2816, plane_bits=3),
+        TileType("Q6_K", 14, 3360, plane_bits=2),
         TileType("Q3_K", 11, 1760),
         TileType("IQ4_NL", 20, 2304),
-        TileType("IQ4_XS", 23, 2176),
+        TileType("IQ4_XS", 23, 2176, plane_bits=2),
         TileType("IQ3_S", 21, 1760, table=2048),
         TileType("IQ3_XXS", 18, 1568, table=1024),
     )

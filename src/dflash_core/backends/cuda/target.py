@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
+from dflash_core.backends.cuda.activations import MIXED
+from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
@@ -41,10 +43,10 @@ def open_device(index: int) -> CudaDevice:
 
 
 class CudaTarget(OpenedTarget):
-    """Implements `backends.base.Target` on one card. `half`: f16 activations for every type, the exact path beside the
-    int8 one. `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded. `tune`: ways to compute
-    products are timed where they were not yet, and the fastest taken. `device`: the card of the placement, where it
-    is open already.
+    """Implements `backends.base.Target` on one card. `activations`: how inputs of products are rounded, a name of
+    activations.CHOICES. `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded. `tune`: ways
+    to compute products are timed where they were not yet, and the fastest taken. `device`: the card of the placement,
+    where it is open already.
     """
 
     model: DeviceTarget
@@ -55,7 +57,7 @@ class CudaTarget(OpenedTarget):
         path: str | Path,
         placement: Placement | None = None,
         *,
-        half: bool = False,
+        activations: str = MIXED.name,
         draft_type: str = "",
         tune: bool = True,
         device: CudaDevice | None = None,
@@ -63,12 +65,12 @@ class CudaTarget(OpenedTarget):
         super().__init__(path)
         self.placement = placement or Placement.on_one(self.config.block_count)
         self.device = device or open_device(self.placement.single)
-        self.half, self.draft_type = half, draft_type
+        self.activations, self.draft_type = by_name(activations), draft_type
         self._tuner: Tuner | None = None
         if isinstance(self.device, CudaDevice):  # what stands in for a card is not timed
             self._tuner = Tuner(self.device, self.device.programs.cache.folder) if tune else None
             self.device.card = replace(self.device.card, ways=())
-        self.footprint = Footprint(self.file, self.config, self.device.card, half)
+        self.footprint = Footprint(self.file, self.config, self.device.card, self.activations)
         if self._tuner is not None:
             self.footprint.replan(self._tuner.card(target_name(self.footprint.target)))
         self._machine = CudaMachine(self.device, self.footprint, self._tuner)
@@ -110,7 +112,7 @@ class CudaTarget(OpenedTarget):
         self._check("target", self.footprint.target_bytes)
         with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(
-                self.device, upload, self.config, self.half, lambda n, of: progress("loading the target", n / of)
+                self.device, upload, self.config, self.activations, lambda n, of: progress("loading the target", n / of)
             )
 
         if self._tuner is not None:
@@ -126,7 +128,7 @@ class CudaTarget(OpenedTarget):
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
-            model = DFlashOnDevice(DeviceDraft(self.device, upload, opened.config, self.half), opened.mask_token)
+            model = DFlashOnDevice(DeviceDraft(self.device, upload, opened.config, self.activations), opened.mask_token)
         held = self.footprint.draft_bytes
         return CudaDFlash(opened.file, opened.config, model, self, held, opened.notes)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.activations import MIXED, Activations
 from dflash_core.backends.cuda.kv import DEFAULT_CACHE
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
@@ -19,12 +20,13 @@ from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.projection import Matrix, Projection
 
-# What runs each kind of layer: (device, spec, half, cache type), and (device, upload, prefix, spec, half).
-MIXERS: dict[type, Callable[[Device, Any, bool, str], MixerLayers]] = {
+# What runs each kind of layer: (device, spec, activations, cache type), and (device, upload, prefix, spec,
+# activations).
+MIXERS: dict[type, Callable[[Device, Any, Activations, str], MixerLayers]] = {
     kinds.Attention: AttentionLayers,
     kinds.DeltaNet: DeltaNetLayers,
 }
-FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, bool], FeedForwardLayer]] = {kinds.SwiGLU: SwiGLU}
+FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {kinds.SwiGLU: SwiGLU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,20 @@ class Block:
 
 
 class DeviceTarget:
-    """The target's weights. `half`: f16 activations for every type, the exact path beside the int8 one; `cache_type`:
-    how keys and values are kept, a name of kv.CACHE_TYPES."""
+    """The target's weights. `activations`: how inputs of products are rounded; `cache_type`: how keys
+    and values are kept, a name of kv.CACHE_TYPES."""
 
     def __init__(
         self,
         device: Device,
         upload: Upload,
         spec: ModelSpec,
-        half: bool = False,
+        activations: Activations = MIXED,
         progress: Callable[[int, int], None] | None = None,
         cache_type: str = DEFAULT_CACHE,
     ) -> None:
-        self.device, self.spec, self.half = device, spec, half
-        self.mixers = [MIXERS[type(mixer)](device, mixer, half, cache_type) for mixer in spec.mixers]
+        self.device, self.spec, self.activations = device, spec, activations
+        self.mixers = [MIXERS[type(mixer)](device, mixer, activations, cache_type) for mixer in spec.mixers]
         groups = list(spec.mixers)
         self.embedding = Embedding(upload, spec.embedding_length)
         self.blk: list[Block] = []
@@ -60,7 +62,7 @@ class DeviceTarget:
             prefix, group = f"blk.{index}.", groups.index(layer.mixer)
             attn_norm, ffn_norm = upload.vector(prefix + "attn_norm.weight"), upload.vector(prefix + layer.ffn_norm)
             self.mixers[group].load(upload, prefix)
-            ffn = FEED_FORWARDS[type(layer.ffn)](device, upload, prefix, layer.ffn, half)
+            ffn = FEED_FORWARDS[type(layer.ffn)](device, upload, prefix, layer.ffn, activations)
             place = spec.mixers[layer.mixer].index(index)
             self.blk.append(Block(attn_norm, group, place, ffn_norm, ffn))
             if progress:

@@ -62,7 +62,7 @@ def _driver() -> str:
 def products_of(target: DeviceTarget) -> Groups:
     """The target's products, each with all the launches that are one: the head last."""
     inputs, outputs = target.projections()
-    head = Projection(target.device, [target.output], half=target.half, split_k=1)
+    head = Projection(target.device, [target.output], target.activations.head, split_k=1)
     found: Groups = {}
     for projection in (*inputs, *outputs, head):
         found.setdefault(projection.product, []).append(projection)

@@ -149,7 +149,7 @@ def candidates(product: Product, card: Card) -> tuple[Way, ...]:
 
 def _planned(product: Product, card: Card) -> Plan | None:
     try:
-        return plan(product.shapes, product.columns, card, half=product.half, split_k=product.split_k)
+        return plan(product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k)
     except UnsupportedError:
         return None
 

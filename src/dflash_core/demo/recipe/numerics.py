@@ -8,10 +8,12 @@ rounded: the difference is that of the activations' format alone. Figures over a
     KL = sum_v p(v) * (log p(v) - log q(v))    p exact, q rounded; mean and 99th percentile, nats
     top-1                                       share of positions where both have the same best token
 
-Formats: int8 with one scale per 256 as kernels/acts.cuh stores them; the same per 128, 64 and 32; llama.cpp's q8_1 (per
-32, the scale a half), which its CUDA kernels use, and Q8_K (per 256, the largest magnitude becomes 127 as here), which
-its CPU kernels use for types with blocks of 256, beside Q8_0 (per 32, the scale a half) for types with blocks of 32;
-halves with a power of two per 256.
+Formats: what `--activations` chooses between (backends/cuda/activations.py), as kernels/acts.cuh stores it: int8 with
+one scale per 256; that with two planes into ssm_out and ffn_down, whose bits follow from the weights' type, and a scale
+per 128 into the head; halves with a power of two per 256. Beside them: int8 per 128, 64 and 32; two planes everywhere;
+llama.cpp's q8_1 (per 32, the scale a half), which its CUDA kernels use, and Q8_K (per 256, the largest magnitude
+becomes 127 as here), which its CPU kernels use for types with blocks of 256, beside Q8_0 (per 32, the scale a half) for
+types with blocks of 32.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from torch import Tensor
 
 from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
+from dflash_core.backends.cuda.activations import HEADS, OUTPUTS
+from dflash_core.backends.cuda.repack import tile_type
 from dflash_core.config import target_config
 from dflash_core.demo.pair import demo_target_path
 from dflash_core.formats.gguf import open_gguf
@@ -40,7 +44,8 @@ from dflash_core.progress import silent
 
 from .bench_prompts import held_questions
 
-Rounding = Callable[[Tensor, int], Tensor]
+# Of inputs (n, k), by the ggml type of the weights that they meet.
+Rounding = Callable[[Tensor, str], Tensor]
 Float32 = npt.NDArray[np.float32]
 
 
@@ -53,21 +58,31 @@ def _in_groups(x: Tensor, size: int) -> Tensor:
 def int8(size: int, half_scale: bool = False) -> Rounding:
     """The largest magnitude of each `size` becomes 127. `half_scale`: the scale is kept as a half."""
 
-    def rounded(x: Tensor, _: int) -> Tensor:
-        groups = _in_groups(x, size)
-        scale = groups.abs().amax(-1, keepdim=True) / 127
-        codes = torch.where(scale > 0, groups / scale, 0).round()
-        return (codes * (scale.half().float() if half_scale else scale)).flatten(1)[:, : x.shape[1]]
+    def rounded(x: Tensor, _: str) -> Tensor:
+        return _integers(x, size, 127, half_scale)
 
     return rounded
 
 
+def planes(x: Tensor, kind: str) -> Tensor:
+    """Two planes: per 256, as many bits more as the weights leave room for."""
+    return _integers(x, 256, 127 << tile_type(kind).plane_bits)
+
+
+def _integers(x: Tensor, size: int, most: int, half_scale: bool = False) -> Tensor:
+    """The largest magnitude of each `size` becomes `most`."""
+    groups = _in_groups(x, size)
+    scale = groups.abs().amax(-1, keepdim=True) / most
+    codes = torch.where(scale > 0, groups / scale, 0).round()
+    return (codes * (scale.half().float() if half_scale else scale)).flatten(1)[:, : x.shape[1]]
+
+
 def of_weights(per_32: Rounding, per_256: Rounding) -> Rounding:
     """By the block length of the weights that the activations meet."""
-    return lambda x, block: (per_32 if block == 32 else per_256)(x, block)
+    return lambda x, kind: (per_32 if BY_NAME[kind].block == 32 else per_256)(x, kind)
 
 
-def halves(x: Tensor, _: int) -> Tensor:
+def halves(x: Tensor, _: str) -> Tensor:
     """Eleven bits, the largest magnitude of each 256 in [512, 1024)."""
     groups = _in_groups(x, 256)
     exponent = torch.frexp(groups.abs().amax(-1, keepdim=True)).exponent
@@ -75,40 +90,50 @@ def halves(x: Tensor, _: int) -> Tensor:
     return ((groups / scale).half().float() * scale).flatten(1)[:, : x.shape[1]]
 
 
-def exact(x: Tensor, _: int) -> Tensor:
+def exact(x: Tensor, _: str) -> Tensor:
     """As they are."""
     return x
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How inputs are rounded: those of matrices named in `finer` to halves, all others by `rounding`."""
+    """How inputs are rounded: those of ssm_out and ffn_down by `outputs`, of the head by `head`, all others, and where
+    one of these is None, by `rounding`."""
 
     rounding: Rounding
-    finer: tuple[str, ...] = ()
+    outputs: Rounding | None = None
+    head: Rounding | None = None
+
+    def of(self, name: str) -> Rounding:
+        """For the tensor of that name."""
+        role = name.split(".")[-2]
+        special = self.outputs if role in OUTPUTS else self.head if role in HEADS else None
+        return special or self.rounding
 
 
 FORMATS: dict[str, Scheme] = {
-    "int8 per 256 (ours)": Scheme(int8(256)),
+    "mixed (ours)": Scheme(int8(256), planes, int8(128)),
+    "int8 (ours), per 256": Scheme(int8(256)),
+    "f16 (ours)": Scheme(halves),
+    "int8, two planes into ssm_out, ffn_down": Scheme(int8(256), planes),
+    "int8, two planes there and into the head": Scheme(int8(256), planes, planes),
+    "two planes everywhere": Scheme(planes),
     "int8 per 128": Scheme(int8(128)),
     "int8 per 64": Scheme(int8(64)),
     "int8 per 32": Scheme(int8(32)),
     "q8_1, per 32 (llama.cpp CUDA)": Scheme(int8(32, half_scale=True)),
     "Q8_K or Q8_0 by type (llama.cpp CPU)": Scheme(of_weights(int8(32, half_scale=True), int8(256))),
-    "int8 per 256, f16 into ssm_out": Scheme(int8(256), ("ssm_out",)),
-    "int8 per 256, f16 into ssm_out, ffn_down": Scheme(int8(256), ("ssm_out", "ffn_down")),
-    "f16 (ours)": Scheme(halves),
 }
 
 
 class RoundedMatrix:
     """A matrix whose input is rounded first."""
 
-    def __init__(self, matrix: Matrix, rounding: Rounding, block: int) -> None:
-        self.matrix, self.rounding, self.block, self.shape = matrix, rounding, block, matrix.shape
+    def __init__(self, matrix: Matrix, rounding: Rounding, kind: str) -> None:
+        self.matrix, self.rounding, self.kind, self.shape = matrix, rounding, kind, matrix.shape
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.matrix(self.rounding(x, self.block))
+        return self.matrix(self.rounding(x, self.kind))
 
     def rows(self, ids: Sequence[int]) -> Tensor:
         return self.matrix.rows(ids)
@@ -126,8 +151,7 @@ class RoundedWeights(Weights):
         plain = super().matrix(name)
         if kind in FLOATS:
             return plain
-        rounding = halves if name.split(".")[-2] in self.scheme.finer else self.scheme.rounding
-        return RoundedMatrix(plain, rounding, BY_NAME[kind].block)
+        return RoundedMatrix(plain, self.scheme.of(name), kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
+from dflash_core.backends.cuda.activations import MIXED, Activations
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequencies
 from dflash_core.backends.cuda.layers.base import Upload
@@ -40,15 +41,15 @@ class DraftLayer:
         upload: Upload,
         index: int,
         config: DraftConfig,
-        half: bool,
+        activations: Activations,
         pair: tuple[Matrix, Matrix],
     ) -> None:
         prefix, spec = f"blk.{index}.", config.layers[index]
         assert isinstance(spec.mixer, kinds.Attention), "a DFlash layer is attention"
         assert isinstance(spec.ffn, kinds.SwiGLU), "a DFlash layer has a SwiGLU"
         self.window, self.causal = spec.mixer.window, config.causal[index]
-        self.mixer = AttentionWeights(device, upload, prefix, half, pair)
-        self.ffn = SwiGLU(device, upload, prefix, spec.ffn, half)
+        self.mixer = AttentionWeights(device, upload, prefix, activations, pair)
+        self.ffn = SwiGLU(device, upload, prefix, spec.ffn, activations)
         self.attn_norm = upload.vector(prefix + "attn_norm.weight")
         self.ffn_norm = upload.vector(prefix + spec.ffn_norm)
 
@@ -56,7 +57,7 @@ class DraftLayer:
 class DeviceDraft:
     """The drafter's weights. Raises UnsupportedError for a block that is longer than one pass."""
 
-    def __init__(self, device: Device, upload: Upload, config: DraftConfig, half: bool = False) -> None:
+    def __init__(self, device: Device, upload: Upload, config: DraftConfig, activations: Activations = MIXED) -> None:
         if config.block_size > MAX_DEPTH:
             raise UnsupportedError(
                 f"a drafter whose block has {config.block_size} positions, expected {MAX_DEPTH} at most on a card; "
@@ -64,17 +65,18 @@ class DeviceDraft:
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         self.device, self.config = device, config
+        activations = activations.drafter
         self.heads = HeadShape(config.key_length, config.head_count, config.head_count_kv, config.key_length)
         prefixes = [f"blk.{index}." for index in range(config.block_count)]
-        self.fc = Projection(device, [upload.matrix("fc.weight")], half=half)
+        self.fc = Projection(device, [upload.matrix("fc.weight")], activations.inputs)
         self.enc_output_norm = upload.vector("enc.output_norm.weight")
         self.output_norm = upload.vector("output_norm.weight")
         pairs, whole = _side_by_side(
             [(upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight")) for prefix in prefixes]
         )
-        self.layers = [DraftLayer(device, upload, index, config, half, pair) for index, pair in enumerate(pairs)]
+        self.layers = [DraftLayer(device, upload, index, config, activations, pair) for index, pair in enumerate(pairs)]
         self.k_norms = torch.stack([layer.mixer.k_norm for layer in self.layers])
-        self.contexts = _contexts(device, pairs, whole, half)
+        self.contexts = _contexts(device, pairs, whole, activations)
         (mixer, *_) = (layer.mixer for layer in config.layers)
         assert isinstance(mixer, kinds.Attention), "a DFlash layer is attention"
         self.frequencies = frequencies(mixer, device)
@@ -109,7 +111,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
-def _contexts(device: Device, pairs: Pairs, whole: Matrix | None, half: bool) -> list[Context]:
+def _contexts(device: Device, pairs: Pairs, whole: Matrix | None, activations: Activations) -> list[Context]:
     if whole is not None:
-        return [Context(0, len(pairs), Projection(device, [whole], half=half))]
-    return [Context(index, 1, Projection(device, pair, half=half)) for index, pair in enumerate(pairs)]
+        return [Context(0, len(pairs), Projection(device, [whole], activations.inputs))]
+    return [Context(index, 1, Projection(device, pair, activations.inputs)) for index, pair in enumerate(pairs)]

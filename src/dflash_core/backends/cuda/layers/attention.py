@@ -13,6 +13,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash_core.arch import kinds
+from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import CACHE_TYPES, KVCache
@@ -39,11 +40,16 @@ class AttentionWeights:
     """
 
     def __init__(
-        self, device: Device, upload: Upload, prefix: str, half: bool, pair: tuple[Matrix, Matrix] | None = None
+        self,
+        device: Device,
+        upload: Upload,
+        prefix: str,
+        activations: Activations,
+        pair: tuple[Matrix, Matrix] | None = None,
     ) -> None:
         key_value = pair or (upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight"))
-        self.inputs = Projection(device, [upload.matrix(prefix + "attn_q.weight"), *key_value], half=half)
-        self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], half=half)
+        self.inputs = Projection(device, [upload.matrix(prefix + "attn_q.weight"), *key_value], activations.inputs)
+        self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], activations.inputs)
         self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
         self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
 
@@ -73,20 +79,20 @@ class AttentionLayers:
 
     chunked = True
 
-    def __init__(self, device: Device, spec: kinds.Attention, half: bool, cache_type: str) -> None:
+    def __init__(self, device: Device, spec: kinds.Attention, activations: Activations, cache_type: str) -> None:
         if spec.window:
             raise UnsupportedError(
                 f"a target whose layers see only the last {spec.window:,} positions, expected layers that see all; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        self.device, self.spec, self.half, self.cache_type = device, spec, half, CACHE_TYPES[cache_type]
+        self.device, self.spec, self.activations, self.cache_type = device, spec, activations, CACHE_TYPES[cache_type]
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.frequencies = frequencies(spec, device)
         self.weights: list[AttentionWeights] = []
 
     def load(self, upload: Upload, prefix: str) -> None:
-        self.weights.append(AttentionWeights(self.device, upload, prefix, self.half))
+        self.weights.append(AttentionWeights(self.device, upload, prefix, self.activations))
 
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.acts import F16_BLOCK, Q8_BLOCK
-from dflash_core.backends.cuda.acts import ROWS as ACT_ROWS
+from dflash_core.backends.cuda.acts import F16_GROUP, Q8_GROUP
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import At, Launch
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
@@ -74,8 +73,7 @@ class PassBuffers:
 
 def acts_pieces(columns: int) -> Sequence[Wanted]:
     """Activations of PASS_ROWS rows of up to `columns` k, in both forms."""
-    blocks = groups_of(columns) * (ACT_ROWS // 8)
-    return [((blocks * size,), torch.uint8) for size in (Q8_BLOCK, F16_BLOCK)]
+    return [((groups_of(columns) * size,), torch.uint8) for size in (Q8_GROUP, F16_GROUP)]
 
 
 def acts_for(columns: int, device: torch.device) -> Acts:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
+from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
@@ -25,10 +26,12 @@ from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
 class DeltaWeights:
     """A linear-attention layer."""
 
-    def __init__(self, device: Device, upload: Upload, prefix: str, half: bool) -> None:
+    def __init__(self, device: Device, upload: Upload, prefix: str, activations: Activations) -> None:
         names = ("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta")
-        self.inputs = Projection(device, [upload.matrix(f"{prefix}{name}.weight") for name in names], half=half)
-        self.out = Projection(device, [upload.matrix(prefix + "ssm_out.weight")], half=half)
+        self.inputs = Projection(
+            device, [upload.matrix(f"{prefix}{name}.weight") for name in names], activations.inputs
+        )
+        self.out = Projection(device, [upload.matrix(prefix + "ssm_out.weight")], activations.outputs)
         self.conv1d = upload.vector(prefix + "ssm_conv1d.weight")
         self.a = upload.vector(prefix + "ssm_a")
         self.dt = upload.vector(prefix + "ssm_dt.bias")
@@ -38,15 +41,15 @@ class DeltaWeights:
 class DeltaNetLayers:
     """Implements `base.MixerLayers`. Raises UnsupportedError for heads that the kernels are not written for."""
 
-    def __init__(self, device: Device, spec: kinds.DeltaNet, half: bool, cache_type: str) -> None:
-        self.device, self.spec, self.half = device, spec, half
+    def __init__(self, device: Device, spec: kinds.DeltaNet, activations: Activations, cache_type: str) -> None:
+        self.device, self.spec, self.activations = device, spec, activations
         self.shape = DeltaShape.of(spec.key_heads, spec.value_heads, spec.key_dim, spec.value_dim, spec.conv_kernel)
         self.scan = ScanLaunch.of(self.shape, device.card.shared_bytes)
         self.chunked = self.scan is not None
         self.weights: list[DeltaWeights] = []
 
     def load(self, upload: Upload, prefix: str) -> None:
-        self.weights.append(DeltaWeights(self.device, upload, prefix, self.half))
+        self.weights.append(DeltaWeights(self.device, upload, prefix, self.activations))
 
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
@@ -221,7 +224,7 @@ class DeltaBranch:
             launch.shared, per_sm=1,
         )  # fmt: skip
         yield Launch(
-            "gdn.cu", "gdn_out", defines, (groups_of(self.out.columns), scope.rows), WARP,
+            "gdn.cu", "gdn_out", {**defines, **self.out.forms}, (groups_of(self.out.columns), scope.rows), WARP,
             [memory.out, partials, rows, width, gate_at, weights.norm, np.float32(memory.layers.spec.eps),
              *self.out.wanted(buffers.acts), scope.count, node0],
         )  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dflash_core.arch import kinds
+from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, Upload
@@ -22,10 +23,12 @@ SWIGLU_WARPS = 4
 class SwiGLU:
     """Rows of gate come before rows of up."""
 
-    def __init__(self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, half: bool) -> None:
+    def __init__(
+        self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
+    ) -> None:
         gate, up = upload.matrix(prefix + "ffn_gate.weight"), upload.matrix(prefix + "ffn_up.weight")
-        self.inputs = Projection(device, [gate, up], half=half)
-        self.out = Projection(device, [upload.matrix(prefix + "ffn_down.weight")], half=half)
+        self.inputs = Projection(device, [gate, up], activations.inputs)
+        self.out = Projection(device, [upload.matrix(prefix + "ffn_down.weight")], activations.outputs)
         self.width = spec.width
 
     @property
@@ -38,7 +41,12 @@ class SwiGLU:
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows = scope.buffers, scope.rows
         yield from self.inputs.launches(buffers.acts, buffers.wide, rows)
-        defines = {"WIDTH": self.width, "SPLIT_K": self.inputs.split_k, "UP_AT": self.inputs.offsets[1]}
+        defines: dict[str, object] = {
+            "WIDTH": self.width,
+            "SPLIT_K": self.inputs.split_k,
+            "UP_AT": self.inputs.offsets[1],
+            **self.out.forms,
+        }
         yield Launch(
             "swiglu.cu", "swiglu", defines, (ceil_div(groups_of(self.width), SWIGLU_WARPS), rows), WARP * SWIGLU_WARPS,
             [buffers.wide, np.int32(rows), np.int32(self.inputs.width), *self.out.wanted(buffers.acts), scope.count,

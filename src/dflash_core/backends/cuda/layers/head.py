@@ -30,7 +30,7 @@ class Head:
     def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Arena) -> None:
         device = target.device.torch_device
         self._state, self.vocab = state, target.output.rows
-        self.full = Projection(target.device, [target.output], half=target.half, split_k=1)
+        self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
         self.rows, self.maxima, self.sums = room.carve(*self.pieces(target))
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)

@@ -45,9 +45,10 @@ def norm_launch(
     goes as well, in rows of `captured_width`.
     """
     width = h.shape[1]
-    defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added[0].split_k if added else 0}
+    defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added[0].split_k if added else 0, **wanted.forms}
     if fresh:
         defines["FRESH"] = 1
+    assert not both or not wanted.forms, "one form for all who read the activations"
     forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else wanted.wanted(acts)
     args = [
         h, added[1] if added else NULL, np.int32(rows), weight, np.float32(eps), *forms,
