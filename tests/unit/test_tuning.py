@@ -49,9 +49,10 @@ def test_few_candidates_that_the_card_can_run(card: Card) -> None:
         ways = tuning.candidates(product, card)
         assert ways[0] == Way()
         assert len(ways) == len(set(ways)) <= tuning.MOST_CANDIDATES
-        default = plan(product.shapes, product.columns, card, split_k=product.split_k)
+        default = plan(product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k)
         for way in ways:
-            deal = plan(product.shapes, product.columns, replace(card, way=way), split_k=product.split_k)
+            here, rounding = replace(card, way=way), product.rounding
+            deal = plan(product.shapes, product.columns, here, rounding=rounding, split_k=product.split_k)
             assert deal.shared_bytes(24) <= card.shared_bytes
             assert len(deal.passes(64)) <= len(default.passes(64)), "weights are read no more often"
             assert not product.split_k or deal.split_k == product.split_k
