@@ -107,6 +107,11 @@ class Engine:
         return self.runner.context_length
 
     @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return self.runner.stop_ids
+
+    @property
     def limits(self) -> Limits:
         """What answers can be asked for."""
         return self.runner.limits

@@ -56,7 +56,9 @@ class Laboratory:
     def replay(self, record: TurnRecord, budgets: Sequence[int]) -> ExactReplay:
         """The turn as other budgets would have drafted it. Raises DFlashError for a turn without a step."""
         answer = [token for event in record.events for token in event.tokens]
-        return ExactReplay(self._engine.propose, record.start.prompt_ids, answer, record.knobs, budgets)
+        return ExactReplay(
+            self._engine.propose, record.start.prompt_ids, answer, record.knobs, budgets, self._engine.stop_ids
+        )
 
     def time_plain(self, record: TurnRecord) -> PlainRun:
         """How fast plain decoding is behind the turn's prompt."""

@@ -13,7 +13,7 @@ other, so one tree of the largest budget tells it for all smaller ones.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -137,7 +137,9 @@ def estimate(steps: Sequence[StepEvent], budgets: Sequence[int]) -> tuple[Accept
     if not drafted:
         raise DFlashError("this turn drafted nothing, so there is nothing to go by; answer again with mode=tree")
     largest = max(budgets)
-    reaches = [(_reach(step, text[start:], largest), len(text) - start) for step, start in drafted]
+    # Below the token that ended the answer nothing is drafted; other tokens that would have are not recorded.
+    stops = {text[-1]} if steps[-1].stop == "stop token" else ()
+    reaches = [(_reach(step, text[start:], largest, stops), len(text) - start) for step, start in drafted]
     out = []
     for budget in budgets:
         committed = sum(min(reach.accepted(budget) + 1, rest) for reach, rest in reaches)
@@ -149,16 +151,24 @@ def estimate(steps: Sequence[StepEvent], budgets: Sequence[int]) -> tuple[Accept
 class ExactReplay:
     """Runs the drafter again over one turn: iterate it once for progress, then read `acceptance`.
 
-    `prompt` and `answer` are the turn's ids, `knobs` what every budget is tried with; each position is drafted at most
+    `prompt` and `answer` are the turn's ids, `knobs` what every budget is tried with,
+    `stops` the tokens that end answers; each position is drafted at most
     once, whatever the number of budgets. Raises what `propose` raises, and DFlashError for a turn without a step.
     """
 
     def __init__(
-        self, propose: Propose, prompt: Sequence[int], answer: Sequence[int], knobs: Knobs, budgets: Sequence[int]
+        self,
+        propose: Propose,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        knobs: Knobs,
+        budgets: Sequence[int],
+        stops: Collection[int] = (),
     ) -> None:
         if len(answer) < 2:
             raise DFlashError("this turn has no step to replay; expected an answer of two tokens or more")
         self._propose, self._knobs, self._budgets = propose, knobs, tuple(budgets)
+        self._stops = () if knobs.ignore_eos else stops
         self._prompt, self._answer = list(prompt), list(answer)
         self.acceptance: tuple[Acceptance, ...] = ()
         self.steps: dict[int, tuple[int, ...]] = {}
@@ -187,7 +197,7 @@ class ExactReplay:
     def _reach(self, at: int) -> _Reach:
         root = self._answer[at]
         drafts = self._propose(self._prompt + self._answer[:at], root, self._knobs)
-        return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets))
+        return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets), stops=self._stops)
 
 
 def curve(kind: Kind, acceptance: Sequence[Acceptance], costs: StepCosts, current: int) -> Curve:
@@ -199,18 +209,25 @@ def curve(kind: Kind, acceptance: Sequence[Acceptance], costs: StepCosts, curren
     return Curve(kind, tuple(points), current, tuple(costs.measured))
 
 
-def _reach(step: StepEvent, text: Sequence[int], budget: int) -> _Reach:
+def _reach(step: StepEvent, text: Sequence[int], budget: int, stops: Collection[int]) -> _Reach:
     """The reach of one recorded step; `text` are the tokens that followed its root."""
     log_probs = np.array(step.drafts.log_probs)
     drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs)
-    return _walked(step.tree.tokens[0], drafts, step.knobs, text, budget, chain=step.mode == "chain")
+    return _walked(step.tree.tokens[0], drafts, step.knobs, text, budget, chain=step.mode == "chain", stops=stops)
 
 
 def _walked(
-    root: int, drafts: Candidates, knobs: Knobs, text: Sequence[int], budget: int, *, chain: bool | None = None
+    root: int,
+    drafts: Candidates,
+    knobs: Knobs,
+    text: Sequence[int],
+    budget: int,
+    *,
+    chain: bool | None = None,
+    stops: Collection[int] = (),
 ) -> _Reach:
     if knobs.mode == "chain" if chain is None else chain:
         drafts = Candidates(drafts.tokens[:, :1], drafts.log_probs[:, :1])
-    tree = build(root, drafts, budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed)
+    tree = build(root, drafts, budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed, stops=stops)
     path = walk(tree, lambda _, path: text[len(path)] if len(path) < len(text) else -1).path
     return _Reach(path[1:], len(tree) - 1)
