@@ -29,6 +29,8 @@ from dflash_tui.cli import command_line as cli
 STORY, SUM = "Tell me a story about a fox.", "What is 27 + 58?"
 CASES = (Case.of(Task("story", STORY)), Case.of(Task("sum", SUM, "#### 85")))
 BASE = Knobs(max_tokens=24)
+# Under auto the steps depend on what was measured meanwhile; the tokens never do.
+FIXED = BASE.replace(mode="tree")
 SAID = "You are Finn."
 
 
@@ -144,7 +146,7 @@ def test_a_fault_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("how", ["whole", "cancelled", "given up"])
-@pytest.mark.parametrize("knobs", [BASE, BASE.replace(temperature=0.9, seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("knobs", [FIXED, FIXED.replace(temperature=0.9, seed=3)], ids=["greedy", "sampled"])
 def test_a_conversation_never_notices(how: str, knobs: Knobs) -> None:
     """The next turn after a sweep is the one that would have come without: its tokens, its steps, what it reads."""
     engine().reset()
