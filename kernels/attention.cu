@@ -4,11 +4,11 @@
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
 // A node's bits are those of decoding its path one by one, whatever the tree: they follow from its position p alone. Of
-// p's tiles those from near_tile(p) on, NEAR at most, are parts of their own; the far ones are dealt to the splits. No
-// node is deeper than MAX_NODES - 1, so a far tile is committed, and the same for all rows. So is a near tile, up to
-// the root. Of the others the keys of each node stand by position, wherever the cache holds them: nodes whose
-// ancestors are 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and share a
-// block, every other node has a block of its own.
+// p's tiles those from near_tile(p) on are parts of their own, parts 0..NEAR - 1; the far ones are dealt to the splits,
+// parts NEAR... No node is deeper than MAX_NODES - 1, so a far tile is committed, and the same for all rows. So is a
+// near tile, up to the root. Of the others the keys of each node stand by position, wherever the cache holds them: nodes
+// whose ancestors are 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and
+// share the work, every other node is worked on alone.
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
 // UNGATED where queries have no gates; for attn_split NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES
@@ -24,10 +24,14 @@ constexpr int PREPARE_WARPS = 4;
 constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows per row warp that hold one node
 constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split before what attend takes
 static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
+static_assert(THREADS >= 64, "a thread for every row of a pass");
 static_assert(MAX_NODES <= 256 && TILE <= 128, "a path is bytes, and is read up to a tile past its end");
 
 // The first tile of a position's near keys.
 __device__ __forceinline__ int near_tile(int position) { return max(position - (MAX_NODES - 1), 0) / TILE; }
+
+// How many splits the tiles before `tile` are dealt to.
+__device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil_div(tile, CHUNK), splits); }
 
 // The last tile not above `tile` that belongs to near part `part`; the tile's number alone says to which it belongs.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
@@ -36,8 +40,6 @@ __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile
 struct Tree {
     const StepState* st;
     int node0, length;
-
-    __device__ Tree(const StepState* st, int node0) : st(st), node0(node0), length(st->length) {}
 
     __device__ int position(int row) const { return length + st->depth[node0 + row]; }
     // Whether the row's ancestors are nodes 0, 1, 2, ..: its positions and their slots are the same.
@@ -53,15 +55,15 @@ struct SharedView {
     int near, begin, keys, last;  // near: which near part, negative for a split; last: row
     static constexpr int step0 = 0;
 
-    __device__ SharedView(const Tree& tree, const PackedRows& rows, int part, int splits)
-        : tree(tree), tiles{part, splits}, near(part - splits), begin(0) {
+    __device__ SharedView(const Tree& tree, const PackedRows& rows, int near, SplitTiles tiles)
+        : tree(tree), tiles(tiles), near(near), begin(0) {
         const int first = rows.first / GROUP;
         last = (rows.first + min(rows.live, ROWS) - 1) / GROUP;
         const int deepest = tree.length + tree.node0 + last;  // no row stands further out
         if (near < 0) {
             keys = near_tile(deepest) * TILE;
         } else {
-            keys = rows.live > 0 && tree.straight(first) ? deepest + 1 : tree.common() * TILE;
+            keys = tree.straight(first) ? deepest + 1 : tree.common() * TILE;
             begin = tile_of(near, near_tile(tree.length) + NEAR - 1);
         }
     }
@@ -128,29 +130,46 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     );
 }
 
-// Partial attention of one part: see attend. Grid (row blocks, kv heads, splits + NEAR + as many as give every row a
-// block of its own).
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
-    const StepState* st, int node0, int rows, int splits, const half* q, KvElement* k, KvElement* v, int slots,
+// What there is to do for one kv head, and how much of it a block does.
+struct Deal {
+    int length, live, row_blocks;
+    int own;                    // nodes that are not straight, the last ones
+    int from_first, from_last;  // pieces of the block: of splits, and of what is there behind any context
+
+    __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight)
+        : length(st->length), live(min(st->n - node0, rows)), row_blocks(ceil_div(live * GROUP, ROWS)),
+          own(live - straight) {
+        const int block = blockIdx.x, blocks = gridDim.x;
+        const int far = row_blocks * splits_of(near_tile(length + node0 + live - 1), splits);
+        from_first = max(ceil_div(far - block, blocks), 0);
+        from_last = max(ceil_div(own + NEAR * row_blocks - (blocks - 1 - block), blocks), 0);
+    }
+};
+static_assert(MAX_NODES + TILE + sizeof(Deal) <= PATH_BYTES, "behind the path");
+
+// One piece of a block's work. A function of its own: what a loop around it would keep in registers, attend needs.
+__device__ __attribute__((noinline)) void attend_piece(
+    const StepState* st, int node0, int rows, int splits, int turn, const half* q, KvElement* k, KvElement* v, int slots,
     float* out, float2* stats
 ) {
-    pdl_launch();
     SHARED_DYNAMIC(shared);
     u8 *const path = shared, *const tiles = shared + PATH_BYTES;
-    const int part = blockIdx.z, row = (part - splits - NEAR) * gridDim.x + blockIdx.x;
+    const Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
     const KeyValues cache = {k, v, slots};
-    pdl_wait();
-    const Tree tree(st, node0);
-    const int live = min(st->n - node0, rows);
-    if (row < 0) {
-        const PackedRows shared_rows = packed_rows(rows, live);
-        const SharedView view(tree, shared_rows, part, splits);
-        attend<ROW_TILES>(view, shared_rows, part, q, cache, tiles, out, stats);
+    const Tree tree = {st, node0, deal->length};
+    const bool split = turn < deal->from_first;
+    const int item = split ? blockIdx.x + gridDim.x * turn
+                           : gridDim.x - 1 - blockIdx.x + gridDim.x * (turn - deal->from_first) - deal->own;
+    if (split || item >= 0) {
+        const int which = item / deal->row_blocks, first = item % deal->row_blocks * ROWS;
+        const PackedRows some = {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, deal->live * GROUP - first};
+        const SharedView view(tree, some, split ? -1 : which, {which, splits});
+        attend<ROW_TILES>(view, some, split ? NEAR + which : which, q, cache, tiles, out, stats);
         return;
     }
-    if (row >= live || tree.straight(row)) return;
 
     // The ancestor at a depth is the bit of the mask with as many below it.
+    const int row = deal->live + item, position = tree.position(row);
     const u64* const mask = st->mask[node0 + row];
     for (int node = threadIdx.x; node < MAX_NODES; node += THREADS) {
         const u64 word = mask[node / 64];
@@ -159,20 +178,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
         for (int before = 0; before < node / 64; before++) depth += __popcll(mask[before]);
         path[depth] = node;
     }
-    const int position = tree.position(row);
-    const PackedRows own = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
+    const PackedRows alone = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
 #pragma unroll 1
     for (int tile = tree.common(); tile <= position / TILE; tile++) {
         __syncthreads();  // the path is there, and everyone is done with the tile before
         const NodeView view = {tile, tree.length, position + 1, path};
-        attend<NODE_TILES>(view, own, splits + tile % NEAR, q, cache, tiles, out, stats);
+        attend<NODE_TILES>(view, alone, tile % NEAR, q, cache, tiles, out, stats);
+    }
+}
+
+// Partial attention of all parts: see attend. Grid (any number of blocks, kv heads): blocks take pieces of work in turn,
+// from the first block on the splits of each block of rows, from the last block on the pieces that are there behind any
+// context: nodes that are not straight, near parts of each block of rows. One wave of blocks: each holds most of an SM.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
+    const StepState* st, int node0, int rows, int splits, const half* q, KvElement* k, KvElement* v, int slots,
+    float* out, float2* stats
+) {
+    pdl_launch();
+    SHARED_DYNAMIC(shared);
+    pdl_wait();
+    if (node0 >= st->n) return;
+    Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
+    const int row = threadIdx.x;
+    const int straight = __syncthreads_count(row < min(st->n - node0, rows) && Tree{st, node0, 0}.straight(row));
+    if (threadIdx.x == 0) *deal = Deal(st, node0, rows, splits, straight);
+    __syncthreads();
+#pragma unroll 1
+    for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {
+        if (turn) __syncthreads();  // everyone is done with the piece before
+        attend_piece(st, node0, rows, splits, turn, q, k, v, slots, out, stats);
     }
 }
 
 // Merges the parts, multiplies by the sigmoid of the gate, where there is one, and stores the acts of attn_output. Grid
 // (groups of 256 activations, rows). Latency-bound; reads parts * 1 KB per group.
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
-    const StepState* st, int node0, const float* out, const float2* stats, int parts, const float* partials, int rows,
+    const StepState* st, int node0, const float* out, const float2* stats, int splits, const float* partials, int rows,
     int kv_heads, u8* acts_q8, u8* acts_f16
 ) {
     pdl_launch();
@@ -188,6 +229,8 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
         gates.load(partials, rows, projected(kv_heads), row, column);
     }
     float x[8], gate[8];
+    const int position = st->length + st->depth[node0 + row];
+    const int parts = NEAR + splits_of(near_tile(position), splits);
     merge_parts(x, out, stats, parts, row, rows, kv_heads, padding ? 0 : element);
     if (warp_id()) return;
     gates.sum().values(gate);

@@ -55,13 +55,15 @@ class Split:
     stats: Array
 
     def merged(self) -> Floats:
-        """(kv heads, rows, group, head_dim), merged here."""
+        """(kv heads, rows, group, head_dim), merged here; splits that no row of the pass reaches were not written."""
         heads = self.launch.heads
         out, stats = self.out.numpy().astype(np.float64), self.stats.numpy().astype(np.float64)
-        seen = ~np.isneginf(stats[..., 0])
-        weight = np.where(seen, np.exp2(stats[..., 0] - stats[..., 0].max(axis=0)), 0)
-        total = (weight * stats[..., 1]).sum(axis=0)
-        value = np.where(seen[..., None], out * weight[..., None], 0).sum(axis=0) / total[..., None]
+        seen = stats[..., 0] > -np.inf
+        top = np.where(seen, stats[..., 0], -np.inf).max(axis=0)
+        weight = np.where(seen, np.exp2(stats[..., 0] - top), 0)
+        total = np.where(seen, weight * stats[..., 1], 0).sum(axis=0)
+        with np.errstate(invalid="ignore"):  # padding rows
+            value = np.where(seen[..., None], out * weight[..., None], 0).sum(axis=0) / total[..., None]
         return value.reshape(heads.kv_heads, self.launch.rows, heads.group, heads.head_dim)
 
 
@@ -92,7 +94,7 @@ def combine(
     groups = -(-width // 256)
     acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
     kernel = engine.kernel("attention.cu", "attn_combine", {**launch.defines, "SPLIT_K": PLANES})
-    args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.parts)]
+    args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.splits)]
     args += [engine.array(projected), np.int32(launch.rows), np.int32(heads.kv_heads), np.uint64(0), acts]
     kernel((groups, launch.rows), COMBINE_THREADS, args)
     return acts_f16(acts.numpy(), launch.rows, width)

@@ -221,7 +221,7 @@ class AttentionBranch:
         yield Launch(
             "attention.cu", "attn_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows),
             COMBINE_THREADS,
-            [scope.state.pointer, node0, splits.out, splits.stats, np.int32(splits.order.parts), buffers.wide, rows,
+            [scope.state.pointer, node0, splits.out, splits.stats, np.int32(splits.order.splits), buffers.wide, rows,
              kv_heads, *self.out.wanted(buffers.acts)],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)

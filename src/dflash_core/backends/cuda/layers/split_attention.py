@@ -58,7 +58,8 @@ class SplitOrder:
     """The order of a row's sums: keys per tile, tiles per split that lie side by side, warps that share a tile, splits,
     and how many of a row's last tiles are parts of their own (kernels/attention.cu), none where rows are no tree's.
 
-    One for all widths of a session: results are equal bit for bit only under the same order.
+    One for all widths of a session: results are equal bit for bit only under the same order. `blocks` per kv head share
+    the work of a tree's pass; no bit depends on them.
     """
 
     tile: int
@@ -66,6 +67,7 @@ class SplitOrder:
     column_warps: int
     splits: int
     near: int = 0
+    blocks: int = 0
 
     @staticmethod
     def of(heads: HeadShape, slots: int, processors: int, shared_limit: int, *, trees: bool) -> SplitOrder:
@@ -75,9 +77,10 @@ class SplitOrder:
         tiles to give them. `trees`: rows are nodes of trees. Raises UnsupportedError where not even the smallest tile
         fits.
         """
+        blocks = ceil_div(processors, heads.kv_heads)
         for tile, column_warps in ((64, 4), (32, 4), (16, 2)):
             near = ceil_div(MAX_NODES - 1, tile) + 1 if trees else 0
-            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1, near)
+            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1, near, blocks)
             if SplitLaunch.of(heads, order, 1, shared_limit).shared <= shared_limit:
                 break
         else:
@@ -85,7 +88,7 @@ class SplitOrder:
                 f"heads of {heads.head_dim} do not fit {shared_limit:,} bytes of shared memory; run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        wanted = min(MAX_PARTS - order.near, ceil_div(processors, heads.kv_heads))
+        wanted = min(MAX_PARTS - order.near, blocks)
         return replace(order, splits=max(1, min(wanted, ceil_div(slots, order.tile * order.chunk))))
 
     @property
@@ -144,9 +147,9 @@ class SplitLaunch:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        blocks = ceil_div(self.heads.packed_rows(self.rows), self.block_rows)
-        own = ceil_div(self.rows, blocks) if self.order.near else 0  # a block for each node that may need one
-        return blocks, self.heads.kv_heads, self.order.parts + own
+        if self.order.near:
+            return self.order.blocks, self.heads.kv_heads, 1
+        return ceil_div(self.heads.packed_rows(self.rows), self.block_rows), self.heads.kv_heads, self.order.splits
 
     @property
     def block(self) -> int:
