@@ -12,7 +12,7 @@ import pytest
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.tree import ancestors
-from support.acts import BLOCK_F16, acts_f16
+from support.acts import F16_GROUP, acts_f16
 from support.engines import Array, At, Engine
 from support.heads import (
     EPS,
@@ -92,7 +92,7 @@ def combine(
     launch, heads = part.launch, part.launch.heads
     width = heads.heads * heads.head_dim
     groups = -(-width // 256)
-    acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
+    acts = engine.poisoned((groups, F16_GROUP), np.uint8)
     kernel = engine.kernel("attention.cu", "attn_combine", {**launch.defines, "SPLIT_K": PLANES})
     args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.splits)]
     args += [engine.array(projected), np.int32(launch.rows), np.int32(heads.kv_heads), np.uint64(0), acts]

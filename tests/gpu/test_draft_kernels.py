@@ -11,7 +11,7 @@ import pytest
 from dflash_core.backends.cuda.chunk import HEADROOM
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
-from support.acts import BLOCK_F16, acts_f16
+from support.acts import F16_GROUP, acts_f16
 from support.engines import Engine
 from support.heads import (
     EPS,
@@ -49,7 +49,7 @@ def test_gather(engine: Engine, rng: np.random.Generator, width: int) -> None:
     rows, row0, waiting = 8, int(rng.integers(0, 20)), int(rng.integers(0, 40))
     features = (rng.standard_normal((64, width)) * rng.choice([1, 1e5], (64, 1))).astype(np.float32)
     groups = -(-width // 256)
-    acts = engine.poisoned((groups * 8, BLOCK_F16), np.uint8)
+    acts = engine.poisoned((groups, F16_GROUP), np.uint8)
     args = [engine.array(state(1000, draft_length=1000 - waiting)), np.int32(row0)]
     args.append(engine.array((features * HEADROOM).astype(np.float16)))
     kernel(engine, "draft_gather")((-(-groups // 4), rows), 128, [*args, np.int32(width), np.uint64(0), acts])
@@ -150,7 +150,7 @@ def run_block(
     args += [*(engine.array(x) for x in (q, cache.k, cache.v)), np.int32(cache.k.shape[1]), out, stats]
     kernel(engine, "draft_split", launch)(launch.grid, launch.block, args, shared=launch.shared)
     width = heads.heads * heads.head_dim
-    acts = engine.poisoned((width // 256 * 8, BLOCK_F16), np.uint8)
+    acts = engine.poisoned((width // 256, F16_GROUP), np.uint8)
     args = [np.int32(block), out, stats, np.int32(launch.order.parts), np.int32(rows), np.int32(heads.kv_heads)]
     kernel(engine, "draft_combine", launch)((width // 256, rows), COMBINE_THREADS, [*args, np.uint64(0), acts])
     return acts_f16(acts.numpy(), rows, width)
