@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
-    """How weights are held and multiplied on a card. `activations`: how inputs of products are rounded, "mixed",
-    "int8" or "f16"; `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `tune`: ways of
+    """How weights are held and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
+    "mixed" or "f16"; `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `tune`: ways of
     computing are timed at the first load on a card; `placement`: which layer lies on which card, all on the first where
     nothing is said."""
 
-    activations: str = "mixed"
+    activations: str = "int8"
     draft_type: str = ""
     tune: bool = True
     placement: Placement | None = None

@@ -39,7 +39,7 @@ class LoadRequest:
     knobs: Knobs = field(default_factory=Knobs)
     watchers: tuple[Watcher, ...] = ()
     context: int = 0  # positions; 0 is as many as fit
-    activations: str = "mixed"  # on a card: how inputs of products are rounded
+    activations: str = "int8"  # on a card: how inputs of products are rounded
     draft_type: str = ""  # on a card: "q8_0" packs the drafter tighter
     tune: bool = True  # on a card: time ways of computing at the first load
     resume: str = ""  # the conversation that the app goes on with: the beginning of its id

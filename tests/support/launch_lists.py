@@ -56,7 +56,7 @@ class Recorded:
     def __init__(self, case: Case) -> None:
         pair = case.pair()
         self.case, self.device = case, RecordingDevice(CARDS[case.arch])
-        chosen = CHOICES["f16" if case.half else "mixed"]
+        chosen = CHOICES["f16" if case.half else "int8"]
         target = DeviceTarget(self.device, NamedUpload(pair.target, self.device), pair.target_config, chosen)
         draft = None
         if case.drafted:

@@ -171,9 +171,9 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
     )
     add(
         "--activations",
-        choices=("mixed", "int8", "f16"),
-        default=default("mixed"),
-        help="on a GPU: int8, finer where it matters; int8 alone; f16, exact and slower",
+        choices=("int8", "mixed", "f16"),
+        default=default("int8"),
+        help="on a GPU: int8; mixed, finer where it matters and a little slower; f16, exact and slower",
     )
     add("--draft-type", choices=("q8_0",), default=default(""), help="on a GPU: pack a float drafter tighter")
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of kernels at a first load")
