@@ -24,7 +24,7 @@ TOKENS = 48
 SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
 SETTINGS = [
     Knobs(mode="auto"), Knobs(mode="tree", budget=1), Knobs(mode="tree", budget=2), Knobs(mode="tree", budget=63),
-    Knobs(mode="tree", budget=22, p_min=0.5), Knobs(mode="tree", budget=7, chain_seed=False),
+    Knobs(mode="tree", budget=22, p_min=0.5), Knobs(mode="tree", budget=7, chain_seed=True),
     Knobs(mode="chain", budget=4), Knobs(mode="chain", budget=100), Knobs(mode="ar"),
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ CHANGES = [
     Knobs(mode="tree", budget=40, p_min=0.1),
     Knobs(mode="ar"),
     Knobs(mode="chain", draft_window=8),
-    Knobs(mode="tree", budget=3, tree_width=2, chain_seed=False),
+    Knobs(mode="tree", budget=3, tree_width=2, chain_seed=True),
     Knobs(mode="auto", tree_temperature=2.0),
 ]
 

@@ -91,7 +91,7 @@ def test_the_exact_curve_equals_real_runs(question: str, temperature: float) -> 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"p_min": 0.2}, {"chain_seed": False}, {"tree_width": 2, "tree_temperature": 1.5}, {"draft_window": 16}],
+    [{"p_min": 0.2}, {"chain_seed": True}, {"tree_width": 2, "tree_temperature": 1.5}, {"draft_window": 16}],
 )
 def test_it_replays_what_the_turn_was_made_with(changes: dict[str, float]) -> None:
     knobs = Knobs(mode="tree", budget=15, max_tokens=60, **changes)  # type: ignore[arg-type]

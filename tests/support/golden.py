@@ -22,7 +22,9 @@ def golden(name: str) -> Path:
 
 
 def goldens(pattern: str) -> list[Path]:
-    """Every golden file at hand that matches, each name once."""
+    """Every golden file at hand that matches, each name once. Files that hold only a head lie one folder deeper, in
+    `heads`: no pattern for targets finds them.
+    """
     found = {path.name: path for folder in (BESIDE, COMMITTED) for path in sorted(folder.glob(pattern))}
     return [found[name] for name in sorted(found)]
 

@@ -8,7 +8,7 @@ import gguf
 
 from support.golden import golden
 
-HEAD = golden("tiny-mtp-head-F16.gguf")
+HEAD = golden("heads/tiny-mtp-head-F16.gguf")
 
 
 def with_head(path: Path) -> Path:

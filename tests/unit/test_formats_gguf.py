@@ -45,7 +45,7 @@ def quantised_file(path: Path, name: str, shape: tuple[int, ...]) -> tuple[Path,
     return path, raw
 
 
-@pytest.mark.parametrize("path", goldens("*.gguf"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", goldens("**/*.gguf"), ids=lambda path: path.stem)
 def test_golden_files_agree_with_ggufs_reader(path: Path) -> None:
     opened, oracle = open_gguf(path), gguf.GGUFReader(path)
     fields = {key: field.contents() for key, field in oracle.fields.items() if not key.startswith("GGUF.")}
