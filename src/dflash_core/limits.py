@@ -20,14 +20,21 @@ class Limits:
     tree_width: int = MOST_WIDTH
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
-        """Refuse changes that this pair could never follow. Raises KnobError with what is allowed."""
-        if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
-            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
+        """Refuse changes that this pair could never follow, or that have no effect on it.
+
+        Raises KnobError with what is allowed.
+        """
         if self.drafter is not None and (idle := sorted((DRAFT_KNOBS & set(changed)) - self.drafter.knobs)):
             raise KnobError(
                 f"{idle[0]} changes nothing with the {self.drafter.kind} drafter; "
                 f"it follows {', '.join(sorted(self.drafter.knobs))}"
             )
+        self.check_possible(knobs, changed)
+
+    def check_possible(self, knobs: Knobs, changed: Collection[str]) -> None:
+        """`check` for values that come as a whole set: those that have no effect on this pair are no fault in it."""
+        if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
+            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
         kinds = self.drafter.kind.split("+") if self.drafter is not None else []
         if "draft" in changed and knobs.draft not in ("auto", *kinds):
             raise KnobError(f"draft={knobs.draft}: not loaded; expected auto, {', '.join(kinds)}")

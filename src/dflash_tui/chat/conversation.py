@@ -197,7 +197,7 @@ class ConversationController:
         said += filter(None, [self._other_model()])
         try:
             if ran:
-                self._desk.set_knobs(**ran[-1].to_dict())
+                self._desk.set_all_knobs(ran[-1])
                 self._desk.used = self._desk.knobs
                 self._desk.show_knobs()
         except KnobError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash_core.errors import KnobError
-from dflash_core.knobs import LIVE, SHAPES_FIXED, SPEC, Value
+from dflash_core.knobs import LIVE, SHAPES_FIXED, SPEC, Knobs, Value
 from dflash_tui.chat.desk import Desk
 from dflash_tui.settings.presets import Presets
 
@@ -17,16 +17,27 @@ class Tuning:
         self.context = self._loaded_context = 0
 
     def set(self, changes: dict[str, Value]) -> None:
-        """Stage changes. Raises KnobError where a value, or its combination with the loaded pair, is impossible."""
+        """Stage changes. Raises KnobError where the loaded pair cannot follow one, or one has no effect on it."""
         desk = self._desk
         knobs = desk.knobs.replace(**changes)
         if desk.session is not None:
             desk.session.limits.check(knobs, changes)
-        before, desk.knobs = desk.knobs, knobs
-        desk.show_knobs()
+        before = desk.knobs
+        self._stage(knobs)
         if knobs.policy != before.policy and "policy" not in changes:
             named = ", ".join(sorted(SHAPES_FIXED & changes.keys()))
             desk.say(f"policy is {knobs.policy}: {named} was set; /set policy=auto lets the program choose again")
+
+    def set_all(self, knobs: Knobs) -> None:
+        """Stage a whole set: a preset's, or those of an earlier turn. Raises KnobError where the loaded pair cannot
+        follow one; values that have no effect on its drafter are kept for another."""
+        if self._desk.session is not None:
+            self._desk.session.limits.check_possible(knobs, SPEC)
+        self._stage(knobs)
+
+    def _stage(self, knobs: Knobs) -> None:
+        self._desk.knobs = knobs
+        self._desk.show_knobs()
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -57,7 +68,7 @@ class Tuning:
     def use(self, name: str) -> None:
         """Stage a preset. Raises DFlashError where there is none of that name, or the loaded pair cannot follow it."""
         preset = self.presets[name]
-        self.set(dict(preset.knobs.to_dict()))
+        self.set_all(preset.knobs)
         self._desk.say(f"preset {preset.name} from the next turn" + (f": {preset.about}" if preset.about else ""))
 
     def cycle(self) -> None:

@@ -294,6 +294,10 @@ class ChatScreen(Screen[None]):
         """Change the next turn. Raises KnobError."""
         self.tuning.set(changes)
 
+    def set_all_knobs(self, knobs: Knobs) -> None:
+        """Have the next turn run with a whole set. Raises KnobError where the loaded pair cannot."""
+        self.tuning.set_all(knobs)
+
     def _use_knobs(self) -> None:
         self.used = self.knobs
         self.show_knobs()

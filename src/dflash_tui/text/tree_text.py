@@ -15,7 +15,7 @@ from dflash_tui.text.bars import chance, clip
 
 COLUMNS = 13  # mark, own and path probability, or the learned value, at the right of the token
 MARKS = {"p_min": "p", "budget": "b", "chain": "c"}
-LEGEND = "✓ taken ✗ in vain ◆ target's \" from the text · left out: b(udget) p(_min) c(hain)"
+LEGEND = "✓ taken ✗ in vain ◆ target's \" copied · out: b(udget) p(_min) c(hain)"
 
 Part = Content | str | tuple[str, str]
 
