@@ -151,8 +151,8 @@ async def test_palette_runs_an_action(make_app: MakeApp) -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("/set budget 32", Knobs(budget=32)),
-        ("/set p_min=0.1", Knobs(p_min=0.1)),
+        ("/set budget 32", Knobs(policy="fixed", budget=32)),
+        ("/set p_min=0.1", Knobs(policy="fixed", p_min=0.1)),
         ("/set thinking on", Knobs(thinking=True)),
         ("/think on", Knobs(thinking=True)),
         ("/SET mode chain", Knobs(mode="chain")),
@@ -178,7 +178,7 @@ async def test_slash_sets(make_app: MakeApp, typed: str, expected: Knobs) -> Non
         ("/zzzz", "unknown command /zzzz; /help lists the commands"),
         ("/set budget 999", "budget=999: expected 1 to 256"),
         ("/set bugdet 9", "unknown parameter 'bugdet'; did you mean budget?"),
-        ("/set budget", "budget: draft tokens that one target pass verifies"),
+        ("/set budget", "budget: draft tokens that a target pass verifies"),
         ("/think maybe", "write /think on or /think off"),
     ],
 )

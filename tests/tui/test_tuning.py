@@ -282,7 +282,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         await wait_until(pilot, lambda: all(turn.answers[-1].compared for turn in app.chat.transcript.turns[1:]))
         before = compared(app)
         assert [len(lines) for lines in before] == [0, 1, 1]
-        assert "since step 6, with policy fixed, budget 40" in before[2][0]
+        assert "since step 6, with budget 40" in before[2][0]
         resumed = app.chat.conversation.resumable
 
     app = make_app(FakeSession(), resume=resumed)

@@ -106,7 +106,7 @@ async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size
         await wait_until(pilot, lambda: "•B34" in screen_text(app))
         await ask(pilot, "hi")
         await idle(pilot)
-        assert session.asked[-1][1] == Knobs(budget=34)
+        assert session.asked[-1][1] == Knobs(policy="fixed", budget=34)
         await shows(pilot, "B=34", "  B34")
         assert "•B" not in screen_text(app)
 
@@ -136,7 +136,7 @@ async def test_a_change_during_a_turn_waits_for_the_next(make_app: MakeApp) -> N
         await pilot.press("f2", "right")
         await wait_until(pilot, lambda: "•B23" in screen_text(app))
         assert session.asked[-1][1].budget == 22
-        assert "• 1 changed; a applies now" in screen_text(app)
+        assert "• 2 changed; a applies now" in screen_text(app)
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)

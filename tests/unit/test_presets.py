@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_core.drafters import mtp, several, text
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPECS, Knobs, Spec, Value
@@ -59,6 +61,21 @@ def test_a_file_wins_over_a_preset_of_the_program(tmp_path: Path) -> None:
 def test_the_presets_of_the_program_are_legal_and_differ() -> None:
     assert len({tuple(preset.knobs.to_dict().items()) for preset in BUILT_IN}) == len(BUILT_IN)
     assert BUILT_IN[0].knobs == Knobs()
+
+
+DFLASH, HEAD = Capabilities("dflash", 16), Capabilities("mtp", 4, knobs=mtp.FOLLOWED)
+KINDS = (DFLASH, HEAD, text.CAPABILITIES, several.together((DFLASH, text.CAPABILITIES)))
+
+
+@pytest.mark.parametrize("drafter", KINDS, ids=[kind.kind for kind in KINDS])
+def test_every_drafter_can_follow_the_presets_of_the_program(drafter: Capabilities) -> None:
+    """A preset is a whole set: what has no effect on the drafter is no fault in it, but a parameter set alone is."""
+    limits = Limits(drafter, 32_768)
+    idle = Preset("idle", changes={"draft_window": 64, "mtp_depth": 5})
+    for preset in (*BUILT_IN, idle):
+        limits.check_possible(preset.knobs, preset.knobs.to_dict())
+    with pytest.raises(KnobError, match=f"changes nothing with the {re.escape(drafter.kind)} drafter"):
+        limits.check(idle.knobs, idle.changes)
 
 
 def test_in_turn(tmp_path: Path) -> None:
