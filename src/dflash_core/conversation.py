@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError, TemplateError
-from dflash_core.events import Event, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
+from dflash_core.events import Event, FoundRow, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
 from dflash_core.guards.base import Guard
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
@@ -35,6 +35,7 @@ class GenerationEngine(Protocol):
     state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `guard` watches the answer
     and may halt it. `cancel` may be called
     from any thread; `change`, between two events, has the answer go on with other knobs as soon as it can.
+    `learned` is what answers have taught about the drafter so far.
     """
 
     @property
@@ -53,6 +54,8 @@ class GenerationEngine(Protocol):
     def cancel(self) -> None: ...
 
     def change(self, knobs: Knobs) -> None: ...
+
+    def learned(self) -> tuple[FoundRow, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +277,7 @@ class Turn:
                 knobs=self.knobs,
                 stats=turn_stats(prefill, steps, self._decode_s, self._parts),
                 guards=tuple(step.guard for step in steps if step.guard is not None),
+                learned=self._conversation.engine.learned(),
             )
         record = self._recorder.end(self.report, text, thinking)
         self.record = record if self.report is not None else None

@@ -15,7 +15,7 @@ from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.mtp import has_head
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import ContextError, MismatchError
-from dflash_core.events import Event
+from dflash_core.events import Event, FoundRow
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
@@ -135,6 +135,10 @@ class Engine:
     def change(self, knobs: Knobs) -> None:
         """Between two events: have the answer under way go on with these knobs."""
         self.runner.change(knobs)
+
+    def learned(self) -> tuple[FoundRow, ...]:
+        """What is known of this pair's candidates, a row per kind that was tried."""
+        return self.runner.learned()
 
     def reset(self) -> None:
         """Forget every token."""

@@ -370,8 +370,23 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
 
 
 @dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A kind of candidate: how often it was tried, and the mean chance that the drafter stated, that was learned before
+    each trial, and that was found."""
+
+    kind: str
+    trials: int
+    stated: float
+    learned: float
+    found: float
+
+
+@dataclass(frozen=True, slots=True)
 class TurnReport:
-    """What a turn was: its text, its ids, what really ran and why, the knobs asked for, the figures, its guards."""
+    """What a turn was: its text, its ids, what really ran and why, the knobs asked for, the figures, its guards.
+
+    `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it.
+    """
 
     text: str
     thinking: str
@@ -382,6 +397,7 @@ class TurnReport:
     knobs: Knobs
     stats: TurnStats
     guards: tuple[GuardEvent, ...] = ()
+    learned: tuple[FoundRow, ...] = ()
 
     def timings(self) -> dict[str, float]:
         """The figures under the names that servers of local models use: `draft_n` are the draft tokens that were

@@ -18,7 +18,7 @@ from dflash_core.backends.base import (
     StepDecoder,
 )
 from dflash_core.errors import Code, ContextError
-from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
+from dflash_core.events import Event, FoundRow, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
@@ -213,6 +213,10 @@ class Runner:
         if action is not None and not action.tokens:
             return dataclasses.replace(event, stop="loop", guard=action.event)
         return event
+
+    def learned(self) -> tuple[FoundRow, ...]:
+        """What answers have taught the policy so far."""
+        return self.policy.found() if self.policy is not None else ()
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
         """What decodes the next answer. Raises KnobError for knobs that it cannot follow."""

@@ -33,6 +33,8 @@ MOST_DEPTH = 256  # positions of the longest block that a drafter file may ask f
 MOST_ID = 2**31 - 1
 MOST_POSITIONS = 2**31 - 1
 MOST_BYTES = 2**60  # of a component
+MOST_FOUND_ROWS = 16
+MOST_TRIALS = 2**53  # over the life of a pair
 LONGEST = 1e9  # seconds: thirty years
 SHORTEST = 1e-10  # seconds: under the nanosecond that the clocks tell; speeds are divisions by times
 SLACK = 1e-3  # of a probability: float32 rounds some a little above 1
@@ -201,6 +203,11 @@ def check_report(report: TurnReport) -> None:
     _check_stages(stats.stage_ms)
     for part in (stats.thinking, stats.answer):
         _check_part(part)
+    if len(report.learned) > MOST_FOUND_ROWS:
+        raise FormatError(f"a report of {len(report.learned):,} kinds of candidates; {MOST_FOUND_ROWS} at most")
+    _within("a count of tried candidates", [row.trials for row in report.learned], 1, MOST_TRIALS)
+    chances = [chance for row in report.learned for chance in (row.stated, row.learned, row.found)]
+    _within("the chance of a candidate", chances, 0, 1 + SLACK)
 
 
 def _check_part(part: PartStats) -> None:

@@ -13,12 +13,12 @@ from dflash_core.conversation import Conversation, Models
 from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
+from dflash_core.events import FoundRow
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.limits import Limits
 from dflash_core.loading import CardOptions
 from dflash_core.memory import MemoryBreakdown
-from dflash_core.policy.base import FoundRow
 from dflash_core.progress import Progress
 from dflash_core.record import Loaded, TurnRecord
 from dflash_core.user_folders import user_folder
@@ -79,8 +79,7 @@ class EngineSession:
         self._conversation.reset()
 
     def learned(self) -> Sequence[FoundRow]:
-        policy = self._engine.policy
-        return policy.found() if policy is not None else ()
+        return self._engine.learned()
 
     def forget_learned(self) -> None:
         self._engine.forget_learned()

@@ -12,12 +12,11 @@ from dflash_core.clean import encodable
 from dflash_core.conversation import Message
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
-from dflash_core.events import PartTotals, Piece, TurnReport, turn_stats
+from dflash_core.events import FoundRow, PartTotals, Piece, TurnReport, turn_stats
 from dflash_core.knobs import Knobs
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
-from dflash_core.policy.base import FoundRow
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
 from dflash_core.trace import Trace
@@ -148,7 +147,9 @@ class ReplaySession:
         """What was recorded stays."""
 
     def learned(self) -> Sequence[FoundRow]:
-        return ()
+        """What was known after the last turn that is shown."""
+        report = self.turns[-1].report if self.turns else None
+        return report.learned if report is not None else ()
 
     def forget_learned(self) -> None:
         raise ReplayError(NO_MODEL)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from dflash_core.events import Piece, TurnReport
+from dflash_core.events import FoundRow, Piece, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
-from dflash_core.policy.base import FoundRow
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
 from dflash_core.turns import Turns

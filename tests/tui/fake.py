@@ -12,6 +12,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import (
     Event,
+    FoundRow,
     PartTotals,
     Piece,
     PrefillEvent,
@@ -25,7 +26,6 @@ from dflash_core.events import (
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
-from dflash_core.policy.base import FoundRow
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.turns import Turns
 from dflash_tui.session import OnPrefill, Progress

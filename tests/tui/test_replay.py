@@ -66,7 +66,8 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
                 await send(pilot, question)
                 await wait_until(pilot, lambda number=number: len(app.chat.session.turns) == number, timeout=60)  # type: ignore[union-attr]
                 await wait_until(pilot, lambda: not app.chat.flow.busy)
-                app.chat.set_knobs(budget=7, p_min=0.05)
+                # The policy is named: where it is not, a notice of the change lies over the panels of the live run.
+                app.chat.set_knobs(budget=7, p_min=0.05, policy="fixed")
             app.chat.knobs = app.chat.used
             app.chat.show_knobs()
             live = await panels(pilot, app)
@@ -78,6 +79,7 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
         await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
         await wait_until(pilot, lambda: not app.chat.flow.busy)
         again = await panels(pilot, app)
+        assert "stated learned found" in live["stats"]
         assert again["stats"] == live["stats"]
         assert "7" in live["params"]
         for name in live:

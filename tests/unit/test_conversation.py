@@ -10,7 +10,7 @@ from text_data import IM_END, qwen, tiny
 
 from dflash_core.conversation import Conversation, Message, Turn, build_prompt
 from dflash_core.errors import ContextError, DFlashError, TemplateError
-from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
+from dflash_core.events import Event, FoundRow, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs
 from dflash_core.text.template import ChatTemplate
@@ -36,6 +36,9 @@ class FakeEngine:
 
     def cancel(self) -> None:
         self.cancelled.set()
+
+    def learned(self) -> tuple[FoundRow, ...]:
+        return (FoundRow("first choice", len(self.calls), 0.9, 0.8, 0.7),)
 
     def generate(
         self,
@@ -119,6 +122,7 @@ def test_the_report_sums_the_turn_up() -> None:
     assert report.text == "one two three four"
     assert report.tokens == (*TINY.encode("one two three four"), IM_END)
     assert (report.mode, report.reason, report.stop, report.knobs) == ("tree", "as asked", "stop token", KNOBS)
+    assert report.learned == (FoundRow("first choice", 1, 0.9, 0.8, 0.7),)
     assert report.stats.steps == len(steps)
     assert report.stats.tokens == len(report.tokens)
     assert report.stats.acceptance_length == pytest.approx((len(report.tokens) - 1) / len(steps))

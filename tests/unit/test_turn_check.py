@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dflash_core.errors import FormatError, KnobError
-from dflash_core.events import StepEvent, TurnReport
+from dflash_core.events import FoundRow, StepEvent, TurnReport
 from dflash_core.record import TurnRecord, assemble, lines
 from dflash_core.trace import TraceError, read_trace
 from dflash_core.turn_check import check_report, check_step
@@ -62,6 +62,8 @@ def test_mutated_reports_are_refused_or_shown() -> None:
     """As they come in beside messages, without the record of the turn."""
     seen = {"not one": 0, "refused": 0, "shown": 0}
     report = turn_of(STEPS, thinking_steps=2).report
+    assert report is not None
+    report = dataclasses.replace(report, learned=(FoundRow("first choice", 9, 0.5, 0.4, 0.3),))
     for seed in range(MUTANTS):
         rng = random.Random(seed)
         told = json.loads(msgspec.json.encode(report))
@@ -82,7 +84,7 @@ def test_mutated_reports_are_refused_or_shown() -> None:
             figures(found)
             json.dumps(found.to_json(), allow_nan=False)
             for width in (24, 90):
-                stats.drawn(stats.of_meter(Meter(), found, None, running=False), width)
+                stats.drawn(stats.of_meter(Meter(), found, None, running=False, learned=found.learned), width)
         except Exception as error:
             pytest.fail(f"seed {seed}: {error!r}")
     assert min(seen.values()) > MUTANTS // 20, seen
@@ -181,4 +183,21 @@ def test_a_report_whose_figures_do_not_fit(fields: dict[str, Any], says: str) ->
     check_report(report)
     with pytest.raises(FormatError) as refusal:
         check_report(dataclasses.replace(report, stats=dataclasses.replace(report.stats, **fields)))
+    assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([FoundRow("first choice", 0, 0.5, 0.5, 0.5)], "a count of tried candidates is 0"),
+        ([FoundRow("first choice", 2**60, 0.5, 0.5, 0.5)], "a count of tried candidates is 1,152,"),
+        ([FoundRow("first choice", 9, 0.5, 1e308, 0.5)], "the chance of a candidate is 1"),
+        ([FoundRow("first choice", 9, 0.5, 0.5, -1.0)], "the chance of a candidate is -1"),
+        ([FoundRow("first choice", 9, 0.5, 0.5, 0.5)] * 17, "a report of 17 kinds of candidates; 16 at most"),
+    ],
+)
+def test_what_was_learned_and_does_not_fit(rows: list[FoundRow], says: str) -> None:
+    check_report(dataclasses.replace(a_report(), learned=(FoundRow("first choice", 9, 0.5, 0.4, 0.3),)))
+    with pytest.raises(FormatError) as refusal:
+        check_report(dataclasses.replace(a_report(), learned=tuple(rows)))
     assert says in str(refusal.value)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dflash_core.events import Choice, EffectiveMode, StepEvent
+from dflash_core.events import Choice, EffectiveMode, FoundRow, StepEvent
 from dflash_core.knobs import Knobs
 
 if TYPE_CHECKING:
@@ -36,18 +36,6 @@ class Plan:
     choice: Choice | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRow:
-    """A kind of candidate: how often it was tried, and the mean chance that the drafter stated, that was learned before
-    each trial, and that was found."""
-
-    kind: str
-    trials: int
-    stated: float
-    learned: float
-    found: float
-
-
 class Policy(Protocol):
     """Picks what runs. Owned by one runner, called on its thread; the text of an answer never depends on it."""
 
@@ -73,3 +61,6 @@ class Policy(Protocol):
 
     def end(self) -> None:
         """The answer is over."""
+
+    def found(self) -> tuple[FoundRow, ...]:
+        """What answers have taught so far, a row per kind of candidate that was tried; may be asked at any time."""

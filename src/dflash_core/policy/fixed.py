@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import StepEvent
+from dflash_core.events import FoundRow, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan
 
@@ -48,3 +48,7 @@ class FixedPolicy:
 
     def end(self) -> None:
         """Nothing is kept."""
+
+    def found(self) -> tuple[FoundRow, ...]:
+        """Empty: nothing is learned."""
+        return ()

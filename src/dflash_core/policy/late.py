@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import SHOWN_ROWS, StepEvent
+from dflash_core.events import SHOWN_ROWS, FoundRow, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Decision, FoundRow, Plan
+from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import ValueTree, trials
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy

@@ -14,9 +14,9 @@ from typing import Literal
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
-from dflash_core.events import Choice, StepEvent, brings
+from dflash_core.events import Choice, FoundRow, StepEvent, brings
 from dflash_core.knobs import SPEC, Knobs
-from dflash_core.policy.base import Decision, FoundRow, Plan
+from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.costs import MOST_ROWS, StepCosts, least_slopes, paying
 from dflash_core.policy.fixed import FixedPolicy

@@ -10,9 +10,8 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 
-from dflash_core.events import STAGES, PartStats, TurnReport, TurnStats, so_far
+from dflash_core.events import STAGES, FoundRow, PartStats, TurnReport, TurnStats, so_far
 from dflash_core.lab.plain import PlainSpeed
-from dflash_core.policy.base import FoundRow
 from dflash_core.record import TurnRecord
 from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
