@@ -130,8 +130,8 @@ def answer(runner: Runner, ids: tuple[int, ...], changes: Sequence[Ways], tokens
 
 WAYS: tuple[Ways, ...] = (
     {"mode": "chain", "budget": 15}, {"mode": "chain", "budget": 1}, {"mode": "tree", "budget": 1},
-    {"mode": "tree", "budget": 22}, {"mode": "tree", "budget": 14, "chain_seed": False, "tree_width": 3},
-    {"mode": "tree", "budget": 30, "p_min": 0.05}, {"mode": "tree", "budget": 63, "chain_seed": False},
+    {"mode": "tree", "budget": 22}, {"mode": "tree", "budget": 14, "chain_seed": True, "tree_width": 3},
+    {"mode": "tree", "budget": 30, "p_min": 0.05}, {"mode": "tree", "budget": 63, "chain_seed": True},
     {"mode": "tree", "budget": 100}, {"mode": "tree", "budget": 255, "chain_seed": False}, {"mode": "auto"},
 )  # fmt: skip
 DRAWN: tuple[Ways, ...] = ({"temperature": 0.0}, {"temperature": 0.9, "top_k": 20, "seed": 4})
