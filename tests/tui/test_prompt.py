@@ -47,6 +47,27 @@ async def test_newline_and_growth(make_app: MakeApp, key: str) -> None:
         assert prompt.size.height == 1
 
 
+@pytest.mark.parametrize("lines", [2, 7, 9, 40])
+async def test_many_lines_go_and_come_by_undo_and_redo(make_app: MakeApp, lines: int) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        prompt, text = app.chat.prompt, "\n".join(["line"] * lines)
+        prompt.insert(text)
+        await pilot.pause()
+        prompt.select_all()
+        prompt.delete(*prompt.selection)
+        await pilot.pause()
+        await pilot.press("ctrl+z")
+        await pilot.pause()
+        assert prompt.text == text
+        prompt.move_cursor((lines - 1, 0))
+        await pilot.pause()
+        await pilot.press("ctrl+y")  # what the cursor stood on goes, and the scrollbar with it
+        await pilot.pause()
+        assert prompt.text == ""
+
+
 async def test_enter_on_an_empty_prompt_sends_nothing(make_app: MakeApp) -> None:
     session = FakeSession()
     app = make_app(session)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from textual.binding import Binding, BindingType
+from textual.document._edit import Edit
 from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
@@ -69,6 +71,19 @@ class Prompt(TextArea):
         if isinstance(message, TextArea.Changed) and self.notebook is not None:
             self.notebook.typed(self.text)
         return super().post_message(message)
+
+    def _undo_batch(self, edits: Sequence[Edit]) -> None:
+        self._stand_first(edits)
+        super()._undo_batch(edits)
+
+    def _redo_batch(self, edits: Sequence[Edit]) -> None:
+        self._stand_first(edits)
+        super()._redo_batch(edits)
+
+    def _stand_first(self, edits: Sequence[Edit]) -> None:
+        """The cursor's line may go, and a scrollbar that goes with it asks where the cursor is before it has moved."""
+        if edits:
+            self.move_cursor((0, 0))
 
     def restore(self, text: str) -> None:
         """Give text back: after what was given back before, before what has been typed since."""
