@@ -25,7 +25,8 @@ from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.kept import Kept, pair_of, shipped_beside
 from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.learned import LearnedPolicy, PairState
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
 from dflash_core.text.tokenizer import THINK_TAGS

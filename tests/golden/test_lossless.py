@@ -16,7 +16,8 @@ from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.models.delta_net import DeltaState
 from dflash_core.policy.costs import CPU
-from dflash_core.policy.learned import LearnedPolicy, PairState
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
 from support.golden import golden, goldens, reference, target
 from support.host_drafts import spoilt
 from support.planted import PlantedBackend, decode

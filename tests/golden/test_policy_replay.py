@@ -15,7 +15,7 @@ from dflash_core.bench import replay
 from dflash_core.bench.recorded import Recorded, load, save
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import Shape
-from dflash_core.policy.learned import PairState
+from dflash_core.policy.pair import PairState
 
 STEPS = Path(__file__).parent / "data" / "policy" / "steps.npz"
 STOPS = frozenset({8186})

@@ -13,7 +13,7 @@ from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Value
 from dflash_core.policy.costs import H200
 from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, described
-from dflash_core.policy.learned import PairState
+from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import start_weights
 from dflash_core.runner import Runner
 from support.device_pairs import CONTEXT, prompt

@@ -14,7 +14,8 @@ from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.whatif import auto_turn, curve, estimate
 from dflash_core.policy.costs import CPU
-from dflash_core.policy.learned import KINDS, LearnedPolicy, PairState
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import KINDS, PairState
 from dflash_core.turn_check import check_step
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.tree_text import drawn as tree_drawn

@@ -13,7 +13,8 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import CPU, StepCosts
 from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
-from dflash_core.policy.learned import LearnedPolicy, PairState
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import Learned, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded

@@ -16,8 +16,9 @@ from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.costs import CPU, FEWEST, H200, StepCosts, gains, least_slopes, paying, rising
-from dflash_core.policy.learned import MOST_NODES, LearnedPolicy, PairState
+from dflash_core.policy.learned import MOST_NODES, LearnedPolicy
 from dflash_core.policy.pace import Copies, Worth, chain
+from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded

@@ -22,7 +22,8 @@ from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.best_first import DEEPEST
 from dflash_core.policy.costs import CONSUMER, CPU, H200, Shape, StepCosts
-from dflash_core.policy.learned import LearnedPolicy, PairState
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
 from dflash_core.tree import NO_CANDIDATES, build
 
 CURVES = {"h200": H200, "consumer": CONSUMER, "cpu": CPU}

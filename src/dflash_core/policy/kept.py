@@ -19,8 +19,8 @@ import numpy as np
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input
-from dflash_core.policy.learned import PARTS, PairState, PartState
 from dflash_core.policy.pace import Copies, Pace, Worth
+from dflash_core.policy.pair import PARTS, PairState, PartState
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
 VERSION = 1

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import SHOWN_ROWS, FoundRow, StepEvent
+from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import ValueTree, trials
 from dflash_core.policy.costs import StepCosts
-from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.learned import PairState, Part, PartState, found_rows, most_nodes, part_after
+from dflash_core.policy.learned import most_nodes
 from dflash_core.policy.pace import START_ROWS
+from dflash_core.policy.pair import PairPolicy, PairState
 from dflash_core.policy.values import Array, Stated
 from dflash_core.tree import Candidates
 
@@ -30,7 +30,7 @@ LEAST_WEIGHT = 0.05  # of a step in the mean of what a width brings
 FIRST_STEPS = 4  # before anything is known
 
 
-class LatePolicy:
+class LatePolicy(PairPolicy):
     """Implements `policy.base.Policy` for a drafter on the device; the arguments are those of `LearnedPolicy`."""
 
     def __init__(
@@ -42,30 +42,13 @@ class LatePolicy:
         think_ids: tuple[int, int] | None = None,
         keep: Callable[[PairState], None] | None = None,
     ) -> None:
-        self.state, self.costs = state, costs
-        self._drafter, self._think_ids, self._keep = drafter, think_ids, keep
-        self._fixed = FixedPolicy(drafter)
-        self._stops = frozenset[int]()
-        self._part: Part = "answer"
+        super().__init__(drafter, state, costs, think_ids=think_ids, keep=keep)
         self._means = dict.fromkeys(CHOICES, 0.0)
-        self._steps, self._paused, self._news = 0, 0, False
-
-    @property
-    def _state(self) -> PartState:
-        return self.state.parts[self._part]
-
-    @property
-    def rate(self) -> float:
-        """Tokens per millisecond at present."""
-        return self.state.pace.rate(self.costs.curve()[START_ROWS])
+        self._steps = 0
 
     def weights(self, knobs: Knobs) -> Array | None:
         """What the device builds trees by; None where the knobs ask for a tree of their own."""
         return self._state.learned.weights if self._free(knobs) else None
-
-    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
-        self._stops = stops
-        self._part = part_after("answer", ids, self._think_ids)
 
     def next(self, knobs: Knobs) -> Decision:
         fixed = self._fixed.next(knobs)
@@ -100,22 +83,10 @@ class LatePolicy:
     def observe(self, step: StepEvent) -> None:
         if self._free(step.knobs):
             self._count(step)
-        self._part = part_after(self._part, step.tokens, self._think_ids)
+        self._follow(step.tokens)
 
     def said(self, tokens: Sequence[int]) -> None:
-        self._part = part_after(self._part, tokens, self._think_ids)
-
-    def end(self) -> None:
-        if self._news and self._keep is not None:
-            self._keep(self.state)
-        self._news = False
-
-    def found(self) -> tuple[FoundRow, ...]:
-        """See `LearnedPolicy.found`."""
-        return found_rows(self.state)
-
-    def _free(self, knobs: Knobs) -> bool:
-        return self._drafter is not None and knobs.mode == "auto" and knobs.policy == "auto"
+        self._follow(tokens)
 
     def _count(self, step: StepEvent) -> None:
         part, drafted = self._state, step.mode != "ar"

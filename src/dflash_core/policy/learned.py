@@ -9,19 +9,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
-from dflash_core.events import Choice, FoundRow, StepEvent, brings
+from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.costs import MOST_ROWS, StepCosts, least_slopes, paying
-from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.pace import START_ROWS, Chain, Copies, Pace, Worth, chain, chain_rows
-from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned, Stated
+from dflash_core.policy.pace import START_ROWS, Chain, chain, chain_rows
+from dflash_core.policy.pair import PairPolicy, PairState
+from dflash_core.policy.values import Stated
 from dflash_core.tree import Candidates, Tree
 from dflash_core.tree import build as best_first
 
@@ -29,36 +28,6 @@ MOST_NODES = MOST_ROWS - 1
 RANKS = 8  # candidates per depth that are looked at
 _MORE = 8  # rows that the reason speaks of
 _TWICE = 2.0  # building ends where an offer would not pay at twice its value: later ones are rarely better than that
-
-Part = Literal["answer", "thinking"]
-PARTS: tuple[Part, ...] = ("answer", "thinking")
-
-
-@dataclass(slots=True)
-class PartState:
-    """What was learned of reasoning, or of answers."""
-
-    learned: Learned = field(default_factory=Learned)
-    copies: Copies = field(default_factory=Copies)
-    worth: Worth = field(default_factory=Worth)
-
-
-@dataclass(slots=True)
-class PairState:
-    """What was learned of a pair on this machine."""
-
-    parts: dict[Part, PartState] = field(default_factory=lambda: {part: PartState() for part in PARTS})
-    pace: Pace = field(default_factory=Pace)
-
-
-KINDS = (
-    ("first choice", SPINE, SPINE),
-    ("second choice", SPINE + 1, SPINE + 1),
-    ("later choices", SPINE + 2, SPINE + 2),
-    ("below a sibling", CHILD, CHILD + 2),
-    ("deeper below it", DEEPER, DEEPER + 2),
-    ("from the text", COPIED, CLASSES - 1),
-)
 
 
 @dataclass(slots=True)
@@ -75,7 +44,7 @@ class _Step:
     row_cost: float = 0.0
 
 
-class LearnedPolicy:
+class LearnedPolicy(PairPolicy):
     """Implements `policy.base.Policy` for a drafter in lock-step with its target.
 
     `pausing`: the drafter may be switched off while it does not pay. `think_ids`: the tokens that open and close
@@ -92,14 +61,10 @@ class LearnedPolicy:
         pausing: bool = True,
         keep: Callable[[PairState], None] | None = None,
     ) -> None:
-        self.state, self.costs = state, costs
-        self._keep, self._news = keep, False
-        self._drafter, self._think_ids, self._pausing = drafter, think_ids, pausing
+        super().__init__(drafter, state, costs, think_ids=think_ids, keep=keep)
+        self._pausing = pausing
         self._copies_only = drafter is not None and drafter.kind == "text"
-        self._fixed = FixedPolicy(drafter)
         self._text = Successors()
-        self._stops = frozenset[int]()
-        self._part: Part = "answer"
         self._step: _Step | None = None
 
     @property
@@ -107,20 +72,10 @@ class LearnedPolicy:
         """The conversation as it is known here: prompt and answer, the root at its end."""
         return self._text.tokens
 
-    @property
-    def _state(self) -> PartState:
-        return self.state.parts[self._part]
-
-    @property
-    def rate(self) -> float:
-        """Tokens per millisecond at present."""
-        return self.state.pace.rate(self.costs.curve()[START_ROWS])
-
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        super().begin(ids, stops)
         self._text.become(ids)
-        self._stops, self._step = stops, None
-        self._part = "answer"
-        self._follow(ids)
+        self._step = None
 
     def next(self, knobs: Knobs) -> Decision:
         if self._step is None or self._step.knobs != knobs:
@@ -148,15 +103,6 @@ class LearnedPolicy:
         self._step = None
         self._text.extend(tokens)
         self._follow(tokens)
-
-    def end(self) -> None:
-        if self._news and self._keep is not None:
-            self._keep(self.state)
-        self._news = False
-
-    def _free(self, knobs: Knobs) -> bool:
-        """Whether the knobs leave the choice to this policy."""
-        return self._drafter is not None and knobs.mode == "auto" and knobs.policy == "auto"
 
     def _decide(self, knobs: Knobs) -> _Step:
         fixed = self._fixed.next(knobs)
@@ -260,41 +206,8 @@ class LearnedPolicy:
         if done.knobs.learn:
             part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
 
-    def _follow(self, ids: Sequence[int]) -> None:
-        self._part = part_after(self._part, ids, self._think_ids)
-
-    def found(self) -> tuple[FoundRow, ...]:
-        """What was learned so far, reasoning and answers together, a row per kind of candidate that was tried."""
-        return found_rows(self.state)
-
     def weights(self, knobs: Knobs) -> None:
         """None: no device builds trees of its own for it."""
-
-    def reset(self) -> None:
-        """Start values again, for reasoning and answers."""
-        self.state = PairState()
-
-
-def part_after(part: Part, ids: Sequence[int], think_ids: tuple[int, int] | None) -> Part:
-    """Whether a text that was in `part` has come into reasoning with `ids`, or out of it."""
-    if think_ids is None:
-        return part
-    last = next((token for token in reversed(ids) if token in think_ids), None)
-    return part if last is None else "thinking" if last == think_ids[0] else "answer"
-
-
-def found_rows(state: PairState) -> tuple[FoundRow, ...]:
-    """See `LearnedPolicy.found`."""
-    parts = [part.learned for part in state.parts.values()]
-    rows = []
-    for name, first, last in KINDS:
-        kind = slice(first, last + 1)
-        trials = sum(int(one.trials[kind].sum()) for one in parts)
-        if trials:
-            sums = ([one.stated for one in parts], [one.expected for one in parts], [one.found for one in parts])
-            means = [sum(float(each[kind].sum()) for each in several) / trials for several in sums]
-            rows.append(FoundRow(name, trials, *means))
-    return tuple(rows)
 
 
 def most_nodes(knobs: Knobs) -> int:

@@ -52,7 +52,7 @@ class Projection:
         self.replan(device.card)
 
     def replan(self, card: Card) -> None:
-        """Plan anew for what is known of the card now. Buffers for its output are made behind this, launches bound."""
+        """Plan again for what is known of the card now. Buffers for its output are made behind this, launches bound."""
         product = self.product
         self.plan: Plan = plan(
             product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k

@@ -293,7 +293,7 @@ class CudaSession:
         torch.cuda.empty_cache()
 
     def forget_launches(self) -> None:
-        """Bind anew whatever is launched from here on: buffers have moved, or plans have changed."""
+        """Bind again whatever is launched from here on: buffers have moved, or plans have changed."""
         self._bound.clear()
         self.steps.clear()
 

@@ -352,7 +352,7 @@ class DFlashChunk:
         """Called after each layer, with `n` rows in chunk.h."""
         if layer not in self.layers:
             return
-        rows = self._chunk.x[:n]  # which the next layer's norm makes anew
+        rows = self._chunk.x[:n]  # which the next layer's norm writes again
         torch.mul(self._chunk.h[:n], HEADROOM, out=rows)
         first, parts = layer == min(self.layers), self._fc[self.layers.index(layer)]
         self._chunk.products.multiply(rows, parts, self._encoder[:n], add=not first)

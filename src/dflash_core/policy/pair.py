@@ -1,0 +1,111 @@
+"""What is learned of a pair on this machine, and what every policy that learns does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.events import FoundRow
+from dflash_core.knobs import Knobs
+from dflash_core.policy.costs import StepCosts
+from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.pace import START_ROWS, Copies, Pace, Worth
+from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned
+
+Part = Literal["answer", "thinking"]
+PARTS: tuple[Part, ...] = ("answer", "thinking")
+
+
+@dataclass(slots=True)
+class PartState:
+    """What was learned of reasoning, or of answers."""
+
+    learned: Learned = field(default_factory=Learned)
+    copies: Copies = field(default_factory=Copies)
+    worth: Worth = field(default_factory=Worth)
+
+
+@dataclass(slots=True)
+class PairState:
+    """What was learned of a pair on this machine."""
+
+    parts: dict[Part, PartState] = field(default_factory=lambda: {part: PartState() for part in PARTS})
+    pace: Pace = field(default_factory=Pace)
+
+
+KINDS = (
+    ("first choice", SPINE, SPINE),
+    ("second choice", SPINE + 1, SPINE + 1),
+    ("later choices", SPINE + 2, SPINE + 2),
+    ("below a sibling", CHILD, CHILD + 2),
+    ("deeper below it", DEEPER, DEEPER + 2),
+    ("from the text", COPIED, CLASSES - 1),
+)
+
+
+class PairPolicy:
+    """The part of `policy.base.Policy` that is the same wherever trees are built; arguments as of `LearnedPolicy`."""
+
+    def __init__(
+        self,
+        drafter: Capabilities | None,
+        state: PairState,
+        costs: StepCosts,
+        *,
+        think_ids: tuple[int, int] | None = None,
+        keep: Callable[[PairState], None] | None = None,
+    ) -> None:
+        self.state, self.costs = state, costs
+        self._drafter, self._think_ids, self._keep = drafter, think_ids, keep
+        self._fixed = FixedPolicy(drafter)
+        self._stops = frozenset[int]()
+        self._part: Part = "answer"
+        self._news = False
+
+    @property
+    def _state(self) -> PartState:
+        return self.state.parts[self._part]
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond at present."""
+        return self.state.pace.rate(self.costs.curve()[START_ROWS])
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        self._stops, self._part = stops, "answer"
+        self._follow(ids)
+
+    def end(self) -> None:
+        if self._news and self._keep is not None:
+            self._keep(self.state)
+        self._news = False
+
+    def found(self) -> tuple[FoundRow, ...]:
+        """What was learned so far, reasoning and answers together, a row per kind of candidate that was tried."""
+        parts = [part.learned for part in self.state.parts.values()]
+        rows = []
+        for name, first, last in KINDS:
+            kind = slice(first, last + 1)
+            trials = sum(int(one.trials[kind].sum()) for one in parts)
+            if trials:
+                sums = ([one.stated for one in parts], [one.expected for one in parts], [one.found for one in parts])
+                means = [sum(float(each[kind].sum()) for each in several) / trials for several in sums]
+                rows.append(FoundRow(name, trials, *means))
+        return tuple(rows)
+
+    def reset(self) -> None:
+        """Start values again, for reasoning and answers."""
+        self.state = PairState()
+
+    def _free(self, knobs: Knobs) -> bool:
+        """Whether the knobs leave the choice to this policy."""
+        return self._drafter is not None and knobs.mode == "auto" and knobs.policy == "auto"
+
+    def _follow(self, ids: Sequence[int]) -> None:
+        """The text has come into reasoning with `ids`, or out of it."""
+        if self._think_ids is not None:
+            last = next((token for token in reversed(ids) if token in self._think_ids), None)
+            if last is not None:
+                self._part = "thinking" if last == self._think_ids[0] else "answer"
