@@ -108,9 +108,7 @@ def target_config(gguf: GGUFFile) -> ModelSpec:
     """The model in a target's file, its tensors checked. Raises FormatError or UnsupportedError."""
     source, tensors = gguf.path.name, gguf.tensors
     architecture = _architecture(source, Settings(source, gguf.metadata).text("general.architecture"))
-    embedding = tensors.get("token_embd.weight")
-    head = Head(embedding.shape[0] if embedding else 0, "output.weight" not in tensors)
-    spec = architecture.read(architecture.settings(source, gguf.metadata), head)
+    spec = architecture.read(architecture.settings(source, gguf.metadata), Head.of(tensors))
     if spec.nextn_predict_layers and "blk.0.attn_norm.weight" not in tensors:
         raise UnsupportedError(
             f"{source} holds only the MTP blocks of a model; give it as the draft, beside the model's own file"

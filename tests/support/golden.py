@@ -29,6 +29,13 @@ def goldens(pattern: str) -> list[Path]:
     return [found[name] for name in sorted(found)]
 
 
+def other_targets(pattern: str) -> list[Path]:
+    """As `goldens`, of the golden files of other architectures than qwen35; they lie in a folder of their own."""
+    folders = (BESIDE.parent / "targets", COMMITTED / "targets")
+    found = {path.name: path for folder in folders for path in sorted(folder.glob(pattern))}
+    return [found[name] for name in sorted(found)]
+
+
 def reference(path: Path) -> Any:
     """The reference outputs that belong to a golden target; the MTP file shares those of its trunk."""
     name = path.name.replace("-mtp", "")

@@ -134,13 +134,16 @@ def test_default_interval_is_four(tmp_path: Path) -> None:
     assert "tensors are missing: blk.1.attn_qkv.weight, blk.1.attn_gate.weight" in message
 
 
+KNOWN = "qwen35, qwen35moe, qwen3, qwen3moe"
+
+
 @pytest.mark.parametrize(
     ("architecture", "message"),
     [
-        ("qwen35moe", "a.gguf has the architecture qwen35moe (mixture of experts), expected qwen35: use a dense"),
-        ("llama", "a.gguf has the architecture llama, expected qwen35: use a dense Qwen3.5 or Qwen3.6 model"),
-        ("dflash", "a.gguf is a DFlash drafter (dflash), expected a target model (qwen35); give it as the"),
-        ("dflash-draft", "a.gguf is a DFlash drafter (dflash-draft), expected a target model (qwen35); give it as"),
+        ("glm4moe", f"a.gguf has the architecture glm4moe (mixture of experts), expected {KNOWN}: use a dense Qwen3.5"),
+        ("llama", f"a.gguf has the architecture llama, expected {KNOWN}: use a dense Qwen3.5 or Qwen3.6 model or"),
+        ("dflash", f"a.gguf is a DFlash drafter (dflash), expected a target model ({KNOWN}); give it as the"),
+        ("dflash-draft", f"a.gguf is a DFlash drafter (dflash-draft), expected a target model ({KNOWN}); give it as"),
     ],
 )  # fmt: skip
 def test_other_architectures(tmp_path: Path, architecture: str, message: str) -> None:

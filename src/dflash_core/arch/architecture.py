@@ -10,6 +10,7 @@ from typing import Any
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
+from dflash_core.formats.weights import TensorInfo
 
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
@@ -21,10 +22,16 @@ FILE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a model's tensors say of its embedding and head."""
+    """What a file's tensors say of a model that its settings do not. `names`: of all tensors, where they are known."""
 
     vocab_size: int
     tied_output: bool
+    names: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(tensors: Mapping[str, TensorInfo]) -> Head:
+        embedding = tensors.get("token_embd.weight")
+        return Head(embedding.shape[0] if embedding else 0, "output.weight" not in tensors, frozenset(tensors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ class FeedForward(Protocol):
 
     def describe(self) -> str: ...
 
+    def idle_numbers(self, hidden: int) -> int:
+        """How many of its weights a row leaves out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -206,3 +209,53 @@ class SwiGLU:
 
     def describe(self) -> str:
         return f"feed-forward {self.width:,}"
+
+    def idle_numbers(self, hidden: int) -> int:
+        return 0
+
+
+ROUTER, SHARED_GATE = "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight"
+GATE_UP, DOWN = "ffn_gate_up_exps.weight", "ffn_down_exps.weight"
+"""Tensors of experts: what scores a row for each, the shared one's gate, and what routed ones hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """For every row the `used` best of `count` experts, each a SwiGLU `width` wide, by the scores of a router.
+
+    An expert's output is multiplied by its share of the softmax over all scores, or over those of the chosen ones where
+    it is `normalised`, times `scale`. shared: width of an expert that every row takes besides, its output multiplied by
+    the sigmoid of a gate, one number per row; 0 where there is none. fused: gate and up of an expert are one tensor,
+    rows of gate first. Expert e is slab e of a tensor; of equal scores the lower expert counts as the better one.
+    """
+
+    count: int
+    used: int
+    width: int
+    shared: int = 0
+    normalised: bool = True
+    scale: float = 1.0
+    fused: bool = False
+
+    def tensors(self, hidden: int) -> Shapes:
+        shapes: Shapes = {ROUTER: (self.count, hidden)}
+        if self.fused:
+            shapes[GATE_UP] = (self.count, 2 * self.width, hidden)
+        else:
+            shapes |= {f"ffn_{part}_exps.weight": (self.count, self.width, hidden) for part in ("gate", "up")}
+        shapes[DOWN] = (self.count, hidden, self.width)
+        if self.shared:
+            shapes |= {
+                SHARED_GATE: (hidden,),
+                "ffn_gate_shexp.weight": (self.shared, hidden),
+                "ffn_up_shexp.weight": (self.shared, hidden),
+                "ffn_down_shexp.weight": (hidden, self.shared),
+            }
+        return shapes
+
+    def describe(self) -> str:
+        shared = f" and a shared one of {self.shared:,}" if self.shared else ""
+        return f"{self.used} of {self.count} experts of {self.width:,}{shared}"
+
+    def idle_numbers(self, hidden: int) -> int:
+        return (self.count - self.used) * 3 * hidden * self.width

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,6 +26,10 @@ class LayerSpec:
             self.ffn_norm: (hidden,),
             **self.ffn.tensors(hidden),
         }
+
+    def active_numbers(self, hidden: int) -> int:
+        """Its weights that one row is multiplied by."""
+        return sum(map(math.prod, self.tensors(hidden).values())) - self.ffn.idle_numbers(hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,19 @@ class ModelSpec:
     def of(self, kind: type[Kind]) -> tuple[Kind, ...]:
         """The mixers of one kind, layer by layer."""
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, kind))
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the trunk, embedding and head."""
+        return sum(map(math.prod, self.tensors().values()))
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one token is multiplied by: not those of experts that it does not take, nor the embedding, of
+        which it reads one row, where that is not the head too."""
+        idle = sum(layer.ffn.idle_numbers(self.embedding_length) for layer in self.layers)
+        embedding = 0 if self.tied_output else self.vocab_size * self.embedding_length
+        return self.parameters - idle - embedding
 
     def tensors(self) -> Shapes:
         """Every tensor of the trunk, in the order of a forward pass."""

@@ -87,7 +87,7 @@ def _spec(file: GGUFFile) -> ModelSpec:
     """The model that a file with MTP blocks is of; it may hold nothing else."""
     source = file.path.name
     architecture = ARCHITECTURES[Settings(source, file.metadata).text("general.architecture")]
-    return architecture.read(architecture.settings(source, file.metadata), Head(0, False))
+    return architecture.read(architecture.settings(source, file.metadata), Head.of(file.tensors))
 
 
 def _check(source: str, spec: ModelSpec) -> None:

@@ -42,11 +42,14 @@ class DenseMatrix:
 
 
 class PackedMatrix:
-    """Stays in the file at its own bits per weight: slow, but a model larger than memory runs."""
+    """Stays in the file at its own bits per weight: slow, but a model larger than memory runs.
 
-    def __init__(self, file: WeightFile, name: str, dtype: torch.dtype) -> None:
-        out, width = file.tensors[name].shape
-        self.file, self.name, self.dtype, self.shape = file, name, dtype, (out, width)
+    `slab`: the matrix is that one of a stack of them.
+    """
+
+    def __init__(self, file: WeightFile, name: str, dtype: torch.dtype, slab: int | None = None) -> None:
+        *_, out, width = file.tensors[name].shape
+        self.file, self.name, self.dtype, self.shape, self.slab = file, name, dtype, (out, width), slab
 
     def __call__(self, x: Tensor) -> Tensor:
         out, width = self.shape
@@ -58,7 +61,11 @@ class PackedMatrix:
         return torch.cat([self._floats(slice(row, row + 1)) for row in ids])
 
     def _floats(self, rows: slice) -> Tensor:
-        return torch.from_numpy(self.file.float32(self.name, rows)).to(self.dtype)
+        if self.slab is None:
+            found = self.file.float32(self.name, rows)
+        else:
+            found = self.file.float32(self.name, slice(self.slab, self.slab + 1))[0, rows]
+        return torch.from_numpy(found).to(self.dtype)
 
 
 class Weights:
@@ -70,6 +77,13 @@ class Weights:
     def vector(self, name: str) -> Tensor:
         """A small tensor, always as floats."""
         return torch.from_numpy(self.file.float32(name).copy()).to(self.dtype)
+
+    def stack(self, name: str) -> Sequence[Matrix]:
+        """A tensor (count, out, in) as `count` matrices."""
+        if self.packed:
+            count = self.file.tensors[name].shape[0]
+            return [PackedMatrix(self.file, name, self.dtype, slab) for slab in range(count)]
+        return [DenseMatrix(slab) for slab in torch.from_numpy(self.file.float32(name)).to(self.dtype)]
 
     def matrix(self, name: str) -> Matrix:
         if self.packed:

@@ -11,6 +11,7 @@ from dflash_core.arch import kinds
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.models.attention import Attention
 from dflash_core.models.delta_net import GatedDeltaNet
+from dflash_core.models.experts import Experts
 from dflash_core.models.feed_forward import SwiGLU
 from dflash_core.models.kv_cache import DEFAULT_CACHE
 from dflash_core.models.matrix import Matrix, Weights
@@ -22,7 +23,10 @@ MIXERS: dict[type, Callable[[Weights, str, Any, str], Any]] = {
     kinds.Attention: Attention,
     kinds.DeltaNet: lambda weights, prefix, spec, _: GatedDeltaNet(weights, prefix, spec),
 }
-FEED_FORWARDS: dict[type, Callable[[Weights, str, Any], Callable[[Tensor], Tensor]]] = {kinds.SwiGLU: SwiGLU}
+FEED_FORWARDS: dict[type, Callable[[Weights, str, Any], Callable[[Tensor], Tensor]]] = {
+    kinds.SwiGLU: SwiGLU,
+    kinds.Experts: Experts,
+}
 
 
 class Block:

@@ -19,6 +19,7 @@ from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.errors import Code, UnsupportedError
 
 # What runs each kind of layer: (device, spec, activations, cache type), and (device, upload, prefix, spec,
 # activations).
@@ -27,6 +28,16 @@ MIXERS: dict[type, Callable[[Device, Any, Activations, str], MixerLayers]] = {
     kinds.DeltaNet: DeltaNetLayers,
 }
 FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {kinds.SwiGLU: SwiGLU}
+
+
+def _feed_forward(kind: type) -> Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]:
+    """Raises UnsupportedError for a kind that no card runs yet."""
+    if kind not in FEED_FORWARDS:
+        raise UnsupportedError(
+            "a model with experts does not run on a card yet; run it on the CPU, or use a dense model",
+            code=Code.NOT_ON_THIS_DEVICE,
+        )
+    return FEED_FORWARDS[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,7 @@ class DeviceTarget:
             prefix, group = f"blk.{index}.", groups.index(layer.mixer)
             attn_norm, ffn_norm = upload.vector(prefix + "attn_norm.weight"), upload.vector(prefix + layer.ffn_norm)
             self.mixers[group].load(upload, prefix)
-            ffn = FEED_FORWARDS[type(layer.ffn)](device, upload, prefix, layer.ffn, activations)
+            ffn = _feed_forward(type(layer.ffn))(device, upload, prefix, layer.ffn, activations)
             place = spec.mixers[layer.mixer].index(index)
             self.blk.append(Block(attn_norm, group, place, ffn_norm, ffn))
             if progress:

@@ -1,0 +1,67 @@
+"""Qwen3, dense (0.6B to 32B): attention without a gate on every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dflash_core.arch import reading
+from dflash_core.arch.architecture import Architecture, Head, file_type
+from dflash_core.arch.facts import sizes
+from dflash_core.arch.kinds import FeedForward, SwiGLU
+from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.errors import UnsupportedError
+from dflash_core.formats.gguf import GGUFFile
+from dflash_core.formats.metadata import Settings
+
+
+def read(keys: Settings, head: Head) -> ModelSpec:
+    """The model that the settings describe. Raises FormatError or UnsupportedError."""
+    check_generates(keys)
+    ffn = SwiGLU(keys.uniform("feed_forward_length"))
+    return plain(ARCHITECTURE.name, keys, head, lambda index: ffn)
+
+
+def plain(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForward]) -> ModelSpec:
+    """A model of attention alone. `ffn`: what stands behind it in layer i."""
+    reading.check_settings(keys)
+    attention = reading.attention(keys, gated=False, rotary=keys.integer("attention.key_length"))
+    blocks = keys.integer("block_count", high=1024)
+    return ModelSpec(
+        name=keys.text("general.name", default=keys.source.removesuffix(".gguf")),
+        architecture=name,
+        context_length=keys.integer("context_length", high=1 << 40),
+        embedding_length=keys.integer("embedding_length"),
+        vocab_size=head.vocab_size,
+        rms_eps=attention.eps,
+        layers=tuple(LayerSpec(attention, ffn(index)) for index in range(blocks)),
+        tied_output=head.tied_output,
+        file_type=file_type(keys),
+    )
+
+
+def check_generates(keys: Settings) -> None:
+    """Refuse a model that was trained to embed or to rank text: it has the same tensors, but writes none."""
+    if keys.find("pooling_type"):
+        raise UnsupportedError(
+            f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
+            " that generates text; use the chat model of the family"
+        )
+
+
+def check(gguf: GGUFFile, spec: ModelSpec) -> None:
+    """Refuse what a missing or unknown tensor would not explain."""
+    if any(name.startswith("cls.") for name in gguf.tensors):
+        raise UnsupportedError(
+            f"{gguf.path.name} is a reranker model (it has a cls head), expected one that generates text; use the chat"
+            " model of the family"
+        )
+    reading.check_apart(gguf, [*range(spec.block_count)])
+
+
+ARCHITECTURE = Architecture(
+    name="qwen3",
+    models="a dense Qwen3 model",
+    read=read,
+    facts=sizes,
+    check=check,
+)

@@ -1,0 +1,79 @@
+"""What the architectures here read the same way: attention, experts, and refusals they share."""
+
+from __future__ import annotations
+
+from dflash_core.arch.architecture import Head
+from dflash_core.arch.kinds import GATE_UP, Attention, Experts
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.gguf import GGUFFile
+from dflash_core.formats.metadata import Settings
+
+SOFTMAX = (0, 1)
+"""expert_gating_func of a softmax over all scores; 0 is a file that leaves it open."""
+MOST_EXPERTS = 1 << 16
+
+
+def check_settings(keys: Settings) -> None:
+    """Refuse settings that would change the forward pass and that nothing here implements."""
+    scaling = keys.get("rope.scaling.type")
+    if scaling not in (None, "none") and keys.get("rope.scaling.factor") != 1.0:
+        raise UnsupportedError(f"{keys.source} scales its rotary positions ({scaling}), expected none")
+    key, value = keys.integer("attention.key_length"), keys.get("attention.value_length")
+    if value not in (None, key):
+        raise UnsupportedError(f"{keys.source}: attention.value_length is {value!r}, expected {key}, the key length")
+
+
+def attention(keys: Settings, *, gated: bool, rotary: int | None = None) -> Attention:
+    """The full-attention layers. `rotary`: rotated dimensions of a head where the file does not say."""
+    head_dim = keys.integer("attention.key_length")
+    found = Attention(
+        heads=keys.uniform("attention.head_count"),
+        kv_heads=keys.uniform("attention.head_count_kv"),
+        head_dim=head_dim,
+        rope_base=keys.number("rope.freq_base"),
+        rotary=keys.integer("rope.dimension_count", low=2, high=head_dim, default=rotary),
+        eps=keys.number("attention.layer_norm_rms_epsilon"),
+        gated=gated,
+    )
+    keys.check_divides("attention.head_count_kv", found.kv_heads, "attention.head_count", found.heads)
+    if found.rotary % 2:
+        raise FormatError(f"{keys.source}: rope.dimension_count is {found.rotary}, expected an even number")
+    return found
+
+
+def experts(keys: Settings, head: Head, index: int) -> Experts:
+    """The experts of layer `index`. Raises FormatError or UnsupportedError."""
+    count, used = keys.integer("expert_count", high=MOST_EXPERTS), keys.integer("expert_used_count", high=MOST_EXPERTS)
+    if used > count:
+        raise FormatError(
+            f"{keys.source}: expert_used_count is {used:,}, expected at most expert_count ({count:,}); convert it again"
+        )
+    gating = keys.integer("expert_gating_func", low=0, default=0)
+    if gating not in SOFTMAX:
+        raise UnsupportedError(f"{keys.source}: expert_gating_func is {gating}, expected 1, a softmax over all experts")
+    dense = keys.uniform("feed_forward_length", low=0) if keys.find("feed_forward_length") else 0
+    # Files without a length of their own for experts share the dense one among those a token takes.
+    width = keys.integer("expert_feed_forward_length", default=dense // used or None)
+    shared = keys.integer("expert_shared_feed_forward_length", low=0, default=0)
+    if not shared and f"blk.{index}.ffn_gate_shexp.weight" in head.names:
+        shared = keys.integer("expert_shared_feed_forward_length", default=dense or None)
+    scale = keys.number("expert_weights_scale") if keys.get("expert_weights_scale") else 1.0
+    return Experts(
+        count=count,
+        used=used,
+        width=width,
+        shared=shared,
+        normalised=keys.flags("expert_weights_norm", count=1)[0] if keys.find("expert_weights_norm") else True,
+        scale=scale,
+        fused=f"blk.{index}.{GATE_UP}" in head.names,
+    )
+
+
+def check_apart(gguf: GGUFFile, layers: list[int]) -> None:
+    """Refuse a file whose converter fused Q, K and V of full-attention layers."""
+    for index in layers:
+        if f"blk.{index}.attn_qkv.weight" in gguf.tensors:
+            raise UnsupportedError(
+                f"{gguf.path.name}: blk.{index}.attn_qkv.weight fuses Q, K and V of a full-attention layer,"
+                " expected attn_q, attn_k and attn_v; convert the model again without fusing"
+            )
