@@ -150,23 +150,12 @@ template <bool INNER> __device__ __forceinline__ void run_node(
     }
 }
 
-// A share of what the next product reads, from memory to the L2 while memory has little else to do.
-__device__ __forceinline__ void ask_ahead(const u8* next, u64 bytes) {
-#if __CUDA_ARCH__ >= 900 || defined(DFLASH_EMULATED)
-    const u64 threads = (u64)gridDim.x * THREADS, share = ceil_div(ceil_div(bytes, threads), (u64)16) * 16;
-    const u64 from = ((u64)blockIdx.x * THREADS + threadIdx.x) * share;
-    if (from < bytes) bulk_prefetch(next + from, (int)min(share, bytes - from));
-#endif
-}
-
 // grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: of gdn_order, which the
 // pass of a single row that is a tree's root does without; levels: float4 [levels past the shared ones][4 COLUMNS]
-// [threads of the grid]; next: null, or the weights of the next product. A pass takes the nodes node0.., node0 a
-// multiple of 64; only the pass of node0 = 0 commits.
+// [threads of the grid]. A pass takes the nodes node0.., node0 a multiple of 64; only the pass of node0 = 0 commits.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const StepState* st, int node0, const u32* order, float* s, const float* k, float* u, const float* decay,
-    const float* q, const float* v, const float* beta, float* out, float4* levels, int capacity,
-    const u8* next, u64 next_bytes
+    const float* q, const float* v, const float* beta, float* out, float4* levels, int capacity
 ) {
     SHARED_DYNAMIC(shared);
     float4* const k_rows = (float4*)(shared + K_AT);
@@ -185,7 +174,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     pdl_launch();
     // A step's first pass begins a graph or follows a copy, so nobody is still writing the state: it need not wait.
     if (node0 == 0) tile.load(s, place);
-    if (next) ask_ahead(next, next_bytes);
     pdl_wait();
     if (node0 > 0) tile.load(s, place);
     const int half = st->parity & 1, pending = node0 == 0 ? st->pending : 0;

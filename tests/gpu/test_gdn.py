@@ -146,9 +146,7 @@ class Layer:
         levels = self.engine.poisoned((max(far, 1), self.shape.value_heads, DIM, DIM), np.float32)
         arguments = [st, node, order, m["s"], m["k"], m["u"], m["decay"], x["q"], x["v"], x["beta"], x["out"], levels]
         kernel = self.engine.kernel("gdn_recurrence.cu", "gdn_recurrence", launch.defines)
-        following = self.engine.array(np.zeros(40_000, np.uint8))  # weights of the next product, only asked for
-        arguments += [capacity, following, np.uint64(40_000)]
-        kernel(launch.grid, launch.block, arguments, shared=launch.shared)
+        kernel(launch.grid, launch.block, [*arguments, capacity], shared=launch.shared)
         return x["out"].numpy().astype(np.float64)
 
     def flush(self, pending: Sequence[int], parity: int, *, cut: Cut = Cut(), **state: int) -> None:

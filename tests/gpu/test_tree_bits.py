@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.session import CudaSession
-from support import engines
-from support.device_pairs import pair, pair_on, prompt
-from support.emulated_device import EmulatedDevice
+from support.device_pairs import pair, prompt
 from support.steps import random_parents
 
 
@@ -48,22 +43,3 @@ def test_a_tree_is_plain_decoding_bit_for_bit(
         session.commit([0])
     for a, b in zip(states(tree), states(plain), strict=True):
         assert torch.equal(a, b)
-
-
-@pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
-def test_weights_that_a_recurrence_asks_for_change_nothing() -> None:
-    """They are those of the product behind it, whole, on a card that sets kernels up early."""
-    device = EmulatedDevice()
-    device.card = replace(device.card, way=Way(early=1), overlaps=True)
-    asking, _ = pair_on(device, "tiny-F16.gguf").sessions()
-    plain, _ = pair("emulated", "tiny-F16.gguf").sessions()
-    found = [session.verify([3, 5, 8], [-1, 0, 0]) for session in (asking, plain)]
-    np.testing.assert_array_equal(*found)
-
-    def asked(session: CudaSession) -> list[int]:
-        return [int(launch.args[-1]) for launch in session.pass_launches(16, 0) if launch.name == "gdn_recurrence"]
-
-    products = [p for group in asking.target.projections() for p in group]
-    assert asked(asking)
-    assert set(asked(asking)) <= {product.matrices[0].nbytes for product in products}
-    assert set(asked(plain)) == {0}

@@ -21,7 +21,7 @@ import torch
 from dflash_core.arch.kinds import DeltaNet
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import NULL, Argument, Device, Launch, pointer
+from dflash_core.backends.cuda.launch import Argument, Device, Launch, pointer
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.bench.synthetic import TARGET_27B
@@ -99,7 +99,7 @@ class Recurrences:
             yield Launch(
                 "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
                 [self.state.pointer, zero, self.order, self.s[layer], self.k[layer], self.u[layer], self.decay[layer],
-                 self.q, self.v, self.beta, self.out, pointer(levels), capacity, NULL, np.uint64(0)],
+                 self.q, self.v, self.beta, self.out, pointer(levels), capacity],
                 launch.shared, per_sm=1,
             )  # fmt: skip
 

@@ -77,13 +77,11 @@ class Way:
     `chunked`: activations are staged in chunks of K, None for what the card asks for; `split_k`: parts of K. These two
     decide the order of sums. The others change no bit. `prefetch`: tiles that a warp asks into the L2 before the
     previous kernel has ended; None for one in narrow passes on a card that sets kernels up early, which is what gained.
-    `early`: 1 where a recurrence before the product asks its weights into the L2.
     """
 
     prefetch: int | None = None
     chunked: bool | None = None
     split_k: int | None = None
-    early: int = 0
 
     @classmethod
     def of(cls, text: str) -> Way:
@@ -95,12 +93,11 @@ class Way:
                 raise ValueError(f"{word!r}, expected one of {', '.join(cls.__dataclass_fields__)} = a number")
             found[name] = int(value)
         chunked = bool(found["chunked"]) if "chunked" in found else None
-        return cls(found.get("prefetch"), chunked, found.get("split_k"), found.get("early", 0))
+        return cls(found.get("prefetch"), chunked, found.get("split_k"))
 
     def __str__(self) -> str:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain = dict(zip(values, (None, None, None, 0), strict=True))
-        return ",".join(f"{name}={int(value)}" for name, value in values.items() if value != plain[name]) or "plain"
+        return ",".join(f"{name}={int(value)}" for name, value in values.items() if value is not None) or "plain"
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,6 @@ class DeltaBranch:
         _, gate_at, alpha_at, beta_at = (np.int32(offset) for offset in self.inputs.offsets)
         defines = {**launch.pass_defines, "SPLIT_K": self.inputs.split_k}
         k, decay, conv = memory.k[place], memory.decay[place], memory.conv[place]
-        ahead = self.out.matrices[0].tiles if self.out.plan.way.early and memory.layers.device.card.overlaps else None
         if place == 0 and (scope.rows > 1 or scope.node0 > 0):  # one order for all layers; a root alone has none
             yield Launch(
                 "gdn_order.cu", "gdn_order", memory.layers.shape.defines, 1, MAX_NODES,
@@ -219,8 +218,7 @@ class DeltaBranch:
         yield Launch(
             "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
             [scope.state.pointer, node0, memory.order, memory.s[place], k, memory.u[place], decay, memory.q, memory.v,
-             memory.beta, memory.out, pointer(memory.levels if len(memory.levels) else None), capacity,
-             pointer(ahead), np.uint64(0 if ahead is None else ahead.nbytes)],
+             memory.beta, memory.out, pointer(memory.levels if len(memory.levels) else None), capacity],
             launch.shared, per_sm=1,
         )  # fmt: skip
         yield Launch(
