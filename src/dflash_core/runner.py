@@ -250,7 +250,8 @@ class Runner:
         if shared < len(self._committed) or shared == len(ids):
             reachable = min(shared, len(ids) - 1)
             self._checkpoints = [point for point in self._checkpoints if point.length <= reachable]
-            self.backend.restore(self._checkpoints[-1] if self._checkpoints else None)
+            if not reachable or not self.backend.cut(reachable):
+                self.backend.restore(self._checkpoints[-1] if self._checkpoints else None)
             del self._committed[self.backend.length :]
         return len(self._committed)
 

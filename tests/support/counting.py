@@ -37,6 +37,7 @@ class CountingBackend:
         self.pending: list[int] = []
         self.on_prefill = lambda: None
         self.fail_at = -1
+        self.cuts = False  # whether it can go back without a checkpoint
 
     @property
     def length(self) -> int:
@@ -86,6 +87,11 @@ class CountingBackend:
 
     def checkpoint(self) -> Point:
         return Point(self.length, list(self.tokens))
+
+    def cut(self, length: int) -> bool:
+        if self.cuts:
+            del self.tokens[length:]
+        return self.cuts
 
     def restore(self, checkpoint: Point | None) -> None:
         self.tokens = list(checkpoint.tokens) if checkpoint else []

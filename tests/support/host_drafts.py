@@ -51,12 +51,8 @@ class ToyDrafter:
         log_probs = [[-0.2, -1.9] for _ in newest]
         return Candidates(np.array(tokens, np.int64).reshape(-1, 2), np.array(log_probs).reshape(-1, 2))
 
-    def checkpoint(self) -> object:
-        return list(self.ids)
-
-    def restore(self, checkpoint: object) -> None:
-        assert isinstance(checkpoint, list)
-        self.ids = list(checkpoint)
+    def cut(self, length: int) -> None:
+        del self.ids[length:]
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,9 @@ class PlantedBackend:
     def restore(self, checkpoint: Checkpoint | None) -> None:
         self.inner.restore(checkpoint)
 
+    def cut(self, length: int) -> bool:
+        return self.inner.cut(length)
+
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return ranked(self.draft(root, 0), knobs, self.length)
 

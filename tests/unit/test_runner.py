@@ -106,6 +106,19 @@ def test_a_checkpoint_serves_a_prompt_that_departs() -> None:
     assert backend.runs == [[1, 2, 3]], "the last token has to run for its logits"
 
 
+def test_a_session_without_recurrent_states_goes_back_to_any_prefix() -> None:
+    backend = CountingBackend()
+    backend.cuts = True
+    run = runner(backend)
+    first = answer(list(run.generate([1, 2, 3, 4, 5], Knobs(max_tokens=6), keep=(2,))))
+    backend.runs.clear()
+    for ids, rest in (([1, 2, 3, 4, 5, *first[:3], 9], [9]), ([1, 2, 3, 9], [9]), ([1, 2, 3], [3]), ([8], [8])):
+        list(run.generate(ids, Knobs(max_tokens=2)))
+        assert backend.runs.pop() == rest
+        assert backend.tokens == [*ids, ids[-1] + 1]
+    assert not [one for one in backend.runs if len(one) > 1], "nothing was read twice"
+
+
 def test_the_same_prompt_again() -> None:
     backend = CountingBackend()
     run = runner(backend)

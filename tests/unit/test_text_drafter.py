@@ -98,18 +98,15 @@ def test_it_proposes_as_it_did_however_it_was_rewound() -> None:
     choose = random.Random(3)
     for _ in range(40):
         ids: list[int] = []
-        found, points = TextDrafter(), [(0, TextDrafter().checkpoint())]
+        found = TextDrafter()
         for _ in range(25):
             part = [choose.randrange(4) for _ in range(choose.randrange(1, 9))]
             found.observe(part, None)
             ids += part
-            if choose.random() < 0.4:
-                points.append((len(ids), found.checkpoint()))
             if choose.random() < 0.3:
-                length, point = points[choose.randrange(len(points))]
-                found.restore(point)
+                length = choose.randrange(len(ids) + 1)
+                found.cut(length)
                 del ids[length:]
-                points = [one for one in points if one[0] <= length]
             root, at = choose.randrange(4), choose.randrange(len(ids) + 1)
             for fewer in (None, at):
                 text = [*ids[:fewer], root]

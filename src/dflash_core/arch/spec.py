@@ -58,6 +58,11 @@ class ModelSpec:
         return len(self.layers)
 
     @property
+    def recurrent(self) -> bool:
+        """Whether any layer has a state that cannot be cut back to an earlier position."""
+        return any(layer.mixer.state_numbers for layer in self.layers)
+
+    @property
     def mixers(self) -> dict[Mixer, tuple[int, ...]]:
         """The layers that have each mixer, in order of first appearance."""
         found: dict[Mixer, tuple[int, ...]] = {}

@@ -89,6 +89,12 @@ class Backend(Protocol):
     def restore(self, checkpoint: Checkpoint | None) -> None:
         """Return to a checkpoint at or before the committed length, or to the empty state."""
 
+    def cut(self, length: int) -> bool:
+        """Return to the first `length` positions (0 < length <= committed) without a checkpoint.
+
+        False, and nothing done, where something is kept that cannot be cut, as a recurrent state is.
+        """
+
 
 class StepDecoder(Protocol):
     """What a runner asks of whatever decodes one answer behind the prompt that its backend has just read."""

@@ -1,7 +1,7 @@
 """The seam between a sequence and what drafts for it.
 
 A `Draft` is what was loaded, a `Drafter` its state over one sequence. The session that owns the sequence tells the
-drafter of every commit and takes it back and forth together with its own checkpoints.
+drafter of every commit and cuts it back together with itself.
 """
 
 from __future__ import annotations
@@ -57,11 +57,8 @@ class Drafter(Protocol):
         With `at` it looks at the first `at` committed positions only, as it did when they were all. Changes nothing.
         """
 
-    def checkpoint(self) -> object:
-        """What `restore` needs to come back here."""
-
-    def restore(self, checkpoint: object) -> None:
-        """Return to a checkpoint of this sequence, at or before what is committed now."""
+    def cut(self, length: int) -> None:
+        """Go back to the first `length` positions of this sequence."""
 
 
 @runtime_checkable

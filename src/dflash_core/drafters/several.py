@@ -69,13 +69,9 @@ class SeveralDrafters:
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return self.parts[chosen(self._kinds, knobs)].propose(root, knobs, at)
 
-    def checkpoint(self) -> object:
-        return [one.checkpoint() for one in self.parts]
-
-    def restore(self, checkpoint: object) -> None:
-        assert isinstance(checkpoint, list), "a checkpoint of another drafter"
-        for one, kept in zip(self.parts, checkpoint, strict=True):
-            one.restore(kept)
+    def cut(self, length: int) -> None:
+        for one in self.parts:
+            one.cut(length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,8 @@ class TextDrafter:
         tokens = np.array([one.token for one in found], np.int64)
         return Candidates(tokens[:, None], np.log([[HIT_RATES[one.match]] for one in found]))
 
-    def checkpoint(self) -> object:
-        return len(self._text)
-
-    def restore(self, checkpoint: object) -> None:
-        assert isinstance(checkpoint, int), "a checkpoint of another drafter"
-        self._text.cut(checkpoint)
+    def cut(self, length: int) -> None:
+        self._text.cut(length)
 
 
 def follow(text: Successors, tail: tuple[int, ...], within: int) -> Iterator[Successor]:

@@ -67,14 +67,9 @@ class CpuDFlashDrafter:
         rows: Logits = self._target.output(out[1:]).float().numpy()
         return rows
 
-    def checkpoint(self) -> object:
-        self._update()
-        return self._length
-
-    def restore(self, checkpoint: object) -> None:
-        assert isinstance(checkpoint, int), "a checkpoint of another drafter"
-        self._pending.clear()
-        self._length = self._cached = checkpoint
+    def cut(self, length: int) -> None:
+        self._update()  # some of what is pending may stay
+        self._length = self._cached = length
 
     @torch.inference_mode()
     def _update(self) -> None:

@@ -47,10 +47,9 @@ class CpuMachine:
         self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
         detail = f"{context:,} positions at most"
-        components = [
-            Component("target KV", context * _kv_bytes(target), detail),
-            Component("states", _state_bytes(target) * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"),
-        ]
+        components = [Component("target KV", context * _kv_bytes(target), detail)]
+        if states := _state_bytes(target):
+            components.append(Component("states", states * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"))
         if draft:
             components.append(Component("drafter KV", context * _draft_kv_bytes(draft), detail))
         return tuple(components)

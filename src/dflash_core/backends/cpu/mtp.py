@@ -82,13 +82,9 @@ class CpuMtpDrafter:
         array: Logits = torch.cat(rows).float().numpy()
         return array
 
-    def checkpoint(self) -> object:
-        return len(self._tokens)
-
-    def restore(self, checkpoint: object) -> None:
-        assert isinstance(checkpoint, int), "a checkpoint of another drafter"
-        del self._tokens[checkpoint:]
-        self._cached = min(self._cached, max(checkpoint - 1, 0))
+    def cut(self, length: int) -> None:
+        del self._tokens[length:]
+        self._cached = min(self._cached, max(length - 1, 0))
 
     def _update(self) -> None:
         """Bring the cache up to date with what was committed, with the target's own hiddens."""

@@ -23,11 +23,10 @@ from dflash_core.tree import Candidates
 
 @dataclass(slots=True)
 class CpuCheckpoint:
-    """The recurrent states at `length`; keys and values need no copy, they are only cut. `draft`: the drafter's own."""
+    """The recurrent states at `length`; keys and values need no copy, they are only cut, a drafter's too."""
 
     length: int
     states: list[LayerState | None]
-    draft: object = None
 
     @property
     def nbytes(self) -> int:
@@ -107,8 +106,7 @@ class CpuSession:
         return Decoder(self, knobs, stop_ids, context_length, policy)
 
     def checkpoint(self) -> CpuCheckpoint:
-        states = [state.checkpoint() for state in self.states]
-        return CpuCheckpoint(self.length, states, self.drafter.checkpoint() if self.drafter else None)
+        return CpuCheckpoint(self.length, [state.checkpoint() for state in self.states])
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
@@ -117,15 +115,24 @@ class CpuSession:
         assert isinstance(checkpoint, CpuCheckpoint), "a checkpoint of another backend"
         kept = [state and state.checkpoint() for state in checkpoint.states]
         self.states = [copy or state for copy, state in zip(kept, self.states, strict=True)]
-        self.length = checkpoint.length
+        self._cut(checkpoint.length)
+
+    def cut(self, length: int) -> bool:
+        if self.target.spec.recurrent:
+            return False
+        self._cut(length)
+        return True
+
+    def _cut(self, length: int) -> None:
+        self.length = length
         if self.drafter is not None:
-            self.drafter.restore(checkpoint.draft)
+            self.drafter.cut(length)
 
     @property
     def nbytes(self) -> dict[str, int]:
-        held = {"states": 0, "target KV": 0}
+        held: dict[str, int] = {}
         for state in self.states:
-            held[state.component] += state.nbytes
+            held[state.component] = held.get(state.component, 0) + state.nbytes
         return {**held, **(self.drafter.nbytes if self.drafter else {})}
 
     @staticmethod

@@ -42,7 +42,7 @@ class CudaCheckpoint:
 
     length: int
     kept: list[Kept]
-    draft: object = None  # the drafter's own
+    draft: object = None  # what a drafter on the card cannot be cut back to
 
     @property
     def nbytes(self) -> int:
@@ -149,8 +149,7 @@ class CudaSession:
         with self.device.stream():
             self.update_drafter()
             self._flush()
-            drafter = self.host_drafter or self.drafter
-            draft = drafter.checkpoint() if drafter else None
+            draft = self.drafter.checkpoint() if self.drafter else None
             return CudaCheckpoint(self.length, [memory.checkpoint() for memory in self.memory.mixers], draft)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
@@ -176,7 +175,13 @@ class CudaSession:
             for memory, kept in zip(self.memory.mixers, checkpoint.kept, strict=True):
                 memory.restore(kept)
             if self.host_drafter is not None:
-                self.host_drafter.restore(checkpoint.draft)
+                self.host_drafter.cut(checkpoint.length)
+
+    def cut(self, length: int) -> bool:
+        if self.target.spec.recurrent or (self.drafter is not None and not self.drafter.reaches(length)):
+            return False
+        self.restore(CudaCheckpoint(length, [() for _ in self.memory.mixers]))
+        return True
 
     def decoder(
         self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None

@@ -85,6 +85,9 @@ class DeviceDrafter(Protocol):
     def checkpoint(self) -> object:
         """What cutting its cache would not bring back, in the host's memory; nothing is pending."""
 
+    def reaches(self, length: int) -> bool:
+        """Whether its cache can be cut back to `length` positions without a checkpoint."""
+
     def restore(self, kept: object, length: int) -> None:
         """Before the committed length becomes `length`, where `kept` was made; 0: another sequence begins."""
 

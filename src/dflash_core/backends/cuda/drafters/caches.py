@@ -90,10 +90,16 @@ class DraftCaches:
         """What rings hold of what a block behind `length` positions sees."""
         return self._copy(self._rings, self._seen(length), length) if self._rings else None
 
+    def reaches(self, length: int, before: int) -> bool:
+        """Whether rings of a sequence of `before` positions still hold what a block behind `length` sees."""
+        return not self._rings or self._oldest(before) <= self._seen(length)
+
     def restore(self, kept: HostRows | None, length: int, before: int) -> None:
-        """Cut a sequence of `before` positions to `length`, where `kept` was made."""
+        """Cut a sequence of `before` positions to `length`, where `kept` was made; None: rings still hold what is
+        needed, see `reaches`."""
         self._copies.clear()
         if kept is None:
+            self._first = self._oldest(before) if self._rings else 0
             return
         begin, end = kept.begin, min(self._oldest(before), length)
         if begin < end:

@@ -254,6 +254,9 @@ class DFlash:
         """What its caches cannot be cut back to, behind the committed positions; nothing may be pending."""
         return self.memory.caches.checkpoint(int(self.state.host["length"]))
 
+    def reaches(self, length: int) -> bool:
+        return self.memory.caches.reaches(length, int(self.state.host["length"]))
+
     def restore(self, kept: object, length: int) -> None:
         """Go back to `length` committed positions, where `kept` was made; 0: to the beginning of a sequence."""
         if not length:
