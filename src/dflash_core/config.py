@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dflash_core.arch.architecture import Architecture, Head, matrix_types
+from dflash_core.arch.draft_heads import SIDES, Convolution, Markov, Selector
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.spec import LayerSpec, ModelSpec, layer_tensors
@@ -18,14 +19,18 @@ from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
 from dflash_core.memory import gib
 
-DRAFT_ARCHITECTURES = ("dflash", "dflash-draft", "qwen35-dflash-draft")
-Flavour = Literal["z-lab", "dflash", "dflash-draft", "lucebox"]
+DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft")
+Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
 UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """A DFlash drafter. `target_layers` are 0-based: the outputs of these target layers are its features."""
+    """A block drafter. `target_layers` are 0-based: the outputs of these target layers are its features.
+
+    `draft_vocab`: rows of its own head, where that has fewer tokens than the target (d2t says which). `anchor_first`:
+    the anchor's own row predicts too, so that a block proposes for as many positions as it has.
+    """
 
     name: str
     flavour: Flavour
@@ -45,6 +50,37 @@ class DraftConfig:
     sliding_window: int  # 0 for none
     sliding: tuple[bool, ...]
     causal: tuple[bool, ...]
+    conv: Convolution | None = None
+    selector: Selector | None = None
+    markov: Markov | None = None
+    anchor_first: bool = False
+    draft_vocab: int | None = None
+    own_embedding: bool = False
+    own_head: bool = False
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    softcap: float = 0.0  # 0 for none
+
+    @property
+    def kind(self) -> str:
+        """Its kind of drafter: dflash, dflash2 or dspark."""
+        return "dspark" if self.markov else "dflash2" if self.selector or self.conv else "dflash"
+
+    @property
+    def title(self) -> str:
+        """Its kind for people."""
+        return {"dspark": "DSpark", "dflash2": "DFlash 2", "dflash": "DFlash"}[self.kind]
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a DFlash network alone, borrowing embedding and head from its target."""
+        changed = self.embedding_scale != 1 or self.logit_scale != 1 or self.softcap or self.anchor_first
+        return self.kind == "dflash" and not (self.own_embedding or self.own_head or changed)
+
+    @property
+    def depths(self) -> int:
+        """Positions behind the anchor that a block proposes for."""
+        return self.block_size if self.anchor_first else self.block_size - 1
 
     @property
     def layers(self) -> tuple[LayerSpec, ...]:
@@ -61,7 +97,19 @@ class DraftConfig:
 
     def tensors(self) -> Shapes:
         """Every tensor, in the order of a forward pass."""
-        return dflash_tensors(self.embedding_length, len(self.target_layers), self.layers)
+        hidden, vocab = self.embedding_length, self.vocab_size or 0
+        head = self.draft_vocab or vocab
+        shapes: Shapes = {"token_embd.weight": (vocab, hidden)} if self.own_embedding else {}
+        shapes |= dflash_tensors(hidden, len(self.target_layers), self.layers, self.conv)
+        if self.own_head:
+            shapes["output.weight"] = (head, hidden)
+        if self.draft_vocab:
+            shapes["d2t"] = (self.draft_vocab,)
+        if self.selector:
+            shapes |= self.selector.tensors(hidden, vocab)
+        if self.markov:
+            shapes |= self.markov.tensors(vocab, head)
+        return shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +144,14 @@ class MtpConfig:
         return {**{self.prefix + name: shape for name, shape in beside.items()}, **layer}
 
 
-def dflash_tensors(hidden: int, captured: int, layers: Sequence[LayerSpec]) -> Shapes:
+def dflash_tensors(hidden: int, captured: int, layers: Sequence[LayerSpec], conv: Convolution | None = None) -> Shapes:
     """The tensors of a drafter that reads `captured` layers of its target."""
     shapes: Shapes = {"fc.weight": (hidden, captured * hidden), "enc.output_norm.weight": (hidden,)}
     for index, layer in enumerate(layers):
         shapes |= layer_tensors(index, layer, hidden)
+        for side in SIDES if conv else ():
+            assert conv is not None, "sides of a convolution"
+            shapes |= {f"blk.{index}.{name}": shape for name, shape in conv.tensors(hidden, side).items()}
     return {**shapes, "output_norm.weight": (hidden,)}
 
 
@@ -185,8 +236,19 @@ def _rope_base(target: ModelSpec) -> float:
     return next((layer.rope_base for layer in target.of(Attention)), 0.0)
 
 
+def generation(name: str) -> str:
+    """The generation of Qwen in a model's name, as "3.8"; "" where it says none."""
+    found = re.search(r"qwen[-_ ]?(\d+(?:\.\d+)?)", name, re.IGNORECASE)
+    return found[1] if found else ""
+
+
 def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None) -> tuple[str, ...]:
     notes = []
+    made_for, here = generation(draft.name), generation(target.name)
+    if made_for and here and made_for != here:
+        notes.append(
+            f"the drafter was made for Qwen{made_for}, the target is Qwen{here}: fewer drafts will be accepted"
+        )
     if draft.mask_token_id is None:
         notes.append(f"the drafter names no mask token: {target_mask_token} is taken from the target")
     elif target_mask_token not in (None, draft.mask_token_id):

@@ -14,58 +14,14 @@ from dflash_core.config import DraftConfig
 from dflash_core.formats.weights import WeightFile
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
+from support.draft_twin import hidden_rows
 from support.golden import golden, target
 
 LENGTH, ANCHOR, WINDOW = 40, 17, 24
 
 
-def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
-
-
-def rotated(head: np.ndarray, position: int, base: float) -> np.ndarray:
-    half = len(head) // 2
-    angle = position * base ** (-2 * np.arange(half) / len(head))
-    a, b = head[:half], head[half:]
-    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)])
-
-
 def twin(file: WeightFile, config: DraftConfig, features: np.ndarray, noise: np.ndarray, window: int) -> np.ndarray:
-    """Hidden rows of the block, (block, hidden); every query looks at every key and asks whether it may see it."""
-    w = {name: file.float32(name).astype(np.float64) for name in file.tensors}
-    fused = norm(features.astype(np.float64) @ w["fc.weight"].T, w["enc.output_norm.weight"])
-    h, start = noise.astype(np.float64), len(features)
-    d, group = config.key_length, config.head_count // config.head_count_kv
-    for layer in range(config.block_count):
-        p = f"blk.{layer}."
-        x = norm(h, w[p + "attn_norm.weight"])
-        rows = np.concatenate([fused, x])
-        keys = (rows @ w[p + "attn_k.weight"].T).reshape(len(rows), -1, d)
-        values = (rows @ w[p + "attn_v.weight"].T).reshape(len(rows), -1, d)
-        queries = (x @ w[p + "attn_q.weight"].T).reshape(len(x), -1, d)
-        out = np.zeros_like(queries)
-        for j in range(len(x)):
-            for head in range(config.head_count):
-                q = rotated(norm(queries[j, head], w[p + "attn_q_norm.weight"]), start + j, config.rope_freq_base)
-                scores, seen = [], []
-                for position in range(len(rows)):
-                    behind = start + j - position
-                    if config.causal[layer] and behind < 0:
-                        continue
-                    if config.sliding[layer] and behind >= config.sliding_window:
-                        continue
-                    if window and position < start - window:
-                        continue
-                    k = norm(keys[position, head // group], w[p + "attn_k_norm.weight"])
-                    scores.append(q @ rotated(k, position, config.rope_freq_base) / np.sqrt(d))
-                    seen.append(position)
-                weights = np.exp(np.array(scores) - max(scores))
-                out[j, head] = weights / weights.sum() @ values[seen, head // group]
-        h = h + out.reshape(len(x), -1) @ w[p + "attn_output.weight"].T
-        x = norm(h, w[p + "ffn_norm.weight"])
-        gate = x @ w[p + "ffn_gate.weight"].T
-        h = h + (gate / (1 + np.exp(-gate)) * (x @ w[p + "ffn_up.weight"].T)) @ w[p + "ffn_down.weight"].T
-    return norm(h, w["output_norm.weight"])
+    return hidden_rows(config, {name: file.float32(name) for name in file.tensors}, features, noise, window)
 
 
 def variant(sliding: tuple[bool, ...], causal: tuple[bool, ...]) -> CpuDFlash:

@@ -156,11 +156,11 @@ def test_damaged_configurations(tmp_path: Path, change: dict[str, Any], message:
     [
         (
             {"architectures": ["Qwen3_5ForCausalLM"]},
-            "small/config.json: architectures is ['Qwen3_5ForCausalLM'], expected ['DFlashDraftModel'];"
-            " give the folder of a plain DFlash drafter",
+            "small/config.json: architectures is ['Qwen3_5ForCausalLM'], expected one of DFlashDraftModel"
+            " DFlash2DraftModel Qwen3DSparkModel DSparkDraftModel; give the folder of a drafter of those kinds",
         ),
-        ({"architectures": ["DFlash2DraftModel"]}, "architectures is ['DFlash2DraftModel'], expected"),
-        ({"architectures": None}, "architectures is None, expected ['DFlashDraftModel']"),
+        ({"architectures": ["DFlashDraftModel", "X"]}, "architectures is ['DFlashDraftModel', 'X'], expected"),
+        ({"architectures": None}, "architectures is None, expected one of DFlashDraftModel"),
         ({"attention_bias": True}, "attention_bias is True, expected False; this drafter cannot run here"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "the rotary scaling is 'yarn', expected 'default'"),
@@ -273,12 +273,10 @@ def test_causal_key_of_gguf_flavours(tmp_path: Path) -> None:
         ("domino_head.W1", "a Domino head (domino_head.W1)"),
         ("dflash.dspark.markov.w1", "a DSpark head (dflash.dspark.markov.w1)"),
         ("mtp.2.markov_head.w", "a DSpark head (mtp.2.markov_head.w)"),
-        ("layers.0.attention_conv.base_kernel", "DFlash 2 convolutions (layers.0.attention_conv.base_kernel)"),
-        ("candidate_selector.hidden_projection", "a DFlash 2 candidate selector"),
+        ("markov_head.gate_proj.weight", "a gated Markov head (markov_head.gate_proj.weight)"),
+        ("markov_head.rnn.weight_ih_l0", "an rnn Markov head (markov_head.rnn.weight_ih_l0)"),
         ("dflash.aux_hidden_norm.0.weight", "per-layer feature norms"),
         ("blk.0.attn_gate.weight", "gated attention (blk.0.attn_gate.weight)"),
-        ("token_embd.weight", "an embedding of its own (token_embd.weight)"),
-        ("output.weight", "an output matrix of its own (output.weight)"),
     ],
 )
 def test_other_heads_are_refused_by_name(tmp_path: Path, name: str, what: str) -> None:
@@ -297,8 +295,8 @@ def test_one_tensor_under_two_names(tmp_path: Path) -> None:
 
 def test_a_target_is_no_drafter(tmp_path: Path) -> None:
     assert refused(open_drafter, write_target(tmp_path / "t.gguf"), UnsupportedError) == (
-        "t.gguf is a target model (architecture qwen35), expected a DFlash drafter (dflash, dflash-draft,"
-        " qwen35-dflash-draft); give the drafter made for your target"
+        "t.gguf is a target model (architecture qwen35), expected a DFlash drafter (dflash, dspark,"
+        " dflash-draft, qwen35-dflash-draft); give the drafter made for your target"
     )
     path = write_gguf(tmp_path / "t.gguf", TARGET_KEYS | {"general.architecture": "llama"}, {})
     assert "t.gguf is not a DFlash drafter (architecture llama), expected" in refused(

@@ -1,4 +1,4 @@
-"""DFlash drafters: headers, and what every backend's drafter of this kind shares."""
+"""Block drafters (DFlash, DFlash 2, DSpark): headers, and what every backend's drafter of these kinds shares."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     import torch
 
 
-KIND = "dflash"
-
-
 def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilities:
     """What a drafter of this config can do."""
-    return Capabilities(KIND, config.block_size, on_device, tuple(config.target_layers))
+    return Capabilities(config.kind, 1 + config.depths, on_device, tuple(config.target_layers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,72 +1,37 @@
-"""DFlash drafters in all their wrappings, under one set of names: those of the upstream `dflash` GGUF.
+"""Block drafters in all their wrappings, under one set of names: those of the upstream `dflash` GGUF.
 
-A z-lab folder or file (safetensors and config.json), or GGUF of architecture dflash (upstream), dflash-draft (buun,
-bee) or qwen35-dflash-draft (lucebox). They differ in names of tensors and keys, and upstream stores layer ids plus one.
+A z-lab folder or file (safetensors and config.json), or GGUF of architecture dflash (upstream; DSpark also as dspark),
+dflash-draft (buun, bee) or qwen35-dflash-draft (lucebox). They differ in names of tensors and keys, and upstream stores
+layer ids plus one. What a file has beside a plain DFlash network is read in drafters/dflash_heads.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.config import DraftConfig, Flavour
+from dflash_core.drafters.dflash_heads import Heads, gguf_heads, zlab_heads
+from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.safetensors import open_safetensors, read_json
-from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors, listed
+from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors
 
 FLAVOURS: dict[str, Flavour] = {
     "dflash": "dflash",
+    "dspark": "dspark",
     "dflash-draft": "dflash-draft",
     "qwen35-dflash-draft": "lucebox",
 }
+ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
 DEFAULT_BLOCK = 16
 MAX_BLOCK = 256
 MAX_LAYER = 1023
-
-# Canonical name of each tensor by the names other files use; {} is `blk.N.` or `layers.N.`.
-OUTSIDE = {
-    "fc.weight": "fc.weight",
-    "dflash_fc.weight": "fc.weight",
-    "dflash.fc.weight": "fc.weight",
-    "enc.output_norm.weight": "enc.output_norm.weight",
-    "hidden_norm.weight": "enc.output_norm.weight",
-    "dflash_hidden_norm.weight": "enc.output_norm.weight",
-    "dflash.hidden_norm.weight": "enc.output_norm.weight",
-    "output_norm.weight": "output_norm.weight",
-    "norm.weight": "output_norm.weight",
-}
-INSIDE = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "post_attention_norm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-# Newer drafter heads, recognised by their tensors or keys so that they can be refused by name.
-OTHER_HEADS = (
-    (r"domino", "a Domino head"),
-    (r"dspark|markov_head", "a DSpark head"),
-    (r"attention_conv|mlp_conv", "DFlash 2 convolutions"),
-    (r"candidate_selector", "a DFlash 2 candidate selector"),
-    (r"aux_hidden_norm", "per-layer feature norms"),
-    (r"context_kv_layer_norm", "a norm over the context keys"),
-    (r"attn_gate", "gated attention"),
-    (r"embed_tokens|token_embd", "an embedding of its own"),
-    (r"lm_head|^output\.weight", "an output matrix of its own"),
-)
 
 
 def open_drafter(path: str | Path) -> tuple[DraftConfig, WeightFile]:
@@ -77,38 +42,13 @@ def open_drafter(path: str | Path) -> tuple[DraftConfig, WeightFile]:
     return _open_gguf(path)
 
 
-def canonical(name: str) -> str:
-    """The upstream GGUF name of a tensor; a name that no flavour knows stays as it is."""
-    if name in OUTSIDE:
-        return OUTSIDE[name]
-    match = re.fullmatch(r"(?:blk|layers)\.(\d{1,4})\.(.+)\.weight", name)
-    if match is None:
-        return name
-    return f"blk.{match[1]}.{INSIDE.get(match[2], match[2])}.weight"
-
-
 def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) -> RenamedWeights:
     if config.key_length % 2:
         raise FormatError(f"{source}: the head size is {config.key_length}, expected an even number; convert it again")
-    names: dict[str, str] = {}
-    for name in weights.tensors:
-        to = canonical(name)
-        if to in names:
-            raise FormatError(f"{source}: {names[to]} and {name} are the same tensor ({to}); convert the drafter again")
-        names[to] = name
+    names = renamed(source, weights.tensors)
     tensors = {to: dataclasses.replace(weights.tensors[name], name=to) for to, name in names.items()}
     check_tensors(source, tensors, config.tensors())
     return RenamedWeights(weights, names, tensors)
-
-
-def _check_heads(source: str, names: Mapping[str, Any]) -> None:
-    """Refuse a drafter that has more than the plain DFlash network."""
-    for pattern, what in OTHER_HEADS:
-        found = [name for name in names if re.search(pattern, name)]
-        if found:
-            raise UnsupportedError(
-                f"{source} has {what} ({listed(found, 2)}), expected a plain DFlash drafter; use one of those"
-            )
 
 
 def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
@@ -122,7 +62,8 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
             f" ({', '.join(FLAVOURS)}); give the drafter made for your target"
         )
     keys = Settings(source, weights.metadata, architecture + ".")
-    _check_heads(source, weights.tensors)
+    check_heads(source, weights.tensors)
+    check_families(source, weights.tensors)
     if keys.get("dflash.domino.enabled") or keys.get("dflash.dspark.enabled"):
         raise UnsupportedError(
             f"{source} has a Domino or DSpark head, expected a plain DFlash drafter; use one of those"
@@ -130,6 +71,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     flavour = FLAVOURS[architecture]
     blocks = keys.integer("block_count", high=1024)
     window, sliding = _gguf_window(keys, blocks)
+    heads = gguf_heads(keys, weights.tensors, keys.integer("embedding_length"))
     config = DraftConfig(
         name=keys.text("general.name", default=path.stem),
         flavour=flavour,
@@ -144,15 +86,26 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         block_size=keys.integer("dflash.block_size", "block_size", low=2, high=MAX_BLOCK, default=DEFAULT_BLOCK),
         target_layers=_gguf_layers(keys),
         mask_token_id=_optional(keys, "dflash.mask_token_id", "tokenizer.ggml.mask_token_id", low=0),
-        vocab_size=_gguf_vocabulary(keys),
+        vocab_size=_gguf_vocabulary(keys) or heads.vocab_size,
         target_block_count=None,
         sliding_window=window,
         sliding=sliding,
-        # Converters write attention.causal = false for every drafter; it says nothing about sliding layers.
-        causal=(True,) * blocks if keys.get("attention.causal") is True else sliding,
+        causal=_gguf_causal(keys, sliding, heads),
+        **heads.settings,
     )
     _check_gguf(keys, config)
     return config, _canonical_weights(source, weights, config)
+
+
+def _gguf_causal(keys: Settings, sliding: tuple[bool, ...], heads: Heads) -> tuple[bool, ...]:
+    """Whether a row of the block sees only those before it, by layer.
+
+    Converters write attention.causal = false for every plain drafter; there it says nothing about sliding layers.
+    """
+    said = keys.get("attention.causal")
+    if said is True:
+        return (True,) * len(sliding)
+    return (False,) * len(sliding) if heads.markov or (heads.selector and said is False) else sliding
 
 
 def _optional(keys: Settings, *names: str, low: int = 1) -> int | None:
@@ -203,20 +156,21 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
         raise FormatError(f"{path} has no config.json beside its weights, which a safetensors drafter needs; {hint}")
     name = path.resolve().name if path.is_dir() else path.resolve().parent.name
     source = f"{name}/config.json"
-    raw = read_json(folder / "config.json")
+    raw = _flat(source, read_json(folder / "config.json"))
     _check_zlab(source, raw)
     weights = open_safetensors(path)
-    _check_heads(name, weights.tensors)
-    config = _zlab_config(name, Settings(source, raw))
+    check_heads(name, weights.tensors)
+    check_families(name, weights.tensors)
+    config = _zlab_config(name, Settings(source, raw), weights)
     return config, _canonical_weights(name, weights, config)
 
 
 def _check_zlab(source: str, raw: Mapping[str, Any]) -> None:
     architectures = raw.get("architectures")
-    if architectures != ["DFlashDraftModel"]:
+    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in ZLAB_ARCHITECTURES:
         raise UnsupportedError(
-            f"{source}: architectures is {architectures!r}, expected ['DFlashDraftModel'];"
-            " give the folder of a plain DFlash drafter"
+            f"{source}: architectures is {architectures!r}, expected one of {' '.join(ZLAB_ARCHITECTURES)};"
+            " give the folder of a drafter of those kinds"
         )
     scaling = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
@@ -232,13 +186,31 @@ def _check_zlab(source: str, raw: Mapping[str, Any]) -> None:
             )
 
 
-def _zlab_config(name: str, keys: Settings) -> DraftConfig:
-    inner = _sub(keys, "dflash_config")
+def _flat(source: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the speculators format, which nests those of the layers, as the others have them."""
+    layers = _sub(Settings(source, raw), "transformer_layer_config")
+    if not layers:
+        return raw
+    flat = layers | {key: value for key, value in raw.items() if value is not None}
+    ids = raw.get("aux_hidden_state_layer_ids")
+    if isinstance(ids, list) and "target_layer_ids" not in flat:
+        flat["target_layer_ids"] = [id - 1 if type(id) is int else id for id in ids]  # it counts the embedding as 0
+    if "sliding_window_non_causal" in raw and "is_causal" not in raw:
+        flat["is_causal"] = not raw["sliding_window_non_causal"] and "sliding_attention" in (
+            layers.get("layer_types") or []
+        )
+    return flat
+
+
+def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
+    inner = {key: value for key, value in _sub(keys, "dflash_config").items() if value is not None}
     both = Settings(keys.source, {**keys.values, **inner})  # block_size and others moved inside in newer files
     rope = Settings(keys.source, {**keys.values, **_sub(keys, "rope_parameters")})
     blocks = keys.integer("num_hidden_layers", high=1024)
     window, sliding = _zlab_window(keys, blocks)
     target_blocks = _optional(both, "num_target_layers")
+    heads = zlab_heads(both, weights.tensors, keys.integer("hidden_size"))
+    said = both.find("is_causal", "causal")
     config = DraftConfig(
         name=name,
         flavour="z-lab",
@@ -250,14 +222,15 @@ def _zlab_config(name: str, keys: Settings) -> DraftConfig:
         key_length=keys.integer("head_dim"),
         rms_eps=keys.number("rms_norm_eps"),
         rope_freq_base=rope.number("rope_theta"),
-        block_size=both.integer("block_size", low=2, high=MAX_BLOCK),
+        block_size=both.integer("block_size", "dspark_block_size", low=2, high=MAX_BLOCK),
         target_layers=_zlab_layers(both, blocks, target_blocks),
-        mask_token_id=_optional(both, "mask_token_id", low=0),
-        vocab_size=_optional(keys, "vocab_size"),
+        mask_token_id=_optional(both, "mask_token_id", "dspark_noise_token_id", low=0),
+        vocab_size=_optional(keys, "vocab_size") or heads.vocab_size,
         target_block_count=target_blocks,
         sliding_window=window,
         sliding=sliding,
-        causal=both.flags("is_causal", "causal", count=blocks) if both.find("is_causal", "causal") else sliding,
+        causal=both.flags(said, count=blocks) if said else (False,) * blocks if heads.markov else sliding,
+        **heads.settings,
     )
     keys.check_divides("num_key_value_heads", config.head_count_kv, "num_attention_heads", config.head_count)
     return config
@@ -272,8 +245,9 @@ def _sub(keys: Settings, name: str) -> dict[str, Any]:
 
 def _zlab_layers(keys: Settings, blocks: int, target_blocks: int | None) -> tuple[int, ...]:
     """The layer ids, or the spread that z-lab's code takes where a file has none."""
-    if keys.find("target_layer_ids") or target_blocks is None:
-        return keys.integers("target_layer_ids", low=0, high=MAX_LAYER)
+    names = ("target_layer_ids", "dspark_target_layer_ids")
+    if keys.find(*names) or target_blocks is None:
+        return keys.integers(*names, low=0, high=MAX_LAYER)
     if blocks == 1:
         return (target_blocks // 2,)
     return tuple(round(1 + index * (target_blocks - 4) / (blocks - 1)) for index in range(blocks))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dflash_core.errors import FormatError, UnsupportedError
-from dflash_core.formats.quants import SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED
+from dflash_core.formats.quants import LISTS, SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED
 from dflash_core.formats.weights import Shard, StoredWeights, check_apart, shown
 from dflash_core.formats.weights import TensorInfo as TensorInfo
 
@@ -289,7 +289,7 @@ def _read_tensor(cursor: _Cursor, name: str, alignment: int, shard: int) -> Tens
     if not all(1 <= size < MAX_DIMENSION for size in dimensions):
         raise FormatError(f"{where} has dimensions {dimensions}, expected positive sizes; the file is damaged")
     type_id, offset = cursor.scalar("I"), cursor.scalar("Q")
-    kind = SUPPORTED.get(type_id)
+    kind = SUPPORTED.get(type_id) or (LISTS.get(type_id) if n_dimensions == 1 else None)
     if kind is None:
         found = UNSUPPORTED.get(type_id, f"unknown type {type_id}")
         raise UnsupportedError(f"{where} is stored as {found}, expected one of {SUPPORTED_NAMES}; use another file")

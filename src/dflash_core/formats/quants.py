@@ -46,6 +46,9 @@ SUPPORTED: dict[int, BlockType] = {
     22: BlockType("IQ2_S", 256, 82),
 }
 
+# What lists of tokens are stored as: read as numbers, never as weights.
+LISTS: dict[int, BlockType] = {26: BlockType("I32", 1, 4), 27: BlockType("I64", 1, 8)}
+
 # Known by name only, so that a refusal can say more than a number.
 UNSUPPORTED: dict[int, str] = {
     9: "Q8_1", 15: "Q8_K", 19: "IQ1_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
@@ -53,8 +56,15 @@ UNSUPPORTED: dict[int, str] = {
 }  # fmt: skip
 
 BY_NAME: dict[str, BlockType] = {kind.name: kind for kind in SUPPORTED.values()}
+LIST_TYPES: dict[str, BlockType] = {kind.name: kind for kind in LISTS.values()} | {"BOOL": BlockType("BOOL", 1, 1)}
 SUPPORTED_NAMES = " ".join(BY_NAME)
 FLOATS = ("F32", "F16", "BF16")
+
+
+def to_int64(data: Bytes, name: str) -> npt.NDArray[np.int64]:
+    """Raw bytes of a list of numbers, (count,)."""
+    stored = {"I32": "<i4", "I64": "<i8", "BOOL": "?"}[name]
+    return data.reshape(-1).view(stored).astype(np.int64)
 
 
 def to_float32(rows: Bytes, name: str) -> Float32:

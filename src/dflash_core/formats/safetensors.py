@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import FormatError, UnsupportedError
-from dflash_core.formats.quants import BY_NAME, FLOATS
+from dflash_core.formats.quants import BY_NAME, FLOATS, LIST_TYPES
 from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_apart, listed, shown
 
 MAX_HEADER = 1 << 24  # a drafter's is some 10 KB
@@ -131,12 +131,13 @@ def _tensor(source: str, name: str, entry: Any, start: int, shard: int) -> Tenso
     dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(span) or len(span) != 2:
         raise FormatError(f"{where} lacks a proper dtype, shape or data_offsets; the file is damaged")
-    if dtype not in FLOATS:
+    is_list = dtype in LIST_TYPES and len(shape) == 1
+    if dtype not in FLOATS and not is_list:
         raise UnsupportedError(f"{where} is stored as {dtype[:40]}, expected one of {' '.join(FLOATS)}")
     if not 1 <= len(shape) <= 4 or 0 in shape:
         raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to 4 positive sizes; the file is damaged")
     n_elements = math.prod(shape)
-    n_bytes = n_elements * BY_NAME[dtype].size
+    n_bytes = n_elements * (LIST_TYPES if is_list else BY_NAME)[dtype].size
     if span[1] - span[0] != n_bytes:
         raise FormatError(
             f"{where} spans bytes {span[0]:,} to {span[1]:,}, expected {n_bytes:,} bytes for {shape} of {dtype};"

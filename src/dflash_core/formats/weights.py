@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import open_input
-from dflash_core.formats.quants import Bytes, Float32, to_float32
+from dflash_core.formats.quants import LIST_TYPES, Bytes, Float32, to_float32, to_int64
 
 PART_BYTES = 1 << 20  # stored bytes that become floats at a time
 
@@ -44,6 +45,8 @@ class WeightFile(Protocol):
     def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes: ...
 
     def float32(self, name: str, rows: slice | None = None) -> Float32: ...
+
+    def int64(self, name: str) -> npt.NDArray[np.int64]: ...
 
 
 class Shard:
@@ -111,6 +114,8 @@ class StoredWeights:
     def float32(self, name: str, rows: slice | None = None) -> Float32:
         """A new float32 array in torch order; with `rows`, only that part of the first dimension is read."""
         info = self.tensors[name]
+        if info.type in LIST_TYPES:
+            raise FormatError(f"tensor {shown(name)} is a list of {info.type}, expected weights; convert it again")
         if len(info.shape) == 1:  # its blocks are of the one dimension there is
             values = to_float32(self.raw(name), info.type).reshape(info.shape)
             return values if rows is None else values[rows]
@@ -123,6 +128,13 @@ class StoredWeights:
             part = slice(begin + at, min(begin + at + step, end))
             values[at : at + step] = to_float32(self._rows(info, info.shape[0], part), info.type)
         return values.reshape(count, *info.shape[1:])
+
+    def int64(self, name: str) -> npt.NDArray[np.int64]:
+        """A list of numbers, (count,). Raises FormatError where the tensor is none."""
+        info = self.tensors[name]
+        if info.type not in LIST_TYPES:
+            raise FormatError(f"tensor {shown(name)} is stored as {info.type}, expected a list of I32 or I64")
+        return to_int64(self.raw(name), info.type)
 
     def _rows(self, info: TensorInfo, count: int, rows: slice | None, out: Bytes | None = None) -> Bytes:
         """Consecutive rows, where the tensor is seen as `count` of them."""
@@ -152,6 +164,9 @@ class RenamedWeights:
 
     def float32(self, name: str, rows: slice | None = None) -> Float32:
         return self.source.float32(self.names[name], rows)
+
+    def int64(self, name: str) -> npt.NDArray[np.int64]:
+        return self.source.int64(self.names[name])
 
 
 def check_apart(source: str, tensors: Iterable[TensorInfo]) -> None:

@@ -1,11 +1,13 @@
-"""The DFlash drafter in plain torch: one bidirectional pass denoises a block of masks behind the committed context.
+"""Block drafters in plain torch: one bidirectional pass denoises a block of masks behind the committed context.
 
-It has no embedding and no head of its own; it borrows the target's. Attributes carry the names of the `dflash` GGUF
-flavour. Formulas: z-lab's DFlash (Chen et al., 2026).
+DFlash borrows embedding and head from its target. DFlash 2 adds convolutions over the block and a selector; DSpark
+brings an embedding, a head and a Markov head of its own. Attributes carry the names of the `dflash` GGUF flavour.
+Formulas: z-lab's DFlash (Chen et al., 2026).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +15,10 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.config import DraftConfig
+from dflash_core.errors import FormatError
 from dflash_core.models.attention import Attention, attend
+from dflash_core.models.convolution import Around, Convolution
+from dflash_core.models.draft_heads import MarkovHead, Selector
 from dflash_core.models.feed_forward import SwiGLU
 from dflash_core.models.kv_cache import DEFAULT_CACHE, KVCache
 from dflash_core.models.matrix import Matrix, Weights
@@ -32,6 +37,8 @@ class DraftBlock:
         self.mixer = Attention(weights, prefix, spec.mixer, DEFAULT_CACHE)
         self.ffn_norm = weights.vector(prefix + spec.ffn_norm)
         self.ffn = SwiGLU(weights, prefix, spec.ffn)
+        self.attn_conv = Convolution(weights, prefix + "attn", config.conv) if config.conv else None
+        self.ffn_conv = Convolution(weights, prefix + "ffn", config.conv) if config.conv else None
 
     def keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (n, hidden) at `positions` -> keys (normed, rotated) and values, each (kv_heads, n, head_dim)."""
@@ -39,14 +46,16 @@ class DraftBlock:
 
     def __call__(self, h: Tensor, length: int, cache: KVCache, window: int) -> Tensor:
         """Noise rows `h` (block, hidden) at positions length.. over the cached context; `window` 0 sees all of it."""
-        x = rms_norm(h, self.attn_norm, self.eps)
+        x, around = _input(rms_norm(h, self.attn_norm, self.eps), self.attn_conv)
         positions = torch.arange(length, length + len(h))
         q, _ = self.mixer.queries(x, self.mixer.rotary.angles(positions))
         k, v = cache.write(length, *self.keys_values(x, positions))
         # Rows that no query may see need not be read: the first query's view reaches back the furthest.
         first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
-        h = h + self.mixer.attn_output(attend(q, k[:, first:], v[:, first:], self._visible(positions, first, length)))
-        return h + self.ffn(rms_norm(h, self.ffn_norm, self.eps))
+        mixed = attend(q, k[:, first:], v[:, first:], self._visible(positions, first, length))
+        h = h + _output(self.mixer.attn_output(mixed), around)
+        x, around = _input(rms_norm(h, self.ffn_norm, self.eps), self.ffn_conv)
+        return h + _output(self.ffn(x), around)
 
     def _visible(self, queries: Tensor, first: int, length: int) -> Tensor | None:
         if not (self.causal or self.window):
@@ -57,8 +66,20 @@ class DraftBlock:
         if self.causal:
             visible &= behind >= 0
         if self.window:
-            visible &= behind < self.window
+            visible &= behind.abs() < self.window
         return visible
+
+
+def _input(x: Tensor, conv: Convolution | None) -> tuple[Tensor, Around | None]:
+    """A sub-layer's input, and what its output goes through where there are convolutions."""
+    if conv is None:
+        return x, None
+    around = conv(x)
+    return around.before(x), around
+
+
+def _output(x: Tensor, around: Around | None) -> Tensor:
+    return x if around is None else around.after(x)
 
 
 class DFlash:
@@ -70,6 +91,11 @@ class DFlash:
         self.enc_output_norm = weights.vector("enc.output_norm.weight")
         self.blk = [DraftBlock(weights, index, config) for index in range(config.block_count)]
         self.output_norm = weights.vector("output_norm.weight")
+        self.token_embd = weights.matrix("token_embd.weight") if config.own_embedding else None
+        self.output = weights.matrix("output.weight") if config.own_head else None
+        self.d2t = _targets(weights, config) if config.draft_vocab else None
+        self.selector = Selector(weights, config.selector) if config.selector else None
+        self.markov = MarkovHead(weights, config.markov) if config.markov else None
 
     def new_states(self) -> list[KVCache]:
         return [block.mixer.new_state() for block in self.blk]
@@ -90,3 +116,55 @@ class DFlash:
         for block, cache in zip(self.blk, states, strict=True):
             h = block(h, length, cache, window)
         return rms_norm(h, self.output_norm, self.config.rms_eps)
+
+    def embed(self, block: Sequence[int], embedding: Matrix) -> Tensor:
+        """Tokens of a block as noise rows (block, hidden); `embedding`: the target's, where it has none of its own."""
+        rows = (self.token_embd or embedding).rows(block)
+        return rows if self.config.embedding_scale == 1 else rows * self.config.embedding_scale
+
+    def logits(self, hidden: Tensor, head: Matrix) -> Tensor:
+        """Hidden rows of `forward` (n, hidden) -> scores of its own tokens (n, draft vocab).
+
+        `head`: the target's, where it has none of its own.
+        """
+        logits = (self.output or head)(hidden)
+        if self.config.logit_scale != 1:
+            logits = logits * self.config.logit_scale
+        cap = self.config.softcap
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    def spread(self, logits: Tensor, vocab: int) -> Tensor:
+        """Scores of its own tokens (n, draft vocab) as those of the target's (n, vocab): -inf for all others."""
+        if self.d2t is None:
+            return logits
+        full = logits.new_full((len(logits), vocab), -math.inf)
+        full[:, self.d2t] = logits
+        return full
+
+    @torch.inference_mode()
+    def path(self, root: int, hidden: Tensor, logits: Tensor) -> list[int]:
+        """The best token of each depth behind `root`, each scored by the one before it where a head does so. `hidden`
+        (depths, hidden) of `forward`, `logits` (depths, vocab) of `spread`."""
+        if self.selector is not None:
+            return self.selector.path(root, hidden, logits)
+        if self.markov is None:
+            best: list[int] = logits.argmax(-1).tolist()
+            return best
+        path = list[int]()
+        for row in logits:
+            bias = self.spread(self.markov.bias(path[-1] if path else root)[None], len(row))[0]
+            path.append(int((row + bias).argmax()))
+        return path
+
+
+def _targets(weights: Weights, config: DraftConfig) -> Tensor:
+    """The target's token of each row of its own head, (draft vocab,). Raises FormatError."""
+    ids, vocab = torch.from_numpy(weights.file.int64("d2t")), config.vocab_size or 0
+    if config.flavour == "z-lab":  # a checkpoint holds how far each id is from its row
+        ids = ids + torch.arange(len(ids))
+    if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0 or int(ids.max()) >= vocab:
+        raise FormatError(
+            f"{config.name}: d2t names tokens {int(ids.min())} to {int(ids.max())} for {len(ids):,} rows, expected each"
+            f" once and under {vocab:,}; convert the drafter again"
+        )
+    return ids

@@ -16,12 +16,12 @@ from dflash_core.config import (
     DraftConfig,
     MtpConfig,
     check_pair,
+    generation,
     mask_token,
     target_config,
     types_by_group,
     unusual,
 )
-from dflash_core.drafters.dflash import KIND
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import KIND as MTP
 from dflash_core.drafters.mtp import find_head
@@ -108,7 +108,8 @@ def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
 
 
 def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
-    facts = {"kind": KIND, "path": str(file.path), "format": config.flavour, "config": dataclasses.asdict(config)}
+    facts: dict[str, Any] = {"kind": config.kind, "path": str(file.path), "format": config.flavour}
+    facts["config"] = dataclasses.asdict(config)
     return facts | _sizes(file) | {"types": _types(file)}
 
 
@@ -137,13 +138,41 @@ def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
     )
     return [
         ("name", config.name),
-        ("drafter", f"DFlash, {config.flavour} layout: {config.block_count} layers{sliding}"),
+        ("drafter", f"{config.title}, {config.flavour} layout: {config.block_count} layers{sliding}"),
         ("size", _size_line(file)),
-        ("block", f"{config.block_size} positions, mask token {mask}"),
+        ("block", f"{config.block_size} positions for {config.depths} drafts, mask token {mask}"),
+        *_listed("heads", _draft_heads(config)),
+        ("made for", _made_for(config)),
         ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
         ("reads", f"the target's layers {', '.join(map(str, config.target_layers))}"),
         *_type_rows(file),
     ]
+
+
+def _draft_heads(config: DraftConfig) -> list[str]:
+    """What it has beside a plain DFlash network."""
+    conv, selector, markov = config.conv, config.selector, config.markov
+    lines = []
+    if conv:
+        lines.append(f"convolutions of {conv.kernel} taps over groups of {conv.group} channels")
+    if selector:
+        lines.append(f"candidate selector of rank {selector.rank} over the best {selector.top_k} tokens")
+    if markov:
+        confidence = ", confidence head" if markov.confidence else ""
+        lines.append(f"Markov head of rank {markov.rank}{confidence}")
+    own = [what for what, has in (("embedding", config.own_embedding), ("head", config.own_head)) if has]
+    if own:
+        fewer = f" of {config.draft_vocab:,} tokens" if config.draft_vocab else ""
+        lines.append(f"its own {' and '.join(own)}{fewer}")
+    return lines
+
+
+def _made_for(config: DraftConfig) -> str:
+    made_for = generation(config.name)
+    vocabulary = f", vocabulary of {config.vocab_size:,}" if config.vocab_size else ""
+    layers = f", {config.target_block_count} layers" if config.target_block_count else ""
+    name = f"Qwen{made_for}" if made_for else "a target"
+    return f"{name} of hidden size {config.embedding_length:,}{layers}{vocabulary}"
 
 
 def _head_rows(config: MtpConfig, file: WeightFile) -> Rows:

@@ -1,10 +1,12 @@
-"""The DFlash drafter on the CPU: proposes between two steps, and borrows the target's embedding and head."""
+"""Block drafters on the CPU: they propose between two steps, and borrow what they lack of embedding and head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -55,17 +57,26 @@ class CpuDFlashDrafter:
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return ranked(self.logits(root, knobs.draft_window, at), knobs, self._length if at is None else at)
 
-    @torch.inference_mode()
     def logits(self, root: int, window: int, at: int | None = None) -> Logits:
+        return self.draft(root, window, at)[1].float().numpy()
+
+    def path(self, root: int, window: int, at: int | None = None) -> list[int]:
+        """The best token of each depth behind `root`, each scored by the one before it where the drafter can."""
+        return self._model.path(root, *self.draft(root, window, at))
+
+    @torch.inference_mode()
+    def draft(self, root: int, window: int, at: int | None = None) -> tuple[Tensor, Tensor]:
+        """Hidden rows (depths, hidden) and logits (depths, vocab) of a block, as `logits`."""
         self._update()
         length, caches = self._length, self.caches
         if at is not None and at < length:
             # A pass writes its own rows behind the context, where here the later positions stand.
             length, caches = at, [cache.copy() for cache in caches]
-        block = [root] + [self._mask_token] * self.capabilities.depths
-        out = self._model.forward(self._target.token_embd.rows(block), length, caches, window)
-        rows: Logits = self._target.output(out[1:]).float().numpy()
-        return rows
+        model, target = self._model, self._target
+        block = [root] + [self._mask_token] * (model.config.block_size - 1)
+        out = model.forward(model.embed(block, target.token_embd), length, caches, window)
+        out = out[len(block) - model.config.depths :]
+        return out, model.spread(model.logits(out, target.output), target.spec.vocab_size)
 
     def cut(self, length: int) -> None:
         self._update()  # some of what is pending may stay
@@ -105,10 +116,19 @@ class CpuDFlash:
         return CpuDFlashDrafter(self.model, self.target.model, self.mask_token)
 
     def logits(self, features: Logits, anchor: int) -> Logits:
+        return self._behind(features, anchor).logits(int(anchor), 0)
+
+    def path(self, features: Logits, anchor: int) -> npt.NDArray[np.int64]:
+        """The best token of each depth, (depths,), each scored by the one before it where the drafter can: by its
+        candidate selector or its Markov head. Arguments and errors are those of `logits`."""
+        return np.array(self._behind(features, anchor).path(int(anchor), 0), np.int64)
+
+    def _behind(self, features: Logits, anchor: int) -> CpuDFlashDrafter:
+        """A drafter that has seen a context."""
         array = checked_features(features, self.config)
         check_ids([anchor], self.target.config.vocab_size)
         drafter = self.drafter()
         # Of a context only its features count here; which tokens they belong to does not.
         rows = torch.from_numpy(array).to(self.model.output_norm.dtype)
         drafter.observe(range(len(array)), rows)
-        return drafter.logits(int(anchor), 0)
+        return drafter

@@ -91,6 +91,7 @@ class CudaTarget(OpenedTarget):
         if isinstance(draft, OpenedMtp):
             self.load_mtp(draft, torch.float32)  # which says that it does not
         if draft is not None and draft.file is not None and isinstance(draft.config, DraftConfig):
+            _check_plain(draft.config)
             self.footprint.add_draft(draft.file, draft.config, self.draft_type)
             weights.append(Component("drafter", self.footprint.draft_bytes))
             drafted = True
@@ -125,6 +126,7 @@ class CudaTarget(OpenedTarget):
             self.footprint.replan(self.device.card)
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
+        _check_plain(opened.config)
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
@@ -169,4 +171,14 @@ class CudaTarget(OpenedTarget):
             needed,
             f"{remedy}; {others}run it on the CPU",
             Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
+        )
+
+
+def _check_plain(config: DraftConfig) -> None:
+    """Refuse a drafter that has more than a card runs."""
+    if not config.plain:
+        raise UnsupportedError(
+            f"{config.name} is a {config.title} drafter with heads that do not run on a card yet; draft with a plain"
+            " DFlash drafter or from the text, or run it on the CPU",
+            code=Code.NOT_ON_THIS_DEVICE,
         )

@@ -1,0 +1,71 @@
+"""What newer block drafters have beside a plain DFlash network, as plain data: sizes and tensors.
+
+DFlash 2 has convolutions around attention and feed-forward, and a selector that scores a candidate by the token before
+it. DSpark has a Markov head for the same purpose and a confidence head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_core.arch.kinds import Shapes
+
+SIDES = ("attn", "ffn")
+"""The sub-layers of a block that have convolutions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """Grouped dynamic convolutions over the rows of a block: `kernel` taps, coefficients shared by `group` channels.
+
+    Each sub-layer has two, over its input and over its output; both take their coefficients from its normed input.
+    """
+
+    kernel: int
+    group: int
+
+    def tensors(self, hidden: int, side: str) -> Shapes:
+        """Those around one sub-layer, by their names inside a block."""
+        return {
+            f"{side}_conv_base": (2, self.kernel, hidden),
+            f"{side}_conv_proj.weight": (2 * self.kernel * (hidden // self.group), hidden),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Chooses among the `top_k` best tokens of a position by a product of rank `rank` with the token before it."""
+
+    rank: int
+    top_k: int
+
+    def tensors(self, hidden: int, vocab: int) -> Shapes:
+        return {
+            "selector_hidden.weight": (self.rank, hidden),
+            "selector_predecessor.weight": (vocab, self.rank),
+            "selector_successor.weight": (vocab, self.rank),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Markov:
+    """A bias over the draft vocabulary by the token before, of rank `rank`.
+
+    `scaled`: the file multiplies the bias by a number of its own. `confidence`: inputs of the confidence head, 0 where
+    there is none; with `confidence_bias` it has a bias.
+    """
+
+    rank: int
+    scaled: bool = False
+    confidence: int = 0
+    confidence_bias: bool = False
+
+    def tensors(self, vocab: int, draft_vocab: int) -> Shapes:
+        shapes: Shapes = {"markov_w1.weight": (vocab, self.rank), "markov_w2.weight": (draft_vocab, self.rank)}
+        if self.scaled:
+            shapes["markov_w2.scale"] = (1,)
+        if self.confidence:
+            shapes["conf_proj.weight"] = (1, self.confidence)
+            if self.confidence_bias:
+                shapes["conf_proj.bias"] = (1,)
+        return shapes

@@ -1,0 +1,174 @@
+"""Names of tensors in drafter files of all wrappings, as those of the upstream `dflash` GGUF."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.weights import listed
+
+# Canonical name of each tensor by the names other files use.
+OUTSIDE = {
+    "fc.weight": "fc.weight",
+    "dflash_fc.weight": "fc.weight",
+    "dflash.fc.weight": "fc.weight",
+    "enc.output_norm.weight": "enc.output_norm.weight",
+    "hidden_norm.weight": "enc.output_norm.weight",
+    "dflash_hidden_norm.weight": "enc.output_norm.weight",
+    "dflash.hidden_norm.weight": "enc.output_norm.weight",
+    "output_norm.weight": "output_norm.weight",
+    "norm.weight": "output_norm.weight",
+    "token_embd.weight": "token_embd.weight",
+    "embed_tokens.weight": "token_embd.weight",
+    "output.weight": "output.weight",
+    "lm_head.weight": "output.weight",
+    "d2t": "d2t",
+    "markov_w1.weight": "markov_w1.weight",
+    "markov_w2.weight": "markov_w2.weight",
+    "markov_w2.scale": "markov_w2.scale",
+    "markov_head.markov_w1.weight": "markov_w1.weight",
+    "markov_head.markov_w2.weight": "markov_w2.weight",
+    "conf_proj.weight": "conf_proj.weight",
+    "conf_proj.bias": "conf_proj.bias",
+    "confidence_head.proj.weight": "conf_proj.weight",
+    "confidence_head.proj.bias": "conf_proj.bias",
+}
+# The same inside a block; the names of files are those behind `blk.N.` or `layers.N.`, without `.weight`.
+INSIDE = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "post_attention_norm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+# What DFlash 2 adds, in each family of names: upstream's, the forks' and z-lab's own. No file has two of them.
+FAMILIES: dict[str, dict[str, str]] = {
+    "upstream": {
+        "selector_hidden.weight": "selector_hidden.weight",
+        "selector_predecessor.weight": "selector_predecessor.weight",
+        "selector_successor.weight": "selector_successor.weight",
+        "attn_conv_base": "attn_conv_base",
+        "attn_conv_proj.weight": "attn_conv_proj.weight",
+        "ffn_conv_base": "ffn_conv_base",
+        "ffn_conv_proj.weight": "ffn_conv_proj.weight",
+    },
+    "fork": {
+        "selector.hidden_proj.weight": "selector_hidden.weight",
+        "selector.pred_codebook": "selector_predecessor.weight",
+        "selector.succ_codebook": "selector_successor.weight",
+        "attn_conv.base": "attn_conv_base",
+        "attn_conv.proj.weight": "attn_conv_proj.weight",
+        "ffn_conv.base": "ffn_conv_base",
+        "ffn_conv.proj.weight": "ffn_conv_proj.weight",
+    },
+    "z-lab": {
+        "candidate_selector.hidden_projection.weight": "selector_hidden.weight",
+        "candidate_selector.predecessor_codebook": "selector_predecessor.weight",
+        "candidate_selector.predecessor_codebook.weight": "selector_predecessor.weight",
+        "candidate_selector.successor_codebook": "selector_successor.weight",
+        "candidate_selector.successor_codebook.weight": "selector_successor.weight",
+        "attention_conv.base_kernel": "attn_conv_base",
+        "attention_conv.kernel_projection.weight": "attn_conv_proj.weight",
+        "mlp_conv.base_kernel": "ffn_conv_base",
+        "mlp_conv.kernel_projection.weight": "ffn_conv_proj.weight",
+    },
+}
+SELECTOR = ("selector_hidden.weight", "selector_predecessor.weight", "selector_successor.weight")
+CONVOLUTIONS = r"blk\.\d+\.(attn|ffn)_conv_(base|proj\.weight)"
+UNUSED = ("t2d",)
+"""Tensors that say again what others say."""
+# Heads that do not run here, recognised by their tensors so that they can be refused by name.
+OTHER_HEADS = (
+    (r"domino", "a Domino head"),
+    (r"markov_head\..*gate", "a gated Markov head"),
+    (r"markov_head\..*(rnn|gru|lstm|_hh|_ih)", "an rnn Markov head"),
+    (r"dspark|markov_head", "a DSpark head"),
+    (r"aux_hidden_norm", "per-layer feature norms"),
+    (r"context_kv_layer_norm", "a norm over the context keys"),
+    (r"attn_gate", "gated attention"),
+)
+_BLOCK = re.compile(r"(?:blk|layers)\.(\d{1,4})\.(.+)")
+_INSIDE = frozenset(INSIDE.values())
+
+
+def _inside(name: str) -> tuple[str, str] | None:
+    """A tensor of a block as its prefix and the name inside."""
+    found = _BLOCK.fullmatch(name)
+    return (f"blk.{found[1]}.", found[2]) if found else None
+
+
+def family(name: str) -> str | None:
+    """The family that a tensor of DFlash 2 is named in; None for other tensors."""
+    block = _inside(name)
+    short = block[1] if block else name
+    return next((title for title, names in FAMILIES.items() if short in names), None)
+
+
+def canonical(name: str) -> str:
+    """The upstream GGUF name of a tensor; a name that no file is known to have stays as it is."""
+    name = name.removeprefix("model.")
+    block = _inside(name)
+    prefix, short = block or ("", name)
+    of = family(name)
+    if of is not None:
+        return prefix + FAMILIES[of][short]
+    if block is None:
+        return OUTSIDE.get(name, name)
+    inside = short.removesuffix(".weight")
+    return f"{prefix}{INSIDE.get(inside, inside)}.weight" if short.endswith(".weight") else name
+
+
+def is_known(name: str) -> bool:
+    """Whether the name is one that drafters which run here have."""
+    to = canonical(name)
+    block = _inside(to)
+    if block is None:
+        return to in OUTSIDE.values() or to in FAMILIES["upstream"] or to in UNUSED
+    return block[1].removesuffix(".weight") in _INSIDE or block[1] in FAMILIES["upstream"]
+
+
+def check_heads(source: str, names: Iterable[str]) -> None:
+    """Refuse a drafter that has more than what runs here."""
+    unknown = [name for name in names if not is_known(name)]
+    for pattern, what in OTHER_HEADS:
+        found = [name for name in unknown if re.search(pattern, name)]
+        if found:
+            raise UnsupportedError(
+                f"{source} has {what} ({listed(found, 2)}), expected a plain DFlash drafter; use one of those"
+            )
+
+
+def check_families(source: str, names: Iterable[str]) -> None:
+    """Refuse a file whose tensors are named in two ways: parts of two files."""
+    first: dict[str, str] = {}
+    for name in names:
+        of = family(name)
+        if of is not None:
+            first.setdefault(of, name)
+    if len(first) > 1:
+        (one, a), (other, b) = list(first.items())[:2]
+        raise FormatError(
+            f"{source} mixes two families of tensor names, {one} ({a}) and {other} ({b}), expected one;"
+            " convert the drafter again"
+        )
+
+
+def renamed(source: str, names: Iterable[str]) -> Mapping[str, str]:
+    """Canonical name -> name in the file, without tensors that nothing reads. Raises FormatError for two of one."""
+    found: dict[str, str] = {}
+    for name in names:
+        to = canonical(name)
+        if to in UNUSED:
+            continue
+        if to in found:
+            raise FormatError(f"{source}: {found[to]} and {name} are the same tensor ({to}); convert the drafter again")
+        found[to] = name
+    return found

@@ -1,0 +1,62 @@
+"""What scores a drafted token by the token before it: the selector of DFlash 2 and the Markov head of DSpark."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dflash_core.arch import draft_heads
+from dflash_core.models.matrix import Matrix, Weights
+from dflash_core.ranking import largest
+
+
+class Selector:
+    """A product of three: the token before, the position's own hidden, and the candidate, each of `rank` numbers."""
+
+    def __init__(self, weights: Weights, spec: draft_heads.Selector) -> None:
+        self.top_k = spec.top_k
+        self.hidden: Matrix = weights.matrix("selector_hidden.weight")
+        self.predecessor: Matrix = weights.matrix("selector_predecessor.weight")
+        self.successor: Matrix = weights.matrix("selector_successor.weight")
+
+    def projected(self, hidden: Tensor) -> Tensor:
+        """Final normed rows (depths, hidden) -> (depths, rank)."""
+        return self.hidden(hidden)
+
+    def path(self, root: int, hidden: Tensor, logits: Tensor) -> list[int]:
+        """The best candidate of each depth behind the one before it, `root` the first; ties to the lower id."""
+        path = [root]
+        for row, factor in zip(logits, self.projected(hidden)):
+            ids = largest(row.float().numpy(), self.top_k)
+            pairs = self.successor.rows(ids.tolist()) @ (self.predecessor.rows(path[-1:])[0] * factor)
+            path.append(int(ids[int((row[torch.from_numpy(ids)] + pairs).argmax())]))
+        return path[1:]
+
+
+class MarkovHead:
+    """A bias over the draft vocabulary by the token before, and, where there is one, the confidence head beside it."""
+
+    def __init__(self, weights: Weights, spec: draft_heads.Markov) -> None:
+        self.w1: Matrix = weights.matrix("markov_w1.weight")
+        self.w2: Matrix = weights.matrix("markov_w2.weight")
+        self.scale = float(weights.vector("markov_w2.scale")) if spec.scaled else 1.0
+        self.confidence: Tensor | None = None
+        self.confidence_bias = 0.0
+        if spec.confidence:
+            self.confidence = weights.vector("conf_proj.weight")[0]
+            self.confidence_bias = float(weights.vector("conf_proj.bias")) if spec.confidence_bias else 0.0
+
+    def bias(self, token: int) -> Tensor:
+        """What `token` adds to the scores of the position behind it, (draft vocab,)."""
+        return self.w2(self.w1.rows([token]))[0] * self.scale
+
+    def accepted(self, hidden: Tensor, token: int) -> float | None:
+        """How likely the best token of a position is to be accepted behind `token`, given the position's final normed
+        hidden (hidden,); None without a confidence head."""
+        if self.confidence is None:
+            return None
+        width = len(hidden)
+        logit = hidden @ self.confidence[:width] + self.confidence_bias
+        if len(self.confidence) > width:
+            logit = logit + self.w1.rows([token])[0] @ self.confidence[width:]
+        return float(torch.sigmoid(logit))

@@ -1,0 +1,233 @@
+"""DFlash 2 and DSpark on the CPU: golden files, and a float64 twin over other sizes, masks, heads and wrappings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dflash_core.arch.draft_heads import Convolution, Markov, Selector
+from dflash_core.config import DraftConfig, check_pair
+from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.errors import FormatError, UnsupportedError
+from support.draft_files import (
+    FORMS,
+    PLAIN,
+    SPARK,
+    TWO,
+    behind_ends,
+    gguf_keys,
+    name_in,
+    random_weights,
+    write_drafter,
+)
+from support.draft_twin import confidence, drafted, greedy_path
+from support.formats import refused, without, write_gguf
+from support.golden import golden, target
+
+LENGTH, ANCHOR = 33, 17
+
+
+def test_the_golden_drafter() -> None:
+    """Logits within 1e-3 of the reference, and the same greedy path of the selector."""
+    folder = golden("q35moe-dflash2")
+    z, ends = np.load(folder / "reference.npz"), np.load(folder / "target-ends.npz")
+    draft = behind_ends(folder, ends["embedding"].astype(np.float32), ends["head"].astype(np.float32))
+    assert draft.config.kind == "dflash2"
+    assert np.abs(draft.logits(z["features"], int(z["anchor"])) - z["draft_logits"]).max() < 1e-3
+    assert draft.path(z["features"], int(z["anchor"])).tolist() == z["path"].tolist()
+
+
+def around(config: DraftConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A target's embedding and head, of scores near each other, and features of a context."""
+    random = np.random.default_rng(5)
+    embedding, head = random.standard_normal((2, 96, 32)).astype(np.float32)
+    features = random.standard_normal((LENGTH, 32 * len(config.target_layers))).astype(np.float32)
+    return embedding, head * 0.1, features
+
+
+def two(**changes: Any) -> DraftConfig:
+    return dataclasses.replace(PLAIN, **{**TWO, **changes})
+
+
+def spark(**changes: Any) -> DraftConfig:
+    return dataclasses.replace(PLAIN, **{**SPARK, **changes})
+
+
+CASES: dict[str, DraftConfig] = {
+    "plain": dataclasses.replace(PLAIN, causal=(True, True)),
+    "two": two(),
+    "causal": two(causal=(True, True)),
+    "window inside the block": two(sliding_window=5),
+    "one tap, groups of one": two(conv=Convolution(1, 1)),
+    "three taps, one group": two(conv=Convolution(3, 32), block_size=2),
+    "more taps than rows": two(conv=Convolution(5, 8), block_size=4),
+    "all candidates": two(selector=Selector(3, 96), block_size=16),
+    "one candidate": two(selector=Selector(32, 1)),
+    "scaled": two(embedding_scale=1.5, logit_scale=0.5, softcap=3.0),
+    "one full layer": two(sliding=(False, True), target_layers=(1,), head_count=4, head_count_kv=2),
+    "spark": spark(),
+    "spark with an anchor": spark(anchor_first=False, block_size=8),
+    "spark with few tokens": spark(draft_vocab=40, own_embedding=False),
+    "spark without confidence": spark(markov=Markov(4), own_embedding=False, own_head=False),
+    "spark by hidden alone": spark(markov=Markov(6, confidence=32)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CASES)
+def test_against_the_twin(tmp_path: Path, name: str, form: str) -> None:
+    config = CASES[name]
+    if form == "fork" and config.kind != "dflash2":
+        pytest.skip("forks rename DFlash 2 alone")
+    w = random_weights(config, seed=3)
+    embedding, head, features = around(config)
+    draft = behind_ends(write_drafter(tmp_path / "d", config, form, weights=w), embedding, head, double=True)
+    found = dataclasses.replace(
+        draft.config, name=config.name, flavour="z-lab", target_block_count=config.target_block_count
+    )
+    assert found == config, "every wrapping says the same"
+    rows, logits = drafted(config, w, embedding, head, features, ANCHOR)
+    ours = draft.logits(features, ANCHOR)
+    assert ours.shape == (config.depths, 96)
+    assert np.array_equal(np.isneginf(ours), np.isneginf(logits))
+    kept = np.isfinite(logits)
+    assert np.abs(ours[kept] - logits[kept]).max() < 1e-4
+    assert draft.path(features, ANCHOR).tolist() == greedy_path(config, w, rows, logits, ANCHOR)
+    if config.markov and config.markov.confidence:
+        assert draft.model.markov is not None
+        for depth, before in ((0, ANCHOR), (2, 60)):
+            said = draft.model.markov.accepted(torch.from_numpy(rows[depth]), before)
+            assert said == pytest.approx(confidence(w, rows[depth], before), abs=1e-6)
+
+
+def test_the_pair_scores_count() -> None:
+    """Random heads change the path: a path that left them out would not pass above."""
+    for name in ("two", "spark"):
+        config = CASES[name]
+        w = random_weights(config, seed=3)
+        embedding, head, features = around(config)
+        rows, logits = drafted(config, w, embedding, head, features, ANCHOR)
+        assert greedy_path(config, w, rows, logits, ANCHOR) != logits.argmax(-1).tolist()
+
+
+def test_forms_hold_the_same_tensors(tmp_path: Path) -> None:
+    config = two()
+    opened = [open_drafter(write_drafter(tmp_path / form.replace("-", ""), config, form))[1] for form in FORMS]
+    for other in opened[1:]:
+        assert other.tensors.keys() == opened[0].tensors.keys() == config.tensors().keys()
+        for name in config.tensors():
+            assert np.array_equal(other.float32(name), opened[0].float32(name))
+
+
+def damaged(tmp_path: Path, config: DraftConfig, form: str, **changes: np.ndarray | None) -> Path:
+    """A drafter whose tensors were replaced, or left out where None."""
+    w = random_weights(config)
+    for name in changes:
+        found = changes[name]
+        if found is None:
+            del w[name]
+        else:
+            w[name] = found
+    return write_drafter(tmp_path / "d", config, form, weights=w)
+
+
+@pytest.mark.parametrize("form", ["z-lab", "upstream", "fork"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"selector_predecessor.weight": None}, "tensors are missing: selector_predecessor.weight"),
+        ({"selector_hidden.weight": np.zeros((12, 32), np.float32)}, "has shape [12, 32], expected [8, 32]"),
+        ({"selector_successor.weight": np.zeros((96, 4), np.float32)}, "has shape [96, 4], expected [96, 8]"),
+        ({"blk.1.ffn_conv_proj.weight": None}, "tensors are missing: blk.1.ffn_conv_proj.weight"),
+        ({"blk.0.attn_conv_base": np.zeros((2, 3, 32), np.float32)}, "has shape [2, 3, 32], expected [2, 2, 32]"),
+    ],
+)
+def test_files_without_their_tables(tmp_path: Path, changes: dict[str, Any], message: str, form: str) -> None:
+    assert message in refused(open_drafter, damaged(tmp_path, two(), form, **changes))
+
+
+@pytest.mark.parametrize("form", ["z-lab", "upstream"])
+def test_settings_that_do_not_fit(tmp_path: Path, form: str) -> None:
+    uneven = dataclasses.replace(two(), conv=Convolution(2, 12))
+    path = write_drafter(tmp_path / "a", uneven, form, weights=random_weights(two()))
+    assert "expected a multiple of conv_group_size (12)" in refused(open_drafter, path)
+    many = two(selector=Selector(8, 97))
+    assert "selector_top_k is 97, expected 96 at most" in refused(
+        open_drafter, write_drafter(tmp_path / "b", many, form)
+    )
+    narrow = spark(markov=Markov(8, confidence=36))
+    assert "the confidence head has 36 inputs, expected 32 or 40" in refused(
+        open_drafter, write_drafter(tmp_path / "c", narrow, form)
+    )
+
+
+def test_a_file_without_its_rank(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", without(gguf_keys(two()), "dflash.selector_rank"), random_weights(two()))
+    assert "a.gguf has no dflash.selector_rank, expected a whole number" in refused(open_drafter, path)
+
+
+def test_mixed_families(tmp_path: Path) -> None:
+    w = {name_in("fork" if "blk.1" in name else "upstream", name): x for name, x in random_weights(two()).items()}
+    assert refused(open_drafter, write_gguf(tmp_path / "a.gguf", gguf_keys(two()), w)) == (
+        "a.gguf mixes two families of tensor names, upstream (blk.0.attn_conv_base) and fork (blk.1.attn_conv.base),"
+        " expected one; convert the drafter again"
+    )
+
+
+@pytest.mark.parametrize("kind", ["gated", "rnn"])
+def test_other_markov_heads(tmp_path: Path, kind: str) -> None:
+    path = write_drafter(tmp_path / "d", spark())
+    config = json.loads((path / "config.json").read_text())
+    config["dflash_config"]["markov_head_type"] = kind
+    (path / "config.json").write_text(json.dumps(config))
+    message = refused(open_drafter, path, UnsupportedError)
+    assert f"has a Markov head of type {kind}, expected vanilla" in message
+
+
+def test_a_list_of_tokens_that_is_none(tmp_path: Path) -> None:
+    config = spark(draft_vocab=40)
+    path = damaged(tmp_path, config, "upstream", d2t=np.full(40, 7, np.int64))
+    with pytest.raises(FormatError, match="d2t names tokens 7 to 7 for 40 rows, expected each once and under 96"):
+        behind_ends(path, np.zeros((96, 32), np.float32), np.zeros((96, 32), np.float32))
+
+
+def test_the_speculators_format(tmp_path: Path) -> None:
+    """Layers nested, taps counted from the embedding, and a row for the anchor unless it says otherwise."""
+    config = spark(anchor_first=False, draft_vocab=40, own_embedding=False)
+    path = write_drafter(tmp_path / "d", config)
+    flat = json.loads((path / "config.json").read_text())
+    inner = flat.pop("dflash_config")
+    outside = {"architectures": ["DSparkDraftModel"], "speculators_model_type": "dspark", "draft_vocab_size": 40,
+               "aux_hidden_state_layer_ids": [1, 3], "block_size": 7, "mask_token_id": 5, "markov_rank": 8}  # fmt: skip
+    del flat["architectures"], flat["sample_from_anchor"], flat["is_causal"], inner["target_layer_ids"]
+    (path / "config.json").write_text(json.dumps(outside | {"transformer_layer_config": flat}))
+    found, file = open_drafter(path)
+    assert dataclasses.replace(found, name=config.name) == config
+    assert file.tensors.keys() == config.tensors().keys()
+
+
+def test_a_drafter_of_another_generation(tmp_path: Path) -> None:
+    """It loads, with a note."""
+    spec = dataclasses.replace(target().config, name="Qwen3.8 27B")
+    config = dataclasses.replace(
+        two(), embedding_length=spec.embedding_length, vocab_size=spec.vocab_size, target_layers=(0, 2),
+        target_block_count=spec.block_count,
+    )  # fmt: skip
+    for name, noted in (("Qwen3.6-27B-DFlash2", True), ("Qwen3.8-27B-DFlash2", False), ("a drafter", False)):
+        notes = check_pair(spec, dataclasses.replace(config, name=name), None)
+        assert any("made for Qwen3.6, the target is Qwen3.8" in note for note in notes) == noted
+
+
+def test_a_card_refuses_in_one_line(tmp_path: Path) -> None:
+    from dflash_core.backends.cuda.target import _check_plain
+
+    _check_plain(PLAIN)
+    for config, title in ((two(), "DFlash 2"), (spark(), "DSpark")):
+        with pytest.raises(UnsupportedError, match=f"small is a {title} drafter with heads that do not run on a card"):
+            _check_plain(config)
