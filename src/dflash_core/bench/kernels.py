@@ -21,7 +21,7 @@ import torch
 
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda import plan
-from dflash_core.backends.cuda.activations import CHOICES, MIXED, Activations
+from dflash_core.backends.cuda.activations import CHOICES, DEFAULT, Activations
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import acts_for
@@ -65,7 +65,7 @@ class Product:
     def planned(self) -> plan.Product:
         """As plans know it."""
         shapes = tuple(plan.Shape(*matrix) for matrix in self.matrices)
-        return plan.Product(shapes, self.columns, MIXED.of(self.name), self.split_k)
+        return plan.Product(shapes, self.columns, DEFAULT.of(self.name), self.split_k)
 
     @property
     def types(self) -> str:
@@ -112,7 +112,7 @@ class Bench:
     """
 
     def __init__(
-        self, device: CudaDevice, arena: int, products: Sequence[Product], activations: Activations = MIXED
+        self, device: CudaDevice, arena: int, products: Sequence[Product], activations: Activations = DEFAULT
     ) -> None:
         self.device, self.activations = device, activations
         free, _ = device.runtime.memory()
@@ -178,7 +178,7 @@ def ladder(
     device: CudaDevice,
     widths: Sequence[int] = WIDTHS,
     progress: Progress | None = None,
-    activations: Activations = MIXED,
+    activations: Activations = DEFAULT,
 ) -> Ladder:
     """Every distinct product of the 27B target at every width."""
     products = list(dict.fromkeys(Product(p.name, p.matrices, p.columns, p.split_k) for p in products_27b()))
@@ -200,7 +200,7 @@ def chain(
     device: CudaDevice,
     widths: Sequence[int] = WIDTHS,
     progress: Progress | None = None,
-    activations: Activations = MIXED,
+    activations: Activations = DEFAULT,
 ) -> dict[int, float]:
     """Seconds for all products of a step one behind the other, each with weights of its own, by width."""
     found = chains(device, [Way()], widths, progress=progress, activations=activations)
@@ -213,7 +213,7 @@ def chains(
     widths: Sequence[int] = WIDTHS,
     gap_us: float = 0.0,
     progress: Progress | None = None,
-    activations: Activations = MIXED,
+    activations: Activations = DEFAULT,
 ) -> dict[tuple[Way, int], list[float]]:
     """The same in several ways, taking turns, with a pause of `gap_us` behind every product: seconds of each round."""
     products = products_27b()
@@ -282,7 +282,7 @@ def main() -> None:
         "--chain", action="store_true", help="also a whole step's products in a row; 17 GiB of the card"
     )
     parser.add_argument("--gap", type=float, default=0.0, metavar="US", help="pause behind every product of the chain")
-    parser.add_argument("--activations", choices=CHOICES, default=MIXED.name, help="how inputs are rounded")
+    parser.add_argument("--activations", choices=CHOICES, default=DEFAULT.name, help="how inputs are rounded")
     parser.add_argument("ways", nargs="*", type=Way.of, metavar="WAY", help="compare chains alone, computed in these")
     options = parser.parse_args()
     device, activations = CudaDevice(), CHOICES[options.activations]

@@ -54,8 +54,9 @@ class Activations:
         return Activations(self.name, self.inputs, self.inputs, self.inputs)
 
 
+DEFAULT = Activations("int8", INT8, INT8, INT8)
 MIXED = Activations("mixed", INT8, Rounding(planes=2), Rounding(spans=2))
-CHOICES = {c.name: c for c in (MIXED, Activations("int8", INT8, INT8, INT8), Activations("f16", F16, F16, F16))}
+CHOICES = {c.name: c for c in (DEFAULT, MIXED, Activations("f16", F16, F16, F16))}
 
 
 def activations(name: str) -> Activations:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.activations import MIXED, Activations
+from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
@@ -33,7 +33,7 @@ class Footprint:
     """Of a target on a card, and of its drafter once `add_draft` was called. Raises UnsupportedError for tensor types
     without a kernel, and for shapes that the card has too little shared memory for."""
 
-    def __init__(self, file: WeightFile, spec: ModelSpec, card: Card, activations: Activations = MIXED) -> None:
+    def __init__(self, file: WeightFile, spec: ModelSpec, card: Card, activations: Activations = DEFAULT) -> None:
         self._device, self._activations = MetaDevice(card), activations
         upload = MetaUpload(file)
         self.target = DeviceTarget(self._device, upload, spec, activations)

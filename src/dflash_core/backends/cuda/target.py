@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.cuda.activations import MIXED
+from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
@@ -57,7 +57,7 @@ class CudaTarget(OpenedTarget):
         path: str | Path,
         placement: Placement | None = None,
         *,
-        activations: str = MIXED.name,
+        activations: str = DEFAULT.name,
         draft_type: str = "",
         tune: bool = True,
         device: CudaDevice | None = None,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.activations import MIXED, Activations
+from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.kv import DEFAULT_CACHE
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
@@ -60,7 +60,7 @@ class DeviceTarget:
         device: Device,
         upload: Upload,
         spec: ModelSpec,
-        activations: Activations = MIXED,
+        activations: Activations = DEFAULT,
         progress: Callable[[int, int], None] | None = None,
         cache_type: str = DEFAULT_CACHE,
     ) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
-from dflash_core.backends.cuda.activations import MIXED, Activations
+from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequencies
 from dflash_core.backends.cuda.layers.base import Upload
@@ -57,7 +57,7 @@ class DraftLayer:
 class DeviceDraft:
     """The drafter's weights. Raises UnsupportedError for a block that is longer than one pass."""
 
-    def __init__(self, device: Device, upload: Upload, config: DraftConfig, activations: Activations = MIXED) -> None:
+    def __init__(self, device: Device, upload: Upload, config: DraftConfig, activations: Activations = DEFAULT) -> None:
         if config.block_size > MAX_DEPTH:
             raise UnsupportedError(
                 f"a drafter whose block has {config.block_size} positions, expected {MAX_DEPTH} at most on a card; "
