@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import torch
+from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
@@ -52,6 +55,18 @@ class Shape:
             tied=bool(rng.integers(2)),
         )
 
+    def hybrid(self) -> dict[str, Any]:
+        """Hugging Face's settings of delta nets and attention taking turns."""
+        return {
+            "linear_num_key_heads": self.k_heads, "linear_num_value_heads": self.v_heads,
+            "linear_key_head_dim": self.k_size, "linear_value_head_dim": self.v_size,
+            "linear_conv_kernel_dim": self.kernel,
+            "layer_types": [
+                "full_attention" if (layer + 1) % self.interval == 0 else "linear_attention"
+                for layer in range(self.layers)
+            ],
+        }  # fmt: skip
+
 
 def hugging_face(shape: Shape, seed: int) -> Qwen3_5ForCausalLM:
     torch.manual_seed(seed)
@@ -63,16 +78,8 @@ def hugging_face(shape: Shape, seed: int) -> Qwen3_5ForCausalLM:
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        linear_num_key_heads=shape.k_heads,
-        linear_num_value_heads=shape.v_heads,
-        linear_key_head_dim=shape.k_size,
-        linear_value_head_dim=shape.v_size,
-        linear_conv_kernel_dim=shape.kernel,
+        **shape.hybrid(),
         tie_word_embeddings=shape.tied,
-        layer_types=[
-            "full_attention" if (layer + 1) % shape.interval == 0 else "linear_attention"
-            for layer in range(shape.layers)
-        ],
         max_position_embeddings=512,
         rope_parameters={
             "rope_type": "default",
@@ -89,13 +96,54 @@ def hugging_face(shape: Shape, seed: int) -> Qwen3_5ForCausalLM:
     return model
 
 
-def write_gguf(model: Qwen3_5ForCausalLM, shape: Shape, path: Path) -> None:
-    """The converter's rules: norms plus one, -exp(A_log), value heads from grouped to tiled order."""
-    repeat, state = shape.v_heads // shape.k_heads, dict(model.state_dict())
+def add_hybrid(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """The settings of delta nets and attention taking turns."""
+    writer.add_rope_dimension_count(shape.rope)
+    writer.add_rope_dimension_sections([shape.rope // 2, 0, 0, 0])
+    writer.add_ssm_conv_kernel(shape.kernel)
+    writer.add_ssm_state_size(shape.k_size)
+    writer.add_ssm_group_count(shape.k_heads)
+    writer.add_ssm_time_step_rank(shape.v_heads)
+    writer.add_ssm_inner_size(shape.v_size * shape.v_heads)
+    writer.add_full_attention_interval(shape.interval)
 
-    def tiled(rows: torch.Tensor, size: int) -> torch.Tensor:
+
+def add_tokenizer(writer: gguf.GGUFWriter, pre: str) -> None:
+    """A byte-level vocabulary must hold every byte; the rest is filler."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    alphabet = list(bytes_to_unicode().values())
+    writer.add_token_list([*alphabet, "ab", *(f"<{index}>" for index in range(VOCAB - len(alphabet) - 1))])
+    writer.add_token_types([1] * VOCAB)
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(0)
+
+
+def delta_net(state: Mapping[str, Tensor], theirs: str, shape: Shape) -> dict[str, Tensor]:
+    """The tensors of a delta net by their names in a file: -exp(A_log), value heads from grouped to tiled order."""
+
+    def tiled(rows: Tensor, size: int) -> Tensor:
+        repeat = shape.v_heads // shape.k_heads
         return rows.view(shape.k_heads, repeat, size, -1).transpose(0, 1).reshape(rows.shape)
 
+    keys = 2 * shape.k_heads * shape.k_size
+    qkv, conv = state[theirs + "in_proj_qkv.weight"], state[theirs + "conv1d.weight"].squeeze(1)
+    return {
+        "attn_qkv.weight": torch.cat((qkv[:keys], tiled(qkv[keys:], shape.v_size))),
+        "ssm_conv1d.weight": torch.cat((conv[:keys], tiled(conv[keys:], shape.v_size))),
+        "attn_gate.weight": tiled(state[theirs + "in_proj_z.weight"], shape.v_size),
+        "ssm_alpha.weight": tiled(state[theirs + "in_proj_a.weight"], 1),
+        "ssm_beta.weight": tiled(state[theirs + "in_proj_b.weight"], 1),
+        "ssm_a": tiled(-state[theirs + "A_log"].exp()[:, None], 1)[:, 0],
+        "ssm_dt.bias": tiled(state[theirs + "dt_bias"][:, None], 1)[:, 0],
+        "ssm_norm.weight": state[theirs + "norm.weight"],
+        "ssm_out.weight": tiled(state[theirs + "out_proj.weight"].T, shape.v_size).T,
+    }
+
+
+def write_gguf(model: Qwen3_5ForCausalLM, shape: Shape, path: Path) -> None:
+    """The converter's rules: norms plus one."""
+    state = dict(model.state_dict())
     writer = gguf.GGUFWriter(path, "qwen35")
     writer.add_block_count(shape.layers)
     writer.add_context_length(512)
@@ -107,22 +155,8 @@ def write_gguf(model: Qwen3_5ForCausalLM, shape: Shape, path: Path) -> None:
     writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e7)
-    writer.add_rope_dimension_count(shape.rope)
-    writer.add_rope_dimension_sections([shape.rope // 2, 0, 0, 0])
-    writer.add_ssm_conv_kernel(shape.kernel)
-    writer.add_ssm_state_size(shape.k_size)
-    writer.add_ssm_group_count(shape.k_heads)
-    writer.add_ssm_time_step_rank(shape.v_heads)
-    writer.add_ssm_inner_size(shape.v_size * shape.v_heads)
-    writer.add_full_attention_interval(shape.interval)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen35")
-    # A byte-level vocabulary must hold every byte; the rest is filler.
-    alphabet = list(bytes_to_unicode().values())
-    writer.add_token_list([*alphabet, "ab", *(f"<{index}>" for index in range(VOCAB - len(alphabet) - 1))])
-    writer.add_token_types([1] * VOCAB)
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(0)
+    add_hybrid(writer, shape)
+    add_tokenizer(writer, "qwen35")
 
     def put(name: str, tensor: torch.Tensor) -> None:
         writer.add_tensor(name, np.ascontiguousarray(tensor.detach().float().numpy()))
@@ -143,18 +177,8 @@ def write_gguf(model: Qwen3_5ForCausalLM, shape: Shape, path: Path) -> None:
             for part in "qk":
                 put(f"{ours}attn_{part}_norm.weight", state[f"{theirs}self_attn.{part}_norm.weight"] + 1)
             continue
-        theirs += "linear_attn."
-        keys = 2 * shape.k_heads * shape.k_size
-        qkv, conv = state[theirs + "in_proj_qkv.weight"], state[theirs + "conv1d.weight"].squeeze(1)
-        put(ours + "attn_qkv.weight", torch.cat((qkv[:keys], tiled(qkv[keys:], shape.v_size))))
-        put(ours + "ssm_conv1d.weight", torch.cat((conv[:keys], tiled(conv[keys:], shape.v_size))))
-        put(ours + "attn_gate.weight", tiled(state[theirs + "in_proj_z.weight"], shape.v_size))
-        put(ours + "ssm_alpha.weight", tiled(state[theirs + "in_proj_a.weight"], 1))
-        put(ours + "ssm_beta.weight", tiled(state[theirs + "in_proj_b.weight"], 1))
-        put(ours + "ssm_a", tiled(-state[theirs + "A_log"].exp()[:, None], 1)[:, 0])
-        put(ours + "ssm_dt.bias", tiled(state[theirs + "dt_bias"][:, None], 1)[:, 0])
-        put(ours + "ssm_norm.weight", state[theirs + "norm.weight"])
-        put(ours + "ssm_out.weight", tiled(state[theirs + "out_proj.weight"].T, shape.v_size).T)
+        for name, values in delta_net(state, theirs + "linear_attn.", shape).items():
+            put(ours + name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
