@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from dflash_core import load_draft, load_target
+from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.events import PrefillEvent
 from dflash_core.models.delta_net import DeltaState
 from dflash_core.models.kv_cache import KVCache
-from support.golden import golden, goldens
+from support.golden import golden, other_targets, target_path
 
 PROMPT = 20
 
@@ -33,14 +36,18 @@ def tensors(state: DeltaState | KVCache, length: int) -> list[torch.Tensor]:
     return [state.k[:, :length], state.v[:, :length]]
 
 
-def worst_error(dtype: torch.dtype, seed: int) -> float:
-    target = load_target(golden("tiny-F16.gguf"), dtype=dtype)
-    drafter = load_draft(golden("tiny-dflash"), target, dtype=dtype)
+TINY = golden("tiny-F16.gguf"), golden("tiny-dflash")
+OTHERS = [(path, path.with_name(path.name.replace("-F16.gguf", "-dflash"))) for path in other_targets("q3*-F16.gguf")]
+
+
+def worst_error(dtype: torch.dtype, seed: int, pair: tuple[Path, Path] = TINY) -> float:
+    target = load_target(pair[0], dtype=dtype)
+    drafter = load_draft(pair[1], target, dtype=dtype)
     rng = np.random.default_rng(seed)
     worst = 0.0
     for nodes in (1, 2, 16, 23, 41, 65, 129):
         parents = random_tree(rng, nodes)
-        tokens = [int(token) for token in rng.integers(0, 768, PROMPT + nodes)]
+        tokens = [int(token) for token in rng.integers(0, target.config.vocab_size, PROMPT + nodes)]
         prompt, drafts = tokens[:PROMPT], tokens[PROMPT:]
         path = path_to(parents, int(rng.integers(0, nodes)))
         tree, plain = (target.session(drafter) for _ in range(2))
@@ -66,6 +73,12 @@ def test_state_after_commit_float64() -> None:
     assert worst_error(torch.float64, 0) <= 1e-11
 
 
+@pytest.mark.parametrize("pair", OTHERS, ids=lambda pair: pair[0].stem)
+def test_state_after_commit_with_other_architectures(pair: tuple[Path, Path]) -> None:
+    assert worst_error(torch.float32, 0, pair) <= 2e-5
+    assert worst_error(torch.float64, 1, pair) <= 1e-11
+
+
 def test_every_path_of_small_trees() -> None:
     target = load_target(golden("tiny-F16.gguf"), dtype=torch.float64)
     rng = np.random.default_rng(4)
@@ -82,12 +95,13 @@ def test_every_path_of_small_trees() -> None:
             assert np.allclose(tree.prefill([9]), plain.prefill([9]), atol=1e-6)
 
 
-def test_verify_logits_equal_sequential_decoding() -> None:
-    target = load_target(goldens("tiny-F16.gguf")[0])
+@pytest.mark.parametrize("name", ["tiny-F16", "q3moe-Q8_0", "q35moe-F16"])
+def test_verify_logits_equal_sequential_decoding(name: str) -> None:
+    target = load_target(target_path(f"{name}.gguf"))
     rng = np.random.default_rng(8)
     parents = random_tree(rng, 40)
-    tokens = [int(token) for token in rng.integers(0, 768, 40)]
-    prompt = [int(token) for token in rng.integers(0, 768, PROMPT)]
+    tokens = [int(token) for token in rng.integers(0, target.config.vocab_size, 40)]
+    prompt = [int(token) for token in rng.integers(0, target.config.vocab_size, PROMPT)]
     session = CpuSession(target.model)
     session.prefill(prompt)
     ours = session.verify(tokens, parents)
@@ -128,3 +142,20 @@ def test_the_drafter_sees_the_context_of_the_checkpoint() -> None:
         features = target.hidden([*range(30), 400, 401], drafter.config.target_layers)
         assert np.abs(session.draft(3, 0) - drafter.logits(features, 3)).max() < 1e-3
         session.restore(point)
+
+
+def test_any_prefix_is_reused_where_nothing_is_recurrent() -> None:
+    """An edit in the middle of a text costs what lies behind it, and leaves what a fresh session has."""
+    target = load_target(target_path("q3-F16.gguf"))
+    drafter = load_draft(other_targets("q3-dflash")[0], target)
+    engine, fresh = Engine(target, drafter), Engine(target, drafter)
+    knobs = Knobs(mode="tree", max_tokens=8, ignore_eos=True)
+    list(engine.generate(range(60), knobs))
+    assert engine.session.checkpoint().nbytes == 0
+    for ids, shared in (([*range(40), 7, 8], 40), ([*range(25)], 24), ([9], 0)):
+        events = list(engine.generate(ids, knobs))
+        assert isinstance(events[0], PrefillEvent)
+        assert events[0].reused_tokens == shared
+        fresh.reset()
+        assert [event.tokens for event in fresh.generate(ids, knobs)] == [event.tokens for event in events]
+        assert np.abs(engine.session.draft(5, 0) - fresh.session.draft(5, 0)).max() < 1e-4

@@ -18,7 +18,7 @@ from dflash_core.models.delta_net import DeltaState
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
-from support.golden import golden, goldens, reference, target
+from support.golden import golden, goldens, other_targets, reference, target, target_path
 from support.host_drafts import spoilt
 from support.planted import PlantedBackend, decode
 
@@ -30,12 +30,13 @@ P_MINS = [0.0, 0.05, 0.3, 0.9]
 NEAR_TIE = 1e-4
 BOTH = ["tiny-F16.gguf", "tiny-Q4_K_M.gguf"]
 REST = [path.name for path in goldens("tiny-[!dl]*.gguf") if path.name not in BOTH]
+OTHERS = [path.name for path in other_targets("q3*.gguf")]
 SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
 
 
 @cache
 def prompt(name: str) -> list[int]:
-    return [int(token) for token in reference(goldens(name)[0])["ids"]]
+    return [int(token) for token in reference(target_path(name))["ids"]]
 
 
 @cache
@@ -161,6 +162,26 @@ def test_other_models_are_lossless(name: str) -> None:
             check(name, Knobs(mode="tree", budget=budget, p_min=p_min), seed=budget)
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures_are_lossless(name: str) -> None:
+    """Attention alone, and experts: a node's own experts are those of decoding its path one by one."""
+    depths = Counter[int]()
+    for budget, mode, p_min, sampled in (
+        (1, "tree", 0.0, False), (7, "tree", 0.3, True), (16, "tree", 0.0, False), (22, "tree", 0.0, True),
+        (63, "tree", 0.3, False), (255, "tree", 0.0, False), (15, "chain", 0.0, False), (5, "chain", 0.3, True),
+    ):  # fmt: skip
+        knobs = Knobs(mode=mode, budget=budget, p_min=p_min, **(SAMPLED if sampled else {}))
+        depths.update(step.accepted_depth for step in check(name, knobs, seed=budget, sampled=sampled))
+    assert len(depths) >= 8, depths
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_auto_is_lossless_with_other_architectures(name: str) -> None:
+    policy = learned(PlantedBackend(target(name), prompt(name), [], 0))
+    for seed in range(4):
+        check_auto(name, Knobs(max_tokens=LONG if seed == 3 else TOKENS), seed, False, policy)
+
+
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("p_min", [0.0, 0.3])
 def test_sampled_tree_equals_sampled_plain(name: str, p_min: float) -> None:
@@ -229,7 +250,7 @@ def test_a_spoiled_commit_is_seen(broken: type[PlantedBackend]) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("path", [path.name for path in goldens("tiny-[!dl]*.gguf")])
+@pytest.mark.parametrize("path", [path.name for path in goldens("tiny-[!dl]*.gguf")] + OTHERS)
 @pytest.mark.parametrize("sampled", [False, True])
 def test_full_grid(path: str, sampled: bool) -> None:
     for budget in BUDGETS:

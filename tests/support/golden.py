@@ -38,13 +38,18 @@ def other_targets(pattern: str) -> list[Path]:
 
 def reference(path: Path) -> Any:
     """The reference outputs that belong to a golden target; the MTP file shares those of its trunk."""
-    name = path.name.replace("-mtp", "")
+    name = path.name.replace("tiny-mtp", "tiny")
     return np.load(path.with_name(name).with_suffix(".npz"))
 
 
 @cache
 def target(name: str = "tiny-F16.gguf") -> Target:
-    return load_target(goldens(name)[0])
+    return load_target(target_path(name))
+
+
+def target_path(name: str) -> Path:
+    """The golden target of this file name, of whatever architecture."""
+    return (goldens(name) or other_targets(name))[0]
 
 
 @cache
