@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from dflash_core import load_draft, load_target
+from dflash_core.arch.draft_heads import Convolution, Selector
+from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.demo.recipe import export
 from dflash_core.demo.recipe import tokenizer as tok
 from dflash_core.demo.recipe.corpus import build
-from dflash_core.demo.recipe.draft_net import draft_forward
+from dflash_core.demo.recipe.draft_net import draft_forward, selected_losses
 from dflash_core.demo.recipe.rounding import quantised
 from dflash_core.demo.recipe.shapes import (
     DraftConfig,
@@ -86,6 +88,50 @@ def test_a_written_drafter_gives_the_trained_logits(tokenizer: Path, tmp_path: P
     features = np.random.default_rng(5).normal(size=(40, 128)).astype(np.float32)
     expected = draft_logits(c, weights, target, features, anchor=7)
     np.testing.assert_allclose(loaded.logits(features, anchor=7), expected, atol=2e-4)
+
+
+@torch.no_grad()
+def test_a_written_dflash2_head_gives_the_trained_logits_and_path(tokenizer: Path, tmp_path: Path) -> None:
+    c = replace(DRAFT, block=6, conv=Convolution(2, 16), selector=Selector(32, 16), vocab=600)
+    target_table, table = target_shapes(TARGET), draft_shapes(c, "Q4_0")
+    target = quantised(initialise(target_table, TARGET.layers, 3), target_table)
+    weights = initialise(table, c.layers, 4)
+    for name in weights:
+        if name.endswith("_conv_base") or name.startswith("selector_"):  # as training leaves them: they count
+            weights[name] += 0.5 * torch.randn(weights[name].shape, generator=torch.Generator().manual_seed(6))
+    weights = quantised(weights, table)
+    export.write_target(tmp_path / "t.gguf", TARGET, target, tokenizer)
+    export.write_draft(tmp_path / "d.gguf", c, weights, None, TARGET.context, "Q4_0")
+    loaded = load_draft(tmp_path / "d.gguf", target=load_target(tmp_path / "t.gguf", device="cpu"))
+    features = np.random.default_rng(5).normal(size=(40, 128)).astype(np.float32)
+    expected = draft_logits(c, weights, target, features, anchor=7)
+    np.testing.assert_allclose(loaded.logits(features, anchor=7), expected, atol=2e-4)
+    assert isinstance(loaded, CpuDFlash)
+    tokens = np.array([7, *loaded.path(features, 7)])
+    block = torch.full((1, 1, c.block), c.mask_id)
+    block[..., 0] = 7
+    noise = torch.nn.functional.embedding(block, target["token_embd.weight"])
+    seg, start = torch.zeros(1, 40, dtype=torch.long), torch.tensor([[40]])
+    hidden = draft_forward(c, weights, torch.from_numpy(features)[None], seg, start, start * 0, noise)[0, 0, 1:]
+    plain, scored = selected_losses(
+        hidden, target["output.weight"], torch.from_numpy(tokens[:-1]), torch.from_numpy(tokens[1:]),
+        *(weights[f"selector_{name}.weight"] for name in ("hidden", "predecessor", "successor")),
+    )  # fmt: skip
+    # The trainer's scores of the path: the best there are behind the tokens of the path, among the best few.
+    best = torch.from_numpy(expected).topk(16).indices
+    for depth in range(c.block - 1):
+        others = torch.stack(
+            [
+                selected_losses(
+                    hidden[depth : depth + 1], target["output.weight"], torch.from_numpy(tokens[depth : depth + 1]),
+                    best[depth, rank : rank + 1],
+                    *(weights[f"selector_{name}.weight"] for name in ("hidden", "predecessor", "successor")),
+                )[1]
+                for rank in range(16)
+            ]
+        )  # fmt: skip
+        assert float(scored[depth]) == pytest.approx(float(others.min()), abs=1e-4)
+    assert not torch.equal(plain, scored)
 
 
 @torch.no_grad()

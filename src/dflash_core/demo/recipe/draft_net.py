@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .pieces import Piece, ffn_block, linear, rms, rope
+from .pieces import Piece, coefficients, convolve, ffn_block, linear, rms, rope
 from .shapes import DraftConfig, Weights
+
+ATTN_CONV = ("attn_conv_base", "attn_conv_proj.weight")
+FFN_CONV = ("ffn_conv_base", "ffn_conv_proj.weight")
 
 
 @Piece
@@ -21,7 +25,7 @@ def fuse_features(features: Tensor, fc: Tensor, norm: Tensor, eps: float) -> Ten
 def draft_attention(
     h: Tensor, context: Tensor, seg: Tensor, anchor: Tensor, anchor_seg: Tensor, norm: Tensor, wq: Tensor, wk: Tensor,
     wv: Tensor, wo: Tensor, qn: Tensor, kn: Tensor, heads: int, kv_heads: int, head_dim: int, theta: float,
-    window: int, eps: float,
+    window: int, eps: float, conv_base: Tensor | None = None, conv_proj: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Blocks h (B, A, L, hidden) look at the context before their anchor and at themselves.
 
@@ -29,7 +33,11 @@ def draft_attention(
     """
     batch, count, block, _ = h.shape
     length = context.shape[1]
-    hn = rms(h, norm, eps).to(wq.dtype)
+    hn, around = rms(h, norm, eps), None
+    if conv_base is not None and conv_proj is not None:
+        around = coefficients(hn, conv_base, conv_proj)
+        hn = convolve(hn, around[0])
+    hn = hn.to(wq.dtype)
     offset = torch.arange(block, device=h.device)
     here = anchor[..., None] + offset  # (B, A, L) absolute positions
     there = torch.arange(length, device=h.device)
@@ -65,7 +73,8 @@ def draft_attention(
     oc = oc.view(batch, kv_heads, count, group * block, head_dim).transpose(1, 2)
     o = oc + pb.reshape(batch, count, kv_heads, group * block, block) @ v
     o = o.reshape(batch, count, heads, block, head_dim).transpose(2, 3)
-    return h + linear(o.reshape(batch, count, block, heads * head_dim), wo).float()
+    out = linear(o.reshape(batch, count, block, heads * head_dim), wo).float()
+    return h + (out if around is None else convolve(out, around[1]))
 
 
 def draft_forward(
@@ -87,8 +96,26 @@ def draft_forward(
             h, context, seg, anchor, anchor_seg, of("attn_norm.weight"), of("attn_q.weight"), of("attn_k.weight"),
             of("attn_v.weight"), of("attn_output.weight"), of("attn_q_norm.weight"), of("attn_k_norm.weight"),
             c.heads, c.kv_heads, c.head_dim, c.rope_theta, c.window if c.sliding[i] else 0, c.eps,
+            *map(of, ATTN_CONV if c.conv else ()),
         )  # fmt: skip
         h = ffn_block(
-            h, of("ffn_norm.weight"), of("ffn_gate.weight"), of("ffn_up.weight"), of("ffn_down.weight"), c.eps
-        )
+            h, of("ffn_norm.weight"), of("ffn_gate.weight"), of("ffn_up.weight"), of("ffn_down.weight"), c.eps,
+            *map(of, FFN_CONV if c.conv else ()),
+        )  # fmt: skip
     return rms(h, w["output_norm.weight"], c.eps)
+
+
+@Piece
+def selected_losses(
+    hidden: Tensor, head: Tensor, before: Tensor, labels: Tensor, proj: Tensor, predecessor: Tensor, successor: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropies (n,) of the plain scores, and of those that the selector adds to by the tokens `before` (n,).
+
+    hidden (n, hidden) and labels (n,) of drafted positions; over the whole vocabulary, of which the decoder takes the
+    best few.
+    """
+    unary = linear(hidden, head).float()
+    gate = F.embedding(before, predecessor) * linear(hidden, proj)
+    scored = unary + linear(gate, successor).float()
+    plain = F.cross_entropy(unary, labels, reduction="none")
+    return plain, F.cross_entropy(scored, labels, reduction="none")

@@ -29,10 +29,13 @@ def write_target(path: Path, c: TargetConfig, weights: Weights, tokenizer: Path,
 
 
 def write_draft(
-    path: Path, c: DraftConfig, weights: Weights, tokenizer: Path, context: int, kind: str = "Q8_0",
+    path: Path, c: DraftConfig, weights: Weights, tokenizer: Path | None, context: int, kind: str = "Q8_0",
     name: str = "DFlash demo drafter",
 ) -> None:  # fmt: skip
-    """Write a drafter. The file counts target layers by their input, so every captured id is stored plus one."""
+    """Write a drafter. The file counts target layers by their input, so every captured id is stored plus one.
+
+    Without `tokenizer` it has the size of the vocabulary alone, which is the target's.
+    """
     w = gguf.GGUFWriter(path, "dflash")
     _write_sizes(w, c, name, context, c.head_dim)
     w.add_uint32("dflash.block_size", c.block)
@@ -40,13 +43,23 @@ def write_draft(
     if c.window:
         w.add_uint32("dflash.attention.sliding_window", c.window)
         w.add_array("dflash.attention.sliding_window_pattern", list(c.sliding))
+    if c.conv and c.selector:
+        w.add_bool("dflash.attention.causal", False)
+        w.add_uint32("dflash.conv_kernel_size", c.conv.kernel)
+        w.add_uint32("dflash.conv_group_size", c.conv.group)
+        w.add_uint32("dflash.selector_rank", c.selector.rank)
+        w.add_uint32("dflash.selector_top_k", c.selector.top_k)
     types = {
         "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
         "Q5_0": gguf.LlamaFileType.MOSTLY_Q5_0,
         "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
     }
     w.add_file_type(types[kind])
-    _write_tokenizer(w, tokenizer)
+    if tokenizer:
+        _write_tokenizer(w, tokenizer)
+    else:
+        w.add_quantization_version(2)
+        w.add_vocab_size(c.vocab)
     w.add_mask_token_id(c.mask_id)
     write_tensors(w, export_form(weights), draft_shapes(c, kind))
 

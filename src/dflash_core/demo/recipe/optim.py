@@ -42,13 +42,17 @@ class Muon:
                 p.mul_(1 - lr * self.decay).add_(u, alpha=-scale)
 
 
+TABLES = ("token_embd.weight", "output.weight", "selector_predecessor.weight", "selector_successor.weight")
+"""Matrices with a row per token: few of their rows have a gradient in a step."""
+
+
 class Optimiser:
     """Both optimisers behind one `step(scale)`; `scale` is the schedule's share of the peak learning rates."""
 
     def __init__(self, weights: dict[str, Tensor], muon_lr: float = 0.02, adam_lr: float = 3e-3) -> None:
         def is_matrix(name: str, p: Tensor) -> bool:
             small = name.endswith(("ssm_alpha.weight", "ssm_beta.weight", "ssm_conv1d.weight"))
-            return p.dim() == 2 and not small and name not in ("token_embd.weight", "output.weight")
+            return p.dim() == 2 and not small and name not in TABLES
 
         self.params = list(weights.values())
         self.muon = Muon([p for n, p in weights.items() if is_matrix(n, p)])

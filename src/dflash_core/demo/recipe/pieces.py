@@ -59,8 +59,35 @@ def rope(x: Tensor, positions: Tensor, rotated: int, theta: float) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., rotated:]], dim=-1)
 
 
+def coefficients(x: Tensor, base: Tensor, proj: Tensor) -> Tensor:
+    """Of the convolutions around a sub-layer with normed input x (..., rows, hidden): (2, taps, ..., rows, hidden)."""
+    sides, taps, hidden = base.shape
+    given = linear(x, proj).float()
+    given = given.view(*x.shape[:-1], sides, taps, -1)
+    given = given.movedim((-3, -2), (0, 1))
+    fixed = base.view(sides, taps, *(1,) * (x.dim() - 1), hidden)
+    return fixed + given.repeat_interleave(hidden // given.shape[-1], dim=-1)
+
+
+def convolve(x: Tensor, weights: Tensor) -> Tensor:
+    """x (..., rows, hidden) by weights (taps, ..., rows, hidden): tap t reads the row t before."""
+    x = x.float()
+    out = weights[0] * x
+    for tap in range(1, len(weights)):
+        out = out + weights[tap] * F.pad(x, (0, 0, tap, 0))[..., : x.shape[-2], :]
+    return out
+
+
 @Piece
-def ffn_block(h: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor, eps: float) -> Tensor:
-    """h (..., hidden) plus the SwiGLU of its normalised self."""
-    m = rms(h, norm, eps).to(gate.dtype)
-    return h + linear(F.silu(linear(m, gate)) * linear(m, up), down).float()
+def ffn_block(
+    h: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor, eps: float,
+    conv_base: Tensor | None = None, conv_proj: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """h (..., hidden) plus the SwiGLU of its normalised self, with convolutions around that where they are given."""
+    m = rms(h, norm, eps)
+    if conv_base is None or conv_proj is None:
+        m = m.to(gate.dtype)
+        return h + linear(F.silu(linear(m, gate)) * linear(m, up), down).float()
+    around = coefficients(m, conv_base, conv_proj)
+    m = convolve(m, around[0]).to(gate.dtype)
+    return h + convolve(linear(F.silu(linear(m, gate)) * linear(m, up), down), around[1])

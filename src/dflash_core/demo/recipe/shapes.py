@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_core.arch.draft_heads import Convolution, Selector
 from dflash_core.arch.kinds import Attention, DeltaNet, SwiGLU
 from dflash_core.arch.qwen35 import ARCHITECTURE
 from dflash_core.arch.spec import LayerSpec, ModelSpec
@@ -62,7 +63,10 @@ class TargetConfig:
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """Sizes of a drafter; `captured_layers` of the target are its input, `sliding` ones of its own have a window."""
+    """Sizes of a drafter; `captured_layers` of the target are its input, `sliding` ones of its own have a window.
+
+    A DFlash 2 drafter has `conv` around its sub-layers and a `selector`.
+    """
 
     hidden: int = 384
     layers: int = 3
@@ -77,6 +81,9 @@ class DraftConfig:
     window: int = 0  # positions that a sliding-window layer sees; 0 where there is no such layer
     sliding: tuple[bool, ...] = (False, False, False)
     eps: float = 1e-6
+    conv: Convolution | None = None
+    selector: Selector | None = None
+    vocab: int = 8192
 
 
 def default_captured_layers(target_layers: int, count: int) -> tuple[int, ...]:
@@ -114,8 +121,11 @@ def _target_type(part: str, shape: tuple[int, ...]) -> str:
 def draft_shapes(c: DraftConfig, kind: str = "Q8_0") -> Shapes:
     """Every tensor of the drafter in the `dflash` flavour's names; `kind` stores the matrices."""
     mixer = Attention(c.heads, c.kv_heads, c.head_dim, c.head_dim, c.rope_theta, c.eps)
-    tensors = dflash_tensors(c.hidden, len(c.captured_layers), (LayerSpec(mixer, SwiGLU(c.ffn)),) * c.layers)
-    return {name: (shape, kind if len(shape) > 1 else "F32") for name, shape in tensors.items()}
+    layers = (LayerSpec(mixer, SwiGLU(c.ffn)),) * c.layers
+    tensors = dflash_tensors(c.hidden, len(c.captured_layers), layers, c.conv)
+    if c.selector:
+        tensors |= c.selector.tensors(c.hidden, c.vocab)
+    return {name: (shape, kind if len(shape) == 2 else "F32") for name, shape in tensors.items()}
 
 
 def initialise(shapes: Shapes, layers: int, seed: int) -> Weights:
@@ -128,6 +138,9 @@ def initialise(shapes: Shapes, layers: int, seed: int) -> Weights:
     for name, (shape, _) in shapes.items():
         if name.endswith("norm.weight"):
             weights[name] = torch.ones(shape)
+        elif name.endswith("_conv_base"):  # both sides begin as they would be without
+            weights[name] = torch.zeros(shape)
+            weights[name][:, 0] = 1
         elif name.endswith("ssm_a"):
             weights[name] = torch.empty(shape).uniform_(1, 16, generator=rng).log()
         elif name.endswith("ssm_dt.bias"):
@@ -141,7 +154,7 @@ def initialise(shapes: Shapes, layers: int, seed: int) -> Weights:
             weights[name] = torch.randn(shape, generator=rng) * 0.02
         else:
             scale = 0.7 / math.sqrt(shape[1])
-            if name.endswith(("attn_output.weight", "ssm_out.weight", "ffn_down.weight")):
+            if name.endswith(("attn_output.weight", "ssm_out.weight", "ffn_down.weight", "_conv_proj.weight")):
                 scale /= math.sqrt(2 * layers)
             weights[name] = torch.randn(shape, generator=rng) * scale
     return weights

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dflash_core.arch.draft_heads import Convolution, Selector
+
 from . import tokenizer as tok
 from .shapes import DraftConfig, TargetConfig, default_captured_layers
 
@@ -11,6 +13,16 @@ from .shapes import DraftConfig, TargetConfig, default_captured_layers
 def target_config() -> TargetConfig:
     """The shipped target."""
     return TargetConfig()
+
+
+def dflash2_config(c: TargetConfig, block: int = 8) -> tuple[DraftConfig, str]:
+    """Sizes and storage type of the DFlash 2 drafter."""
+    captured = default_captured_layers(c.layers, 5)
+    config = DraftConfig(
+        hidden=c.hidden, ffn=448, captured_layers=captured, block=block, mask_id=tok.token_id("<|mask|>"),
+        conv=Convolution(2, 16), selector=Selector(32, 16), vocab=c.vocab,
+    )  # fmt: skip
+    return config, "Q4_0"
 
 
 def draft_configs(c: TargetConfig) -> dict[str, tuple[DraftConfig, str]]:
