@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +14,7 @@ from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import DeviceError, UnsupportedError
+from dflash_core.fits import MemoryPlan, Setup, plan
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -24,12 +26,13 @@ class CardOptions:
     """How weights are held and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
     "mixed" or "f16"; `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `tune`: ways of
     computing are timed at the first load on a card; `placement`: which layer lies on which card, all on the first where
-    nothing is said."""
+    nothing is said; `vram_limit`: bytes of a smaller card that a card is to behave as, 0 for none."""
 
     activations: str = "int8"
     draft_type: str = ""
     tune: bool = True
     placement: Placement | None = None
+    vram_limit: int = 0
 
 
 DEFAULT_CARD = CardOptions()
@@ -75,7 +78,10 @@ def open_target(
 def _on_card(path: str | Path, card: CardOptions) -> Target:
     from dflash_core.backends.cuda.target import CudaTarget
 
-    return CudaTarget(path, card.placement, activations=card.activations, draft_type=card.draft_type, tune=card.tune)
+    return CudaTarget(
+        path, card.placement, activations=card.activations, draft_type=card.draft_type, tune=card.tune,
+        vram_limit=card.vram_limit,
+    )  # fmt: skip
 
 
 def _driver_is_there() -> bool:
@@ -102,3 +108,38 @@ def load_draft(
 def open_draft(path: str | Path, target: Target) -> OpenedDraft:
     """Read a drafter's header only. Raises FormatError, UnsupportedError, MismatchError."""
     return registry.open_draft(path, target)
+
+
+def plan_pair(
+    target: str | Path,
+    draft: str | Path | None = None,
+    device: str = "auto",
+    *,
+    memory: int = 0,
+    card: CardOptions = DEFAULT_CARD,
+    change: Callable[[Setup], Setup] = lambda setup: setup,
+) -> MemoryPlan:
+    """What a pair would take, from headers alone: no weight is read, and no card has to be there.
+
+    `memory`: bytes of a card (or on the CPU, of main memory) to reckon for; without it it is what this machine has.
+    `change` makes what is asked for of what would be loaded by itself. Raises what `open_target` and `open_draft` do.
+    """
+    opened = _open_for_plan(target, device, memory, card)
+    named = "mtp" if draft is None and opened.drafts_itself else draft
+    reckoner = opened.reckoner(open_draft(named, opened) if named is not None else None)
+    setup = change(reckoner.default)
+    return plan(reckoner, replace(setup, context=min(setup.context, reckoner.longest_context)))
+
+
+def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
+    if device == "cpu" or (device == "auto" and not memory and not card.vram_limit and not _driver_is_there()):
+        return CpuTarget(path, memory)
+    from dflash_core.backends.cuda.planned import PlannedDevice, card_here, card_of
+    from dflash_core.backends.cuda.target import CudaTarget
+
+    # A limit makes the card that is there a smaller one; without any it is the size of a card to reckon for.
+    here = not memory and (device == "cuda" or _driver_is_there())
+    planned: Any = PlannedDevice(card_here() if here else card_of(memory or card.vram_limit))
+    return CudaTarget(
+        path, device=planned, activations=card.activations, draft_type=card.draft_type, vram_limit=card.vram_limit
+    )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_core.errors import Code, OutOfMemoryError, Shortage
+from dflash_core.errors import Code, KnobError, OutOfMemoryError, Shortage
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,15 @@ def gib(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} B"
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as 24GiB, 24G, 512MiB or a plain number of bytes. Raises KnobError."""
+    match = _SIZE.fullmatch(text.strip())
+    count = float(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if not 1 <= count < 1 << 60:
+        raise KnobError(f"{text!r} as an amount of memory, expected more than nothing, such as 24GiB or 800MiB")
+    return int(count)
 
 
 def check(needed: MemoryBreakdown, remedies: str, shortage: Shortage | None = None) -> None:

@@ -80,3 +80,12 @@ class Management:
             return function(*args)
         except self._api.NVMLError as error:
             raise DeviceError(str(error)) from None
+
+
+def held_by_others(bus: str) -> int:
+    """Bytes that other processes hold on the card at this PCI address; 0 where the library does not tell."""
+    try:
+        with Management() as management:
+            return management.held_by_others(bus)
+    except DeviceError:  # no library, no permission, or a container that hides processes
+        return 0

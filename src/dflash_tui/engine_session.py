@@ -133,7 +133,7 @@ def load_engine(
     target, draft = request.target, request.draft
     if target is None:
         target, draft = demo_target_path(), demo_draft(draft)
-    card = CardOptions(request.activations, request.draft_type, request.tune)
+    card = CardOptions(request.activations, request.draft_type, request.tune, vram_limit=request.vram_limit)
     engine = load_pair(
         target,
         draft,

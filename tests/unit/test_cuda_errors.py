@@ -18,7 +18,6 @@ from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.driver import Driver
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.engine import load_pair
@@ -26,21 +25,10 @@ from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemor
 from dflash_core.loading import CardOptions, load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden
+from support.made_up_card import MadeUpCard
 from support.mtp_files import with_head
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
-
-
-class MadeUpCard:
-    """As much of a CudaDevice as headers and plans ask for, with `free` bytes on it."""
-
-    card = Card(132, 227 << 10)
-    torch_device = torch.device("meta")
-    stream = staticmethod(contextlib.nullcontext)
-
-    def __init__(self, free: int) -> None:
-        named = SimpleNamespace(name="A card")
-        self.runtime = SimpleNamespace(card=named, memory=lambda: (free, 80 << 30))
 
 
 @pytest.fixture
@@ -64,7 +52,7 @@ def needs(context: int) -> dict[str, int]:
     draft = loading.open_draft(DRAFT, opened)
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
-    return held | {one.name: one.bytes for one in opened.machine.components(opened.config, True, context)}
+    return held | {one.name: one.bytes for one in opened.machine.components(True, context)}
 
 
 def refusal(draft: Any = DRAFT, context: int | None = None, **options: Any) -> str:

@@ -129,7 +129,7 @@ def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
 
     card = SimpleNamespace(name="A card", bus="0000:65:00.0")
     runtime = SimpleNamespace(card=card, memory=lambda: (GIB, 80 * GIB))
-    device: Any = SimpleNamespace(runtime=runtime, stream=nullcontext)
+    device: Any = SimpleNamespace(runtime=runtime, stream=nullcontext, card=SimpleNamespace(multiprocessors=132))
     machine = CudaMachine(device, footprint=None)  # type: ignore[arg-type]
     assert machine.breakdown(()).measured == (80 - 1 - 3) * GIB
     assert machine.other_processes() == 3 * GIB

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dflash_core.arch.spec import ModelSpec
     from dflash_core.drafters.dflash import OpenedDFlash
     from dflash_core.drafters.mtp import OpenedMtp
+    from dflash_core.fits import Reckoner
     from dflash_core.formats.gguf import GGUFFile
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
@@ -227,6 +228,9 @@ class Target(Protocol):
     @property
     def machine(self) -> Machine:
         """Where it runs."""
+
+    def reckoner(self, draft: OpenedDraft | None) -> Reckoner:
+        """What says what this target and `draft` would take here, loaded in one way or another."""
 
     def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions.

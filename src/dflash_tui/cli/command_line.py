@@ -20,7 +20,7 @@ from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_core.trace import tracing
 from dflash_tui import __version__, log
-from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path
+from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path, memory_size
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config, load_config
 from dflash_tui.terminal import marks
@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         context=args.context,
         activations=args.activations,
         draft_type=args.draft_type,
+        vram_limit=args.vram_limit,
         tune=not args.no_tune,
         resume=args.resume,
     )
@@ -177,6 +178,13 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
     )
     add("--draft-type", choices=("q8_0",), default=default(""), help="on a GPU: pack a float drafter tighter")
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of kernels at a first load")
+    add(
+        "--vram-limit",
+        type=memory_size,
+        default=default(0),
+        metavar="SIZE",
+        help="on a GPU: take no more of it than a card of this size has, such as 24GiB",
+    )
     add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
     add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
     add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")

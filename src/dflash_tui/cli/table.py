@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from dflash_core.demo import demo_draft, demo_target_path
+from dflash_core.errors import KnobError
+from dflash_core.memory import parse_bytes
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config
 
@@ -47,6 +49,14 @@ def file_path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:  # "~name" of a user that does not exist
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
+def memory_size(text: str) -> int:
+    """Bytes, as 24GiB, for argparse's `type`."""
+    try:
+        return parse_bytes(text)
+    except KnobError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def at_least_one(text: str) -> int:
@@ -151,6 +161,18 @@ def _inspect(call: Invocation) -> int:
     return inspect.run(model, draft, as_json=call.args.json)
 
 
+def _plan_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory", type=memory_size, default=0, metavar="SIZE", help="reckon for a card of this size, such as 24GiB"
+    )
+
+
+def _plan(call: Invocation) -> int:
+    from dflash_tui.cli import plan
+
+    return plan.run(call.request, call.args.memory, as_json=call.args.json)
+
+
 def _doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune", action="store_true", help="time the first card's kernels again, a minute at most")
 
@@ -237,6 +259,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options, models=False
     ),
+    Command("plan", "what a pair would take of memory, and what fits, before anything is loaded", _plan, _plan_options),
     Command(
         "doctor",
         "check this machine: Python, torch, driver, compiler, memory, folders",

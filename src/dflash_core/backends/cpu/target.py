@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from dflash_core import memory
 from dflash_core.backends.cpu.dflash import CpuDFlash
-from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
+from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cpu.mtp import CpuMtp
+from dflash_core.backends.cpu.reckoner import DENSE_SHARE, HostReckoner, held_bytes, stays_packed
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.speed import time_step
 from dflash_core.backends.opened import OpenedTarget
@@ -17,16 +19,13 @@ from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp, has_head
-from dflash_core.formats.weights import TensorInfo, WeightFile
+from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
 from dflash_core.models.mtp import Mtp
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
-
-# Dense weights may take this share of the free memory; past it they stay packed in the file's own types.
-DENSE_SHARE = 0.6
 
 
 class CpuTarget(OpenedTarget):
@@ -35,21 +34,28 @@ class CpuTarget(OpenedTarget):
     model: TargetModel
     packed: bool
 
+    def __init__(self, path: str | Path, memory_bytes: int = 0) -> None:
+        """`memory_bytes`: what a plan may count on, 0 for what this machine has free."""
+        super().__init__(path)
+        self._memory_bytes = memory_bytes
+
     @property
     def weight_bytes(self) -> int:
-        return _bytes(target_weights(self.file, self.config), self.packed)
+        return held_bytes(target_weights(self.file, self.config), self.packed)
 
     @property
     def machine(self) -> CpuMachine:
         return CpuMachine(self.program_bytes)
 
+    def reckoner(self, draft: OpenedDraft | None) -> HostReckoner:
+        return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes)
+
     def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
-        dense = _bytes(target_weights(self.file, self.config), packed=False)
-        free = memory.host_memory().free
-        self.packed = dense > DENSE_SHARE * free if packed is None else packed
+        dense = held_bytes(target_weights(self.file, self.config), packed=False)
+        self.packed = stays_packed(dense, memory.host_memory().free) if packed is None else packed
         if not self.packed:
             _check_fits("target", self.file, dense)
         weights = Weights(self.file, dtype=dtype, packed=self.packed)
@@ -58,17 +64,17 @@ class CpuTarget(OpenedTarget):
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CpuDFlash:
         file = opened.file
         if not self.packed:
-            _check_fits("drafter", file, _bytes(file.tensors.values(), packed=False))
+            _check_fits("drafter", file, held_bytes(file.tensors.values(), packed=False))
         model = DFlash(Weights(file, dtype=dtype, packed=self.packed), opened.config)
-        held = _bytes(file.tensors.values(), self.packed)
+        held = held_bytes(file.tensors.values(), self.packed)
         return CpuDFlash(file, opened.config, model, self, opened.mask_token, held, opened.notes)
 
     def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CpuMtp:
         infos = opened.file.tensors.values()
         if not self.packed:
-            _check_fits("drafter", opened.file, _bytes(infos, packed=False))
+            _check_fits("drafter", opened.file, held_bytes(infos, packed=False))
         model = Mtp(Weights(opened.file, dtype=dtype, packed=self.packed), opened.config, self.model)
-        return CpuMtp(opened, model, self, _bytes(infos, self.packed))
+        return CpuMtp(opened, model, self, held_bytes(infos, self.packed))
 
     @property
     def drafts_itself(self) -> bool:
@@ -85,7 +91,7 @@ class CpuTarget(OpenedTarget):
 def _check_fits(component: str, file: WeightFile, dense: int) -> None:
     """Refuse weights that do not fit as floats, before any of them is read."""
     host = memory.host_memory()
-    packed = _bytes(file.tensors.values(), packed=True)
+    packed = held_bytes(file.tensors.values(), packed=True)
     remedies = (
         f"keep the weights packed (packed=True, {gib(packed)} read from the file as needed), "
         f"take a model of at most {gib(int(DENSE_SHARE * host.free))} as floats, "
@@ -93,7 +99,3 @@ def _check_fits(component: str, file: WeightFile, dense: int) -> None:
     )
     needed = MemoryBreakdown("this machine", (Component(component, dense, "float32 weights"),), host.total, host.free)
     memory.check(needed, remedies)
-
-
-def _bytes(infos: Iterable[TensorInfo], packed: bool) -> int:
-    return sum(info.n_bytes if packed else info.n_elements * FLOAT_BYTES for info in infos)

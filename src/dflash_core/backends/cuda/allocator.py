@@ -20,9 +20,17 @@ LEAST_OWN = 10 << 20  # larger ones up to this share segments of SHARED_SEGMENT;
 SHARED_SEGMENT = 20 << 20
 OWN_STEP = 2 << 20  # that an own segment is rounded up to
 
+_NOWHERE = torch.device("meta")
+_FILLED = (torch.ops.aten.zeros.default, torch.ops.aten.ones.default)
+
 
 class Pieces(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, `sizes` grows with the bytes of every piece of memory that torch allocates, in order."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch wraps a mode in calls of its compiler, which takes a second to import, unless the mode says no."""
+        return False
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -32,13 +40,20 @@ class Pieces(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = _without_memory(func, args, kwargs or {})
         if isinstance(out, Tensor):
             storage = out.untyped_storage()
             if storage._cdata not in self._seen:
                 self._seen[storage._cdata] = storage
                 self.sizes.append(storage.nbytes())
         return out
+
+
+def _without_memory(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """`func`'s result. Filling what has no memory would bring torch's compiler, which takes a second to import."""
+    if func in _FILLED and kwargs.get("device") == _NOWHERE:
+        return torch.empty(args[0], dtype=kwargs.get("dtype"), device=_NOWHERE)
+    return func(*args, **kwargs)
 
 
 def reserved(sizes: Iterable[int]) -> int:

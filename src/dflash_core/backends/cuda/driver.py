@@ -140,11 +140,8 @@ def open_card(
     Raises DeviceError or UnsupportedError, with what to do, for a card that cannot be used.
     """
     driver = Driver(api)
-    _start(api, environment)
-    _check_version(driver)
     # Torch opens the same context; asked second, it would report a lesser card's trouble in words of its own.
-    device = driver.call(f"card {index}", api.cuDeviceGet, index)
-    card = _describe(driver, device)
+    card = describe_card(driver, environment, index)
     if torch.version.cuda is None:
         raise DeviceError(
             f"torch {torch.__version__} is a CPU build beside an NVIDIA driver; install its CUDA 13.0 build, {ON_CPU}"
@@ -155,6 +152,13 @@ def open_card(
     except Exception as error:
         raise DeviceError(f"torch cannot use {card.name} ({_first_line(error)}); see dflash-tui doctor") from None
     return driver, card
+
+
+def describe_card(driver: Driver, environment: Mapping[str, str] = os.environ, index: int = 0) -> CardFacts:
+    """A visible card, in a context of its own. Raises DeviceError or UnsupportedError for one that cannot be used."""
+    _start(driver.api, environment)
+    _check_version(driver)
+    return _describe(driver, driver.call(f"card {index}", driver.api.cuDeviceGet, index))
 
 
 def _start(api: Any, environment: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,6 +47,12 @@ class Footprint:
         upload = MetaUpload(file, requantise)
         self._draft = DFlashOnDevice(DeviceDraft(self._device, upload, config, self._activations))
         self.draft_bytes = upload.nbytes
+
+    def with_draft(self, file: WeightFile, config: DraftConfig, requantise: str = "") -> Footprint:
+        """The same target with this drafter."""
+        other = copy.copy(self)
+        other.add_draft(file, config, requantise)
+        return other
 
     def replan(self, card: Card) -> None:
         """Predict for what is known of the card now. A drafter is added behind this."""

@@ -13,6 +13,13 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.reckoner import (
+    CEILING,
+    SMALLEST_CONTEXT,
+    SPARE,
+    context_bytes,
+    sequence_components,
+)
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
 from dflash_core.drafters.capabilities import Capabilities
@@ -27,12 +34,7 @@ if TYPE_CHECKING:
     from dflash_core.drafters.base import DraftModel
     from dflash_core.progress import Progress
 
-CEILING = 32_768
-ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which components are shown
-SMALLEST_CONTEXT = 512
 LEAST_LEARNED = 1 << 30  # bytes of a target; steps of a smaller one are not worth compiling passes of every width for
-# Left free: the allocator's rounding, the caches of libraries, whatever else draws on the card.
-SPARE = 512 << 20
 
 
 class CudaMachine:
@@ -41,8 +43,11 @@ class CudaMachine:
     prefill_chunk = PREFILL_ROWS
     tree_width = MAX_WIDTH
 
-    def __init__(self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None) -> None:
-        self.device, self.footprint, self.tuner = device, footprint, tuner
+    def __init__(
+        self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None, vram_limit: int = 0
+    ) -> None:
+        """`vram_limit`: bytes of a smaller card, which this one is to behave as; 0: of its own."""
+        self.device, self.footprint, self.tuner, self.vram_limit = device, footprint, tuner, vram_limit
         self.name = device.runtime.card.name
         self.held: dict[str, int] = {}  # what the allocator gave to weights, by component
         self._management: Management | None = None
@@ -64,6 +69,7 @@ class CudaMachine:
             self._passes = self.tuner.tuning.passes.get(target, {})
 
     def learn(self, session: Session, progress: Progress) -> None:
+        self.hold_limit()  # by now the driver holds what it will
         if self.footprint.target_bytes < LEAST_LEARNED:
             return
         if self.tuner is not None and isinstance(session, CudaSession):
@@ -90,35 +96,50 @@ class CudaMachine:
         self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
     ) -> tuple[Component, ...]:
         nodes = session.memory.capacity if isinstance(session, CudaSession) else PASS_ROWS
-        return self.components(target, draft is not None, context, nodes)
+        return self.components(draft is not None, context, nodes)
 
-    def components(
-        self, config: ModelSpec, drafted: bool, context: int, nodes: int = PASS_ROWS
-    ) -> tuple[Component, ...]:
-        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without.
+    def components(self, drafted: bool, context: int, nodes: int = PASS_ROWS) -> tuple[Component, ...]:
+        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
+        return sequence_components(self.footprint, drafted, context, nodes)
 
-        What is planned has room for trees of one pass: a turn may grow to them, and should not find the card full.
-        """
-        need = self.footprint.sequence(context, drafted=drafted, capacity=nodes)
-        positions = f"{context:,} positions"
-        scratch = Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations")
-        held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
-        return tuple(sorted((*held, scratch), key=lambda one: ORDER.index(one.name)))
+    @property
+    def processors(self) -> int:
+        return self.device.card.multiprocessors
 
-    def longest(self, config: ModelSpec, drafted: bool, room: int) -> int:
-        """The most positions, in steps of SMALLEST_CONTEXT, that `room` bytes hold; 0 where they hold none."""
-        fits, steps = 0, config.context_length // SMALLEST_CONTEXT
-        while fits < steps:
-            middle = (fits + steps + 1) // 2
-            need = sum(one.bytes for one in self.components(config, drafted, middle * SMALLEST_CONTEXT))
-            fits, steps = (middle, steps) if need <= room else (fits, middle - 1)
-        return fits * SMALLEST_CONTEXT
+    def room(self) -> int:
+        """Bytes that weights and a sequence may take now."""
+        return self._memory()[0]
 
     def _memory(self) -> tuple[int, int]:
-        """Free and total bytes, once torch has given back what it only keeps: of an engine that is gone, say."""
+        """Free and total bytes, once torch has given back what it only keeps: of an engine that is gone, say. What the
+        driver has yet to take for kernels is not free."""
         with self.device.stream():
             torch.cuda.empty_cache()
-        return self.device.runtime.memory()
+        free, total = self._as_limited(*self.device.runtime.memory())
+        return max(free - max(context_bytes(self.processors) - self._driver_bytes(), 0), 0), total
+
+    def _as_limited(self, free: int, total: int) -> tuple[int, int]:
+        """The driver's free and total bytes as a card of `vram_limit` would have them."""
+        if not 0 < self.vram_limit < total:
+            return free, total
+        own = self._used() - self.other_processes()
+        return max(min(free, self.vram_limit - own), 0), self.vram_limit
+
+    def _used(self) -> int:
+        """Bytes of the card that somebody holds."""
+        free, total = self.device.runtime.memory()
+        return total - free
+
+    def _driver_bytes(self) -> int:
+        """What this process holds on the card besides torch's memory."""
+        return max(self._used() - self.other_processes() - torch.cuda.memory_reserved(), 0)
+
+    def hold_limit(self) -> None:
+        """Have torch's allocator keep to the limit too; what the driver itself takes counts."""
+        total = self.device.runtime.memory()[1]
+        if 0 < self.vram_limit < total:
+            driver = max(self._driver_bytes(), context_bytes(self.processors))
+            torch.cuda.set_per_process_memory_fraction(max(self.vram_limit - driver, 0) / total)
 
     def other_processes(self) -> int:
         """Bytes that other processes hold on the card, 0 where the driver does not tell."""
@@ -131,9 +152,9 @@ class CudaMachine:
             return 0
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
-        free, total = self._memory() if session is None else self.device.runtime.memory()
+        free, total = self._memory() if session is None else self._as_limited(*self.device.runtime.memory())
         others = self.other_processes()
-        used = total - free
+        used = self._used()
         if session is not None:
             # What the allocator has taken beyond the components with names of their own is scratch, slack included.
             held = {**self.held, **session.nbytes}

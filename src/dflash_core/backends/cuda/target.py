@@ -18,8 +18,10 @@ from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.drafters.draft import CudaDFlash
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.machine import SMALLEST_CONTEXT, CudaMachine
+from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.reckoner import SMALLEST_CONTEXT, CardReckoner, context_bytes, on_card
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.tuner import Tuner, products_of, replan, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -31,6 +33,7 @@ from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
 from dflash_core.errors import Code, Shortage, UnsupportedError
+from dflash_core.fits import Setup, longest_context
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
 from dflash_core.progress import Progress
@@ -46,7 +49,7 @@ class CudaTarget(OpenedTarget):
     """Implements `backends.base.Target` on one card. `activations`: how inputs of products are rounded, a name of
     activations.CHOICES. `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded. `tune`: ways
     to compute products are timed where they were not yet, and the fastest taken. `device`: the card of the placement,
-    where it is open already.
+    where it is open already, or what stands in for one. `vram_limit`: bytes of a smaller card that it is to behave as.
     """
 
     model: DeviceTarget
@@ -61,6 +64,7 @@ class CudaTarget(OpenedTarget):
         draft_type: str = "",
         tune: bool = True,
         device: CudaDevice | None = None,
+        vram_limit: int = 0,
     ) -> None:
         super().__init__(path)
         self.placement = placement or Placement.on_one(self.config.block_count)
@@ -73,7 +77,7 @@ class CudaTarget(OpenedTarget):
         self.footprint = Footprint(self.file, self.config, self.device.card, self.activations)
         if self._tuner is not None:
             self.footprint.replan(self._tuner.card(target_name(self.footprint.target)))
-        self._machine = CudaMachine(self.device, self.footprint, self._tuner)
+        self._machine = CudaMachine(self.device, self.footprint, self._tuner, vram_limit)
 
     @property
     def machine(self) -> CudaMachine:
@@ -83,34 +87,38 @@ class CudaTarget(OpenedTarget):
     def weight_bytes(self) -> int:
         return self.footprint.target_bytes
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
-        weights = [Component("target", self.footprint.target_bytes)]
-        drafted = False
+    def reckoner(self, draft: OpenedDraft | None) -> CardReckoner:
         if isinstance(draft, OpenedSeveral):
             raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
         if isinstance(draft, OpenedMtp):
             self.load_mtp(draft, torch.float32)  # which says that it does not
-        if draft is not None and draft.file is not None and isinstance(draft.config, DraftConfig):
+        if draft is not None and isinstance(draft.config, DraftConfig):
             _check_plain(draft.config)
-            self.footprint.add_draft(draft.file, draft.config, self.draft_type)
-            weights.append(Component("drafter", self.footprint.draft_bytes))
-            drafted = True
+        processors = self.machine.processors
+        return CardReckoner(
+            self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
+            available=self.machine.room() + context_bytes(processors), draft_type=self.draft_type,
+        )  # fmt: skip
+
+    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
+        reckoner = self.reckoner(draft)
         wanted = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        sequence = self.machine.components(self.config, drafted, wanted)
-        needed = self.machine.breakdown((*weights, *sequence))
-        room = needed.free - sum(one.bytes for one in weights)
-        fits = self.machine.longest(self.config, drafted, room)
-        pack = not fits and drafted and not self.draft_type
+        setup = Setup(wanted, nodes=PASS_ROWS, draft_type=self.draft_type)
+        needed = self.machine.breakdown(reckoner.components(setup)[:-1])
+        fits = longest_context(reckoner, setup)
+        pack = not fits and on_card(draft) is not None and not self.draft_type
         if fits:
             remedy = f"a context of {fits:,} positions fits"
         elif pack:
             remedy = "pack the drafter as q8_0, or take no drafter, or a smaller model"
         else:
-            remedy = f"take a model of at most {gib(max(needed.free - sum(o.bytes for o in sequence), 0))}"
+            rest = needed.predicted - self.footprint.target_bytes
+            remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
         self._refuse_what_does_not_fit(needed, remedy, fits=fits, pack=pack)
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
         self._check("target", self.footprint.target_bytes)
+        self.machine.hold_limit()
         with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(
                 self.device, upload, self.config, self.activations, lambda n, of: progress("loading the target", n / of)

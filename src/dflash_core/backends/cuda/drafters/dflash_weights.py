@@ -75,7 +75,7 @@ class DeviceDraft:
             [(upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight")) for prefix in prefixes]
         )
         self.layers = [DraftLayer(device, upload, index, config, activations, pair) for index, pair in enumerate(pairs)]
-        self.k_norms = torch.stack([layer.mixer.k_norm for layer in self.layers])
+        self.k_norms = _joined([layer.mixer.k_norm[None] for layer in self.layers])
         self.contexts = _contexts(device, pairs, whole, activations)
         (mixer, *_) = (layer.mixer for layer in config.layers)
         assert isinstance(mixer, kinds.Attention), "a DFlash layer is attention"
@@ -103,9 +103,11 @@ def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
 def _joined(parts: list[Tensor]) -> Tensor:
     """Parts one after the other: as they lie, where they were loaded one after the other."""
     first = parts[0]
+    if first.is_meta:  # of which torch's own cat would bring its compiler
+        return first.new_empty((sum(map(len, parts)), *first.shape[1:]))
     storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in parts:
-        if not storage or part.untyped_storage().data_ptr() != storage or part.data_ptr() != end:
+        if part.untyped_storage().data_ptr() != storage or part.data_ptr() != end:
             return torch.cat(parts)
         end += part.nbytes
     return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())

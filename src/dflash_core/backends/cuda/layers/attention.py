@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash_core.arch import kinds
@@ -237,6 +236,9 @@ class AttentionBranch:
 
     def _turn(self, chunk: Chunk, together: range) -> ChunkRun:
         """A chunk's attention of some kv heads, from chunk.x into chunk.h."""
+        # It brings torch's compiler, a second that a plan from headers should not take.
+        from torch.nn.attention.bias import causal_lower_right
+
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
         count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
         projected, queries = chunk.arena.carve(*self.layers.chunk_rooms(chunk.rows)[0])

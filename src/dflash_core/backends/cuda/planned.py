@@ -1,0 +1,90 @@
+"""Cards that a plan can be made for where none is there: what layouts adapt to, and how much memory there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_core.backends.cuda.driver import CardFacts, Driver, describe_card, find_driver
+from dflash_core.backends.cuda.meta import MetaDevice
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.reckoner import context_bytes
+from dflash_core.memory import gib
+from dflash_core.nvml import held_by_others
+
+GIB, KIB = 1 << 30, 1 << 10
+SMALL_SHARED, LARGE_SHARED = 99 * KIB, 227 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCard:
+    """`free`: bytes that this program may take, its own context included."""
+
+    name: str
+    free: int
+    processors: int
+    shared_bytes: int
+    overlaps: bool
+
+    @property
+    def layout(self) -> Card:
+        """What plans of products depend on."""
+        return Card(self.processors, self.shared_bytes, overlaps=self.overlaps)
+
+
+def _known(name: str, size: int, processors: int, shared: int = SMALL_SHARED, overlaps: bool = False) -> PlannedCard:
+    return PlannedCard(name, size * GIB, processors, shared, overlaps)
+
+
+KNOWN: Sequence[PlannedCard] = (
+    _known("NVIDIA GeForce RTX 3060", 12, 28),
+    _known("NVIDIA GeForce RTX 4080", 16, 76),
+    _known("NVIDIA GeForce RTX 4090", 24, 128),
+    _known("NVIDIA GeForce RTX 5090", 32, 170, overlaps=True),
+    _known("NVIDIA L40S", 48, 142),
+    _known("NVIDIA H100", 80, 132, LARGE_SHARED, overlaps=True),
+    _known("NVIDIA H200", 141, 132, LARGE_SHARED, overlaps=True),
+)
+"""By size: what a plan for so much memory is reckoned for."""
+
+
+def card_of(memory: int) -> PlannedCard:
+    """The smallest known card with so many bytes, cut to them; the largest one where none has them."""
+    like = next((card for card in KNOWN if card.free >= memory), KNOWN[-1])
+    return PlannedCard(
+        f"{gib(memory)} of a card like {like.name}", memory, like.processors, like.shared_bytes, like.overlaps
+    )
+
+
+def card_here() -> PlannedCard:
+    """The first visible card, as its driver describes it. Raises DeviceError or UnsupportedError."""
+    facts: CardFacts = describe_card(Driver(find_driver()))
+    # What describing it took is this program's; all of it where the driver does not tell who holds what.
+    own = max(facts.total - facts.free - held_by_others(facts.bus), 0)
+    free = facts.free + min(own, context_bytes(facts.processors))
+    return PlannedCard(facts.name, free, facts.processors, facts.shared_bytes, facts.overlaps)
+
+
+class PlannedDevice(MetaDevice):
+    """Stands in for `device.CudaDevice` where headers are read and sizes told, and nothing runs."""
+
+    def __init__(self, card: PlannedCard) -> None:
+        super().__init__(card.layout)
+        self.runtime = _Runtime(card)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    name: str
+    bus: str = ""
+
+
+class _Runtime:
+    """Nothing is held yet: what others hold is no part of the card."""
+
+    def __init__(self, card: PlannedCard) -> None:
+        self.card = _Named(card.name)
+        self._free = card.free
+
+    def memory(self) -> tuple[int, int]:
+        return self._free, self._free

@@ -1,0 +1,124 @@
+"""What a pair takes on a card, component by component, for any way of loading it: predicted before it is loaded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.sequence import CAPACITIES
+from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.config import DraftConfig
+from dflash_core.drafters.base import OpenedDraft
+from dflash_core.fits import Setup, total
+from dflash_core.formats.quants import FLOATS
+from dflash_core.formats.weights import WeightFile
+from dflash_core.memory import Component
+
+CEILING = 32_768  # positions that are taken where nobody asks for more
+SMALLEST_CONTEXT = 512
+ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which a sequence's components are shown
+# Left free where nobody asks for a context: the allocator's rounding, the caches of libraries, other programs.
+SPARE = 512 << 20
+# What the driver takes for a context, kernels and libraries: measured 716.8 MiB on 132 multiprocessors, and most of it
+# is there once for each of them.
+CONTEXT_PER_PROCESSOR = 5_700_000
+PACKED_TYPES = ("q8_0",)  # what a drafter can be packed as when it is loaded
+
+
+def context_bytes(processors: int) -> int:
+    """What a process takes of a card before and besides its tensors."""
+    return processors * CONTEXT_PER_PROCESSOR
+
+
+def sequence_components(
+    footprint: Footprint, drafted: bool, context: int, nodes: int = PASS_ROWS
+) -> tuple[Component, ...]:
+    """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without.
+
+    What is planned has room for trees of one pass: a turn may grow to them, and should not find the card full.
+    """
+    need = footprint.sequence(context, drafted=drafted, capacity=nodes)
+    positions = f"{context:,} positions"
+    scratch = Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations")
+    held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
+    return tuple(sorted((*held, scratch), key=lambda one: ORDER.index(one.name)))
+
+
+class CardReckoner:
+    """Implements `fits.Reckoner` for a target on a card and a drafter that was opened for it. `available`: bytes that
+    the card has for all of it."""
+
+    def __init__(
+        self,
+        footprint: Footprint,
+        spec: ModelSpec,
+        draft: OpenedDraft | None,
+        *,
+        machine: str,
+        processors: int,
+        available: int,
+        draft_type: str = "",
+    ) -> None:
+        self.machine, self.available = machine, available
+        self.longest_context = spec.context_length
+        self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
+        self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
+        self._footprints: dict[str, Footprint] = {}
+        self._sequence = functools.cache(self._reckon)
+
+    @property
+    def kv_types(self) -> Sequence[str]:
+        return ("f16",)
+
+    @property
+    def default(self) -> Setup:
+        setup = Setup(min(CEILING, self.longest_context), nodes=PASS_ROWS, draft_type=self._draft_type)
+        while setup.context > SMALLEST_CONTEXT and total(self, setup) > self.available - SPARE:
+            setup = replace(setup, context=setup.context // 2)
+        return setup
+
+    def choices(self, setup: Setup) -> Sequence[Setup]:
+        drafted = setup.drafted and self._draft is not None
+        tighter = PACKED_TYPES if drafted and not setup.draft_type and self._has_floats else ()
+        fewer = [nodes for nodes in CAPACITIES if nodes < setup.nodes]
+        ways = [
+            replace(setup, draft_type=kind, nodes=nodes)
+            for kind in (setup.draft_type, *tighter)
+            for nodes in (setup.nodes, *fewer)
+        ]
+        return [*ways[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]
+
+    def components(self, setup: Setup) -> tuple[Component, ...]:
+        footprint = self._of(setup)
+        found = [Component("target", footprint.target_bytes, f"{self._spec.block_count} layers")]
+        if self._drafted(setup):
+            found.append(Component("drafter", footprint.draft_bytes, setup.draft_type))
+        return (*found, *self._sequence(setup), self._context)
+
+    def _reckon(self, setup: Setup) -> tuple[Component, ...]:
+        return sequence_components(self._of(setup), self._drafted(setup), setup.context, setup.nodes)
+
+    def _drafted(self, setup: Setup) -> bool:
+        return setup.drafted and self._draft is not None
+
+    def _of(self, setup: Setup) -> Footprint:
+        if not setup.drafted or self._draft is None:
+            return self._footprint
+        if setup.draft_type not in self._footprints:
+            self._footprints[setup.draft_type] = self._footprint.with_draft(*self._draft, setup.draft_type)
+        return self._footprints[setup.draft_type]
+
+    @property
+    def _has_floats(self) -> bool:
+        infos = self._draft[0].tensors.values() if self._draft is not None else ()
+        return any(len(info.shape) > 1 and info.type in FLOATS for info in infos)
+
+
+def on_card(draft: OpenedDraft | None) -> tuple[WeightFile, DraftConfig] | None:
+    """What of a drafter lies on the card; None for one that runs on the host."""
+    if draft is None or draft.file is None or not isinstance(draft.config, DraftConfig):
+        return None
+    return draft.file, draft.config

@@ -1,0 +1,173 @@
+"""What fits: what a pair would take as it is to be loaded, the longest context per type of cache, and what would help.
+
+Nothing is loaded for it. A `Reckoner` says what one way of loading takes; it is the machine's own prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dflash_core.memory import Component
+
+CONTEXT_STEP = 512  # positions in which a longest context is looked for
+MOST_REMEDIES = 3
+# What a change costs a user, to sort by: accuracy, acceptance, speed, or positions that are missing.
+CACHE_COST: Mapping[str, float] = {
+    "f16": 0, "bf16": 0, "q8_0": 2, "q8_0/q4_0": 5, "q5_0": 5.5, "q4_0": 7, "tq3_0": 12
+}  # fmt: skip
+DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
+UNKNOWN_COST, NODES_COST, HOST_EMBEDDING_COST, NO_DRAFTER_COST = 6, 1, 3, 20
+SHORTER_COST = 12  # of a context of nothing; half of it for half of the positions
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What memory depends on, of how a pair is loaded.
+
+    `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that there is room for;
+    `draft_type`: what a drafter's matrices are packed as, "" as they are; `host_embedding`: token embedding in main
+    memory; `drafted`: with the drafter.
+    """
+
+    context: int
+    kv: str = "f16"
+    nodes: int = 64
+    draft_type: str = ""
+    host_embedding: bool = False
+    drafted: bool = True
+
+
+class Reckoner(Protocol):
+    """What a pair takes on one machine, reckoned from headers alone."""
+
+    @property
+    def machine(self) -> str:
+        """What it is reckoned for."""
+
+    @property
+    def available(self) -> int:
+        """Bytes that all components together may take."""
+
+    @property
+    def default(self) -> Setup:
+        """What is loaded where nothing else is asked for, with the context that is then taken."""
+
+    @property
+    def longest_context(self) -> int:
+        """Positions that the model was made for."""
+
+    def choices(self, setup: Setup) -> Sequence[Setup]:
+        """The other ways to load it that may take less at the same context."""
+
+    @property
+    def kv_types(self) -> Sequence[str]:
+        """Types of keys and values that a plan compares."""
+
+    def components(self, setup: Setup) -> tuple[Component, ...]:
+        """All that is taken, the machine's own share included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that helps: `setup` is what it comes to, `total` what that takes, `saves` how much less that is."""
+
+    setup: Setup
+    total: int
+    saves: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a pair takes as `setup` says. `context_that_fits`: positions by type of keys and values, 0 where none do."""
+
+    machine: str
+    setup: Setup
+    components: tuple[Component, ...]
+    available: int
+    context_that_fits: Mapping[str, int]
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(one.bytes for one in self.components)
+
+    @property
+    def fits(self) -> bool:
+        return self.total <= self.available
+
+
+def total(reckoner: Reckoner, setup: Setup) -> int:
+    """Bytes of all components."""
+    return sum(one.bytes for one in reckoner.components(setup))
+
+
+def longest(most: int, fits: Callable[[int], bool]) -> int:
+    """The most positions, in steps of CONTEXT_STEP up to `most`, that `fits` says yes to; 0 where there are none."""
+    low, high = 0, -(-most // CONTEXT_STEP)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(min(middle * CONTEXT_STEP, most)) else (low, middle - 1)
+    return min(low * CONTEXT_STEP, most)
+
+
+def longest_context(reckoner: Reckoner, setup: Setup) -> int:
+    """The most positions that there is room for with everything else as in `setup`."""
+    room = reckoner.available
+    return longest(reckoner.longest_context, lambda context: total(reckoner, replace(setup, context=context)) <= room)
+
+
+def plan(reckoner: Reckoner, setup: Setup) -> MemoryPlan:
+    """What `setup` takes, and what would fit in its place."""
+    components = reckoner.components(setup)
+    kinds = dict.fromkeys((*reckoner.kv_types, setup.kv))
+    fitting = {kv: longest_context(reckoner, replace(setup, kv=kv)) for kv in kinds}
+    found = MemoryPlan(reckoner.machine, setup, components, reckoner.available, fitting, ())
+    return found if found.fits else replace(found, remedies=tuple(remedies(reckoner, found)))
+
+
+def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
+    """The cheapest changes that make it fit; none that does more than another one that is enough.
+
+    Where only a shorter context helps, the cheapest change that leaves room for one.
+    """
+    setup, room, found = short.setup, short.available, list[Remedy]()
+    shorter = short.context_that_fits[setup.kv]
+    ways = sorted(reckoner.choices(setup), key=lambda way: cost(way, setup))
+    if shorter:
+        ways = sorted([*ways, replace(setup, context=shorter)], key=lambda way: cost(way, setup))
+    for way in ways:
+        if any(_includes(way, one.setup, setup) for one in found):
+            continue
+        taken = total(reckoner, way)
+        if taken <= room:
+            found.append(Remedy(way, taken, short.total - taken))
+        if len(found) == MOST_REMEDIES:
+            break
+    for way in ways if not found else []:
+        if total(reckoner, replace(way, context=CONTEXT_STEP)) <= room:
+            best = replace(way, context=longest_context(reckoner, way))
+            taken = total(reckoner, best)
+            return [Remedy(best, taken, short.total - taken)]
+    return found
+
+
+def cost(way: Setup, setup: Setup) -> float:
+    """How much a user gives up with `way` in place of `setup`."""
+    found = _cache_cost(way.kv) - _cache_cost(setup.kv)
+    found += DRAFT_COST.get(way.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
+    found += NODES_COST * (way.nodes < setup.nodes) + HOST_EMBEDDING_COST * (way.host_embedding - setup.host_embedding)
+    found += NO_DRAFTER_COST * (setup.drafted - way.drafted)
+    return found + SHORTER_COST * (1 - way.context / max(setup.context, 1))
+
+
+def _cache_cost(kv: str) -> float:
+    parts = kv.split("/")
+    return CACHE_COST.get(kv, max(CACHE_COST.get(part, UNKNOWN_COST) for part in parts))
+
+
+def _includes(way: Setup, one: Setup, before: Setup) -> bool:
+    """Whether `way` makes every change from `before` that `one` makes."""
+    names = [name for name in Setup.__dataclass_fields__ if getattr(one, name) != getattr(before, name)]
+    return all(getattr(way, name) == getattr(one, name) for name in names)

@@ -1,0 +1,62 @@
+"""`plan`: what a pair would take of memory and what fits, before anything is loaded. It reads headers only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dflash_core.demo import demo_draft, demo_target_path
+from dflash_core.fits import MemoryPlan, Setup
+from dflash_tui.session import LoadRequest
+from dflash_tui.terminal.output import write_json, write_out
+from dflash_tui.text import fits
+
+
+def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
+    """Plan what the command line asks for, for `memory` bytes (0: for this machine). Raises DFlashError."""
+    plan = plan_for(request, memory)
+    if as_json:
+        write_json(facts(plan))
+    else:
+        write_out("".join(f"{line}\n" for line in fits.lines(plan)))
+    return 0
+
+
+def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
+    """What `request` would load. Brings torch, which knows what its allocator takes."""
+    from dflash_core.loading import CardOptions, plan_pair
+
+    target, draft = request.target, request.draft
+    if target is None:
+        target, draft = demo_target_path(), demo_draft(draft)
+    card = CardOptions(request.activations, request.draft_type, vram_limit=request.vram_limit)
+
+    def asked(setup: Setup) -> Setup:
+        return replace(setup, context=request.context) if request.context else setup
+
+    return plan_pair(target, draft, request.device, memory=memory, card=card, change=asked)
+
+
+def facts(plan: MemoryPlan) -> dict[str, Any]:
+    """A plan as JSON."""
+    return {
+        "card": plan.machine,
+        "context": plan.setup.context,
+        "kv": plan.setup.kv,
+        "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
+        "total": plan.total,
+        "available": plan.available,
+        "fits": plan.fits,
+        "context_that_fits": dict(plan.context_that_fits),
+        "remedies": [
+            {
+                "what": fits.remedy_words(one, plan.setup),
+                "options": fits.options(one, plan.setup),
+                "total": one.total,
+                "saves": one.saves,
+                "context": one.setup.context,
+                "kv": one.setup.kv,
+            }
+            for one in plan.remedies
+        ],
+    }

@@ -1,0 +1,67 @@
+"""A memory plan in words: what a pair takes, what fits, and what would help. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dflash_core.fits import MemoryPlan, Remedy, Setup
+from dflash_core.memory import gib
+from dflash_tui.text.bars import bar, fit
+
+NAME, SIZE, BAR = 14, 10, 30
+
+
+def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
+    """What differs from `before`: in words, and as an option of the command line."""
+    if setup.kv != before.kv:
+        yield f"keys and values as {setup.kv}", f"--kv {setup.kv}"
+    if not setup.drafted and before.drafted:
+        yield "no drafter", "without --draft"
+    elif setup.draft_type != before.draft_type:
+        yield f"the drafter packed as {setup.draft_type}", f"--draft-type {setup.draft_type}"
+    if setup.host_embedding and not before.host_embedding:
+        yield "the token embedding in main memory", "--host-embedding"
+    if setup.nodes != before.nodes:
+        yield f"trees of at most {setup.nodes} nodes", f"--set budget={setup.nodes - 1}"
+    if setup.context != before.context:
+        yield f"a context of {setup.context:,} positions", f"--context {setup.context}"
+
+
+def remedy_words(remedy: Remedy, before: Setup) -> str:
+    """A remedy in a line, without its figures."""
+    return " and ".join(words for words, _ in changes(remedy.setup, before))
+
+
+def options(remedy: Remedy, before: Setup) -> str:
+    """What it is on the command line."""
+    return " ".join(option for _, option in changes(remedy.setup, before))
+
+
+def verdict(plan: MemoryPlan) -> str:
+    """Whether it fits, with the figures."""
+    spare = plan.available - plan.total
+    of = f"{gib(plan.total)} of {gib(plan.available)}"
+    return f"{of}: fits, {gib(spare)} to spare" if plan.fits else f"{of}: does not fit, {gib(-spare)} short"
+
+
+def lines(plan: MemoryPlan) -> Iterator[str]:
+    """The whole plan for people."""
+    setup = plan.setup
+    yield f"{setup.context:,} positions, keys and values as {setup.kv}; reckoned for {plan.machine}"
+    yield ""
+    scale = max(plan.total, plan.available, 1)
+    for one in plan.components:
+        row = f"  {fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  {bar(one.bytes / scale, BAR):<{BAR}}  {one.detail}"
+        yield row.rstrip()
+    yield f"  {fit('total', NAME)}{verdict(plan)}"
+    yield ""
+    yield "the longest context that fits, by type of keys and values"
+    for kv, context in plan.context_that_fits.items():
+        yield f"  {fit(kv, NAME)}{context:>{SIZE},}" if context else f"  {fit(kv, NAME)}{'none':>{SIZE}}"
+    if plan.fits:
+        return
+    yield ""
+    yield "what would help" if plan.remedies else "nothing that can be changed here is enough: take a smaller model"
+    for index, remedy in enumerate(plan.remedies, 1):
+        yield f"  {index}  {remedy_words(remedy, setup)}: {gib(remedy.total)}, {gib(remedy.saves)} less"
+        yield f"     {options(remedy, setup)}"

@@ -1,0 +1,22 @@
+"""A card for plans and refusals: nothing can be loaded onto it."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import torch
+
+from dflash_core.backends.cuda.plan import Card
+
+
+class MadeUpCard:
+    """As much of a CudaDevice as headers and plans ask for, with `free` bytes of `total` on it."""
+
+    card = Card(132, 227 << 10)
+    torch_device = torch.device("meta")
+    stream = staticmethod(contextlib.nullcontext)
+
+    def __init__(self, free: int, total: int = 80 << 30) -> None:
+        named = SimpleNamespace(name="A card")
+        self.runtime = SimpleNamespace(card=named, memory=lambda: (free, total))

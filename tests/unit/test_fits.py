@@ -1,0 +1,206 @@
+"""A plan before anything is loaded: its figures are the machine's own predictions, and its remedies fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.bindings")
+from dflash_core import loading
+from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.planned import KNOWN, card_of
+from dflash_core.backends.cuda.reckoner import CardReckoner, context_bytes
+from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, draft_types, target_types
+from dflash_core.errors import KnobError, MismatchError
+from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, longest, longest_context, plan, total
+from dflash_core.loading import CardOptions, plan_pair
+from dflash_core.memory import parse_bytes
+from dflash_tui.cli.command_line import main
+from dflash_tui.text import fits as words
+from support.golden import golden
+from support.kernel_variants import header
+
+TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def reckoner(memory: int, draft: str = "BF16") -> CardReckoner:
+    """The 27B pair on a card of so much memory; the drafter's matrices are of type `draft`."""
+    card = card_of(memory)
+    types = {name: kind if kind == "F32" else draft for name, kind in draft_types(DRAFT_27B).items()}
+    target = header("27b", TARGET_27B.tensors(), target_types(TARGET_27B))
+    opened: Any = SimpleNamespace(file=header("draft", DRAFT_27B.tensors(), types), config=DRAFT_27B)
+    footprint = Footprint(target, TARGET_27B, card.layout)
+    return CardReckoner(
+        footprint, TARGET_27B, opened, machine=card.name, processors=card.processors, available=card.free
+    )
+
+
+def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert main(["plan", "--target", str(TARGET), "--draft", str(DRAFT), *argv, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("memory", ["800MiB", "24GiB", "140GiB"])
+def test_the_plan_of_a_card_adds_up(memory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys, "--memory", memory, "--context", "3000")
+    assert found["total"] == sum(one["bytes"] for one in found["components"])
+    assert found["available"] == parse_bytes(memory)
+    assert found["fits"] == (found["total"] <= found["available"])
+    assert {"target", "drafter", "target KV", "drafter KV", "scratch", "CUDA context"} <= {
+        one["name"] for one in found["components"]
+    }
+    assert found["context_that_fits"]["f16"] == 4096, "the model's own"
+    assert "like NVIDIA" in found["card"]
+
+
+def test_a_plan_predicts_what_a_load_predicts() -> None:
+    """The components of `check_room`, the driver's share beside them."""
+    made = plan_pair(TARGET, DRAFT, memory=24 * GIB, change=lambda setup: replace(setup, context=2048))
+    opened = loading._open_for_plan(TARGET, "auto", 24 * GIB, CardOptions())
+    opened.footprint.add_draft(*(lambda one: (one.file, one.config))(loading.open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
+    expected = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}  # type: ignore[attr-defined]
+    expected |= {one.name: one.bytes for one in opened.machine.components(True, 2048)}  # type: ignore[attr-defined]
+    *parts, context = made.components
+    assert {one.name: one.bytes for one in parts} == expected
+    assert context.bytes == context_bytes(card_of(24 * GIB).processors)
+
+
+def test_the_longest_context_is_the_longest() -> None:
+    found = reckoner(24 * GIB)
+    setup = Setup(131_072)
+    most = longest_context(found, setup)
+    assert total(found, replace(setup, context=most)) <= 24 * GIB
+    assert total(found, replace(setup, context=most + CONTEXT_STEP)) > 24 * GIB
+    assert [longest(1000, lambda n, most=m: n <= most) for m in (0, 511, 512, 999, 1000)] == [0, 0, 512, 512, 1000]
+
+
+def walk(made: MemoryPlan, found: CardReckoner) -> None:
+    """Every remedy says what it takes, and fits."""
+    for one in made.remedies:
+        assert one.total == total(found, one.setup) <= made.available
+        assert one.saves == made.total - one.total > 0
+        assert words.remedy_words(one, made.setup)
+        assert words.options(one, made.setup)
+
+
+@pytest.mark.parametrize("context", [32_768, 131_072, 262_144])
+@pytest.mark.parametrize("memory", [16, 20, 24, 32])
+def test_remedies_fit(memory: int, context: int) -> None:
+    found = reckoner(memory * GIB)
+    made = plan(found, Setup(context))
+    assert made.fits == (made.total <= memory * GIB)
+    assert bool(made.remedies) == (not made.fits and memory > 16)
+    assert len(made.remedies) <= 3
+    walk(made, found)
+
+
+def test_remedies_change_no_more_than_they_must() -> None:
+    """A little too much is mended by little; what is enough alone is not offered together with something else."""
+    found = reckoner(24 * GIB)
+    most = longest_context(found, Setup(32_768))
+    made = plan(found, Setup(most + CONTEXT_STEP))
+    walk(made, found)
+    first = made.remedies[0].setup
+    assert (first.context, first.nodes) in ((most, 64), (most + CONTEXT_STEP, 24))
+    changed = [
+        {name for name in Setup.__dataclass_fields__ if getattr(one.setup, name) != getattr(made.setup, name)}
+        for one in made.remedies
+    ]
+    assert len(changed) == 3
+    assert not any(a < b for a in changed for b in changed if a <= b and a is not b)
+
+
+def test_nothing_helps_where_the_weights_are_too_large(capsys: pytest.CaptureFixture[str]) -> None:
+    made = plan(reckoner(12 * GIB), Setup(512))
+    assert not made.fits
+    assert not made.remedies
+    assert set(made.context_that_fits.values()) == {0}
+    assert "take a smaller model" in "\n".join(words.lines(made))
+
+
+def test_a_packed_drafter_is_what_a_load_makes_of_it() -> None:
+    found = reckoner(24 * GIB)
+    plain, packed = (
+        {one.name: one.bytes for one in found.components(Setup(8192, draft_type=kind))} for kind in ("", "q8_0")
+    )
+    assert plain["drafter"] / packed["drafter"] == pytest.approx(2 / (34 / 32), rel=0.02)
+    q8 = {one.name: one.bytes for one in reckoner(24 * GIB, "Q8_0").components(Setup(8192))}
+    assert packed == q8
+    assert all(way.draft_type == "" for way in reckoner(24 * GIB, "Q8_0").choices(Setup(8192)) if way.drafted)
+
+
+def test_known_cards_stand_by_size() -> None:
+    assert [card.free for card in KNOWN] == sorted(card.free for card in KNOWN)
+    assert card_of(24 * GIB).processors == 128
+    assert card_of(24 * GIB + 1).processors == 170
+    assert card_of(500 * GIB).processors == KNOWN[-1].processors
+    assert card_of(500 * GIB).free == 500 * GIB
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("24GiB", 24 * GIB), ("24g", 24 * GIB), ("1.5 GB", 3 * GIB // 2), ("800M", 800 * MIB), ("4096", 4096)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["0", "0GiB", "-1", "", "GiB", "nan", "1e99", "24 bananas", "9" * 400, "٣GiB", "0.1"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(KnobError, match="expected more than nothing, such as 24GiB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("option", ["--memory", "--vram-limit"])
+def test_no_memory_at_all_is_one_line(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", option, "0"])
+    assert ended.value.code == 2
+    assert "'0' as an amount of memory" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_files_that_do_not_fit_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--demo", "--memory", "24GiB"]) == 0
+    capsys.readouterr()
+    from dflash_core.demo import demo_draft_path
+
+    with pytest.raises(MismatchError):
+        plan_pair(TARGET, demo_draft_path(), memory=24 * GIB)
+    assert main(["plan", "--target", str(TARGET), "--draft", str(demo_draft_path()), "--memory", "24GiB"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_a_plan_for_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys, "--device", "cpu", "--memory", "2GiB")
+    assert found["total"] == sum(one["bytes"] for one in found["components"])
+    assert (found["available"], found["fits"]) == (2 * GIB, True)
+    assert "on the CPU" in found["card"]
+
+
+def test_the_context_is_the_models_own_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(capsys, "--memory", "24GiB", "--context", "1000000")["context"] == 4096
+
+
+def test_a_plan_reads_no_weight_and_no_compiler(tmp_path: Path) -> None:
+    """Of a file that ends behind its header nothing can be read; and torch's compiler takes a second to import."""
+    program = (
+        "import sys; from dflash_tui.cli.command_line import main; code = main(sys.argv[1:]);"
+        "sys.exit(code or ('torch._dynamo' in sys.modules and 'the compiler was imported'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "plan", "--target", str(TARGET), "--draft", str(DRAFT), "--memory", "24GiB"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "reckoned for 24.0 GiB of a card like NVIDIA GeForce RTX 4090" in done.stdout
