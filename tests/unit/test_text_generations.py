@@ -1,0 +1,89 @@
+"""Chat templates of Qwen3's generations: what they ask for, what of a history they keep, whose think block it is."""
+
+from __future__ import annotations
+
+import pytest
+from test_conversation import FakeEngine
+from text_data import tiny
+
+from dflash_core.conversation import Conversation, Message, build_prompt
+from dflash_core.events import GuardEvent
+from dflash_core.guards.turn import TurnGuard
+from dflash_core.knobs import Knobs
+from dflash_core.text.template import ChatTemplate
+from support.qwen3_templates import TEMPLATES
+
+OPENING = {  # what an answer begins behind, with thinking and without
+    "hybrid": ("", "<think>\n\n</think>\n\n"),
+    "instruct": ("", ""),
+    "thinking": ("<think>\n", "<think>\n"),
+    "coder": ("", ""),
+}
+REASONS = {"hybrid", "thinking"}
+
+
+@pytest.fixture(params=TEMPLATES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def template(name: str) -> ChatTemplate:
+    return ChatTemplate(TEMPLATES[name])
+
+
+def test_what_an_answer_begins_behind(name: str, template: ChatTemplate) -> None:
+    asked = [{"role": "user", "content": " Hi\n"}]
+    for thinking, opening in zip((True, False), OPENING[name], strict=True):
+        # Contents are not trimmed.
+        expected = f"<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n{opening}"
+        assert template.render(asked, thinking=thinking) == expected
+    with_system = template.render([{"role": "system", "content": "S"}, *asked], thinking=True, generate=False)
+    assert with_system == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n Hi\n<|im_end|>\n"
+
+
+def test_reasoning_of_earlier_turns_goes(name: str, template: ChatTemplate) -> None:
+    answered = [
+        {"role": "user", "content": "1?"},
+        {"role": "assistant", "content": "One.", "reasoning_content": "a digit"},
+    ]
+    kept = "<think>\na digit\n</think>\n\n" if name in REASONS else ""
+    begin = "<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\n"
+    assert template.render(answered, thinking=True, generate=False) == f"{begin}{kept}One.<|im_end|>\n"
+    later = template.render([*answered, {"role": "user", "content": "2?"}], thinking=True, generate=False)
+    assert later == f"{begin}One.<|im_end|>\n<|im_start|>user\n2?<|im_end|>\n"
+
+
+def test_a_turn_splits_the_block_whoever_opens_it(name: str, template: ChatTemplate) -> None:
+    for thinking, opening in zip((True, False), OPENING[name], strict=True):
+        thought = name in REASONS and not opening.endswith("</think>\n\n")
+        said = ("<think>\n" if not opening else "") + "why\n</think>\n\nHello." if thought else "Hello."
+        conversation = Conversation(FakeEngine(said, "Again."), tiny(), template)
+        turn = conversation.ask("Hi", Knobs(thinking=thinking))
+        list(turn)
+        assert turn.prompt.opens_thinking == (opening == "<think>\n")
+        assert (turn.thinking, turn.text) == ("why" if thought else "", "Hello.")
+        second = conversation.ask("And?", Knobs(thinking=thinking))
+        list(second)
+        assert "why" not in second.prompt.text
+
+
+def test_the_history_is_what_the_next_prompt_begins_with(template: ChatTemplate) -> None:
+    """`stable` says how much of a prompt the next one shares: all but the opening of the answer."""
+    messages = [Message("user", "What is a tree?")]
+    prompt = build_prompt(tiny(), template, messages, thinking=True)
+    after = [*messages, Message("assistant", "A graph.", "so"), Message("user", "And a chain?")]
+    later = build_prompt(tiny(), template, after, thinking=True)
+    assert later.ids[: prompt.stable] == prompt.ids[: prompt.stable]
+    assert len(prompt.ids) - prompt.stable == len(tiny().encode(prompt.text[prompt.text.rindex("<|im_start|>") :]))
+
+
+def test_a_budget_counts_the_reasoning_that_the_model_opens_itself() -> None:
+    guard = TurnGuard(tiny(), Knobs(thinking=True, thinking_budget=6), opens_thinking=False)
+    guard.see(tiny().encode("<think>\n"))
+    assert guard.intervention is None
+    while guard.intervention is None:
+        guard.see(tiny().encode(" so")[:1])
+        assert guard.limit is not None
+    assert isinstance(guard.intervention.event, GuardEvent)
+    assert guard.intervention.event.trigger == "thinking budget"
