@@ -10,6 +10,7 @@ from typing import Literal
 
 from dflash_core.arch.architecture import Architecture, Head, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Markov, Selector
+from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.spec import LayerSpec, ModelSpec, layer_tensors
@@ -236,6 +237,10 @@ def _rope_base(target: ModelSpec) -> float:
     return next((layer.rope_base for layer in target.of(Attention)), 0.0)
 
 
+NAMES_EXPERTS = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?b(?![a-z0-9])|moe", re.IGNORECASE)
+"""What a name says of a model with experts: "35B-A3B"."""
+
+
 def generation(name: str) -> str:
     """The generation of Qwen in a model's name, as "3.8"; "" where it says none."""
     found = re.search(r"qwen[-_ ]?(\d+(?:\.\d+)?)", name, re.IGNORECASE)
@@ -249,6 +254,13 @@ def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | 
         notes.append(
             f"the drafter was made for Qwen{made_for}, the target is Qwen{here}: fewer drafts will be accepted"
         )
+    if has_experts(target) != bool(NAMES_EXPERTS.search(draft.name)):
+        # A sibling may have the same width, depth and vocabulary; then nothing but the name tells them apart.
+        if has_experts(target):
+            said = "says nothing of experts, which this target has: if it was made for a dense model"
+        else:
+            said = "speaks of experts, which this target does not have: if it was made for a model that has them"
+        notes.append(f"the drafter's name {said}, few drafts will be accepted")
     if draft.mask_token_id is None:
         notes.append(f"the drafter names no mask token: {target_mask_token} is taken from the target")
     elif target_mask_token not in (None, draft.mask_token_id):

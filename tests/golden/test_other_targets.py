@@ -128,6 +128,23 @@ def test_mtp_heads_with_experts(name: str) -> None:
     assert chain.argmax(-1).tolist() == expected["chain_tokens"].tolist()
 
 
+def test_a_drafter_of_the_dense_sibling_is_noted() -> None:
+    """Its file says nothing that this target is not: the same width, depth and vocabulary."""
+    name, folder = "q3moe-Q8_0", other_targets("q3-dflash")[0]
+    note = (
+        "the drafter's name says nothing of experts, which this target has: if it was made for a dense model, few "
+        "drafts will be accepted"
+    )
+    assert note in load_draft(folder, loaded(name)).notes
+    assert note not in load_draft(folder, loaded("q3-F16")).notes
+    assert note not in load_draft(other_targets("q35moe-dflash")[0], loaded("q35moe-F16")).notes
+    answer = [
+        generated(Engine(loaded(name), draft), [5, 6, 7], Knobs(max_tokens=12, ignore_eos=True))
+        for draft in (None, load_draft(folder, loaded(name)))
+    ]
+    assert answer[0] == answer[1], "the text is the target's"
+
+
 @pytest.mark.parametrize("name", DRAFTS)
 def test_a_drafter_of_another_model_is_refused(name: str) -> None:
     other = next(one for one in NAMES if one.split("-")[0] != name.split("-")[0])

@@ -26,6 +26,43 @@ def test_a_target_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fits" not in text
 
 
+FAMILY = DATA / "targets"
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("q35moe-F16", [
+            "architecture  qwen35moe: 3 gated delta net and 1 full-attention layers",
+            "width         hidden 32, 4 of 16 experts of 32 and a shared one of 64",
+            "active        0.43 million parameters a token, of 0.59 million",
+            "drafters      q35moe-dflash, beside it: DFlash",
+            "a DFlash drafter made for hidden size 32, 4 layers, a vocabulary of 384",
+        ]),
+        ("q35moe-mtp-Q8_0", [
+            "width         hidden 32, 3 of 16 experts of 32 and a shared one of 32",
+            "unusual       1 MTP block(s), 20 tensors, 180.1 KiB: what the mtp drafter runs",
+            "drafters      mtp: the MTP head in the target's own file",
+        ]),
+        ("q3-F16", ["qwen3: 3 full-attention layers", "width         hidden 64, feed-forward 128",
+                    "tied head: the embedding is also", "drafters      q3-dflash, beside it: DFlash"]),
+        ("q3-Q8_0", ["attention     6 heads over 2 KV heads of 128", "drafters      a DFlash drafter made for hidden"]),
+        ("q3moe-Q8_0", ["width         hidden 64, 4 of 16 experts of 32\n", "active        0.40 million parameters"]),
+    ],
+)  # fmt: skip
+def test_what_other_architectures_are(name: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(FAMILY / f"{name}.gguf")]) == 0
+    text = capsys.readouterr().out
+    for line in lines:
+        assert line in text
+    assert ("active" in text) == ("moe" in name)
+    assert cli.main(["inspect", str(FAMILY / f"{name}.gguf"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["model"]
+    assert found["config"]["active_parameters"] <= found["parameters"]
+    assert ("expert_count" in found["config"]) == ("moe" in name)
+    assert found["drafters"]
+
+
 def test_a_pair_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(TARGET), "--draft", str(DRAFT), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dflash_core.arch.kinds import ROUTER
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
@@ -18,6 +19,9 @@ FILE_TYPES = {
     21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
     30: "IQ4_XS", 32: "BF16",
 }  # fmt: skip
+
+
+NEVER_QUANTISED = ("conv1d.weight", ROUTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ def file_type(keys: Settings) -> str:
 
 
 def matrix_types(gguf: GGUFFile) -> Counter[str]:
-    """How many matrices are stored in each type; filters of convolutions, which are never quantised, left out."""
-    matrices = (i for i in gguf.tensors.values() if len(i.shape) > 1 and not i.name.endswith("conv1d.weight"))
+    """How many matrices are stored in each type; what is never quantised is left out: filters of convolutions, and
+    routers."""
+    matrices = (i for i in gguf.tensors.values() if len(i.shape) > 1 and not i.name.endswith(NEVER_QUANTISED))
     return Counter(info.type for info in matrices)

@@ -56,6 +56,11 @@ def sizes(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def has_experts(spec: ModelSpec) -> bool:
+    """Whether any layer chooses among experts."""
+    return any(isinstance(layer.ffn, Experts) for layer in spec.layers)
+
+
 def expert_notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     """What most files with experts are not like."""
     found, kinds = [], [(index, layer.ffn) for index, layer in enumerate(spec.layers)]

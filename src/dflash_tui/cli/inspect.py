@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.facts import has_experts
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.clean import one_line
@@ -30,6 +31,7 @@ from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
+from dflash_tui.cli.drafters_beside import drafters
 from dflash_tui.terminal.output import write_json, write_out
 
 Rows = list[tuple[str, str]]
@@ -104,7 +106,12 @@ def _types(file: WeightFile) -> dict[str, dict[str, dict[str, int]]]:
 def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": str(gguf.path), "format": f"GGUF v{gguf.version}"}
     facts["config"] = ARCHITECTURES[config.architecture].facts(config)
-    return facts | _sizes(gguf) | {"types": _types(gguf), "unusual": list(unusual(gguf, config))}
+    return (
+        facts
+        | _sizes(gguf)
+        | {"types": _types(gguf), "unusual": list(unusual(gguf, config))}
+        | {"drafters": drafters(gguf, config)}
+    )
 
 
 def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
@@ -124,11 +131,21 @@ def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
         ),
         ("size", f"{_size_line(gguf)}; GGUF v{gguf.version}{', ' if config.file_type else ''}{config.file_type}"),
         ("width", f"hidden {config.embedding_length:,}, {', '.join(feed_forward)}"),
+        *_active_rows(config),
         *((mixer.label, mixer.describe()) for mixer in sorted(config.mixers, key=lambda mixer: mixer.label)),
         ("vocabulary", f"{config.vocab_size:,} rows; context {config.context_length:,}"),
         *_type_rows(gguf),
         *_listed("unusual", unusual(gguf, config) or ("nothing",)),
+        *_listed("drafters", drafters(gguf, config)),
     ]
+
+
+def _active_rows(config: ModelSpec) -> Rows:
+    """Of a model with experts: what of it a token meets."""
+    if not has_experts(config):
+        return []
+    active, of = _parameters(config.active_parameters), _parameters(config.parameters)
+    return [("active", f"{active} parameters a token, of {of}")]
 
 
 def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:

@@ -1,0 +1,53 @@
+"""What a target can draft with: what its file brings, what lies beside it, and what a drafter for it must be made for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.config import check_pair, mask_token
+from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.mtp import find_head, has_head
+from dflash_core.drafters.registry import NAMED, holds_mtp
+from dflash_core.errors import DFlashError
+from dflash_core.formats.gguf import GGUFFile
+
+LIKELY = re.compile(r"draft|dflash|dspark|mtp|nextn", re.IGNORECASE)
+MOST = 24  # files and folders that are looked into
+
+
+def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
+    """A line for each; those beside the file are named where their headers show that they belong to it."""
+    found = [f"mtp: {NAMED['mtp'].summary}"] if has_head(gguf, target) else []
+    found += [f"{path.name}, beside it: {what}" for path, what in _beside(gguf, target)]
+    hidden, layers, vocabulary = target.embedding_length, target.block_count, target.vocab_size
+    found.append(f"a DFlash drafter made for hidden size {hidden:,}, {layers} layers, a vocabulary of {vocabulary:,}")
+    return [*found, f"text: {NAMED['text'].summary}"]
+
+
+def _beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
+    for path in islice(_likely(gguf.path), MOST):
+        try:
+            if holds_mtp(path):
+                find_head(path, gguf, target)
+                yield path, "an MTP head"
+            else:
+                config, _ = open_drafter(path)
+                check_pair(target, config, mask_token(gguf))
+                yield path, config.title
+        except DFlashError:
+            continue  # of another model, or no drafter
+
+
+def _likely(model: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(model.absolute().parent.iterdir())
+    except OSError:
+        return
+    for path in entries:
+        weights = path.suffix == ".gguf" or (path / "config.json").exists()
+        if path.name != model.name and LIKELY.search(path.name) and weights:
+            yield path
