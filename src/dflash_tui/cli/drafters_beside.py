@@ -1,4 +1,4 @@
-"""What a target can draft with: what its file brings, what lies beside it, and what a drafter for it must be made for."""
+"""What a target can draft with: what its file brings, what lies beside it, what a drafter must be made for."""
 
 from __future__ import annotations
 
