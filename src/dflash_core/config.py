@@ -79,6 +79,11 @@ class DraftConfig:
         return self.kind == "dflash" and not (self.own_embedding or self.own_head or changed)
 
     @property
+    def conditional(self) -> bool:
+        """Whether it can score a token by the one above it."""
+        return self.selector is not None or self.markov is not None
+
+    @property
     def depths(self) -> int:
         """Positions behind the anchor that a block proposes for."""
         return self.block_size if self.anchor_first else self.block_size - 1

@@ -139,6 +139,9 @@ class Knobs:
         8, "tree width", "candidates per draft position; a card keeps 8 at most",
         "speculation", bounds=(1, MOST_WIDTH), slider=(1, 16),
     )  # fmt: skip
+    by_parent: bool = _knob(
+        True, "score by parent", "score a draft token by the token above it, where the drafter can", "speculation"
+    )  # fmt: skip
     chain_seed: bool = _knob(
         False, "chain seed", "put the drafter's best chain into the tree before anything else", "speculation"
     )  # fmt: skip
@@ -152,9 +155,9 @@ class Knobs:
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
         "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
     )  # fmt: skip
-    draft: Literal["auto", "dflash", "mtp", "text"] = _knob(
+    draft: Literal["auto", "dflash", "dflash2", "dspark", "mtp", "text"] = _knob(
         "auto", "drafter", "which of several loaded drafters drafts; auto is the first of them",
-        "speculation", choices=("auto", "dflash", "mtp", "text"),
+        "speculation", choices=("auto", "dflash", "dflash2", "dspark", "mtp", "text"),
     )  # fmt: skip
     mtp_depth: int = _knob(
         3, "MTP depth", "tokens that an MTP head drafts one behind the other",

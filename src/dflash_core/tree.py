@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +19,44 @@ import numpy.typing as npt
 from dflash_core.ranking import largest
 
 
+class Given(Protocol):
+    """What a drafter that scores a token by the one above it says of its candidates."""
+
+    def log_probs(self, depth: int, parent: int) -> npt.NDArray[np.float64]:
+        """Of the candidates of `depth`, 0 the first, below a node with the token `parent`: (candidates,), in their
+        order, normalised over the whole vocabulary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The drafter's choices per depth: `tokens[d, r]` with log-probability `log_probs[d, r]`, best first.
 
-    Both have shape (depths, width); log-probabilities are normalised over the whole vocabulary.
+    Both have shape (depths, width); log-probabilities are normalised over the whole vocabulary. They are marginals of
+    their depth. `given`: how likely they are by the token above them, where the drafter knows; then a node has its own
+    order of them, of which it takes the best `ranks`.
     """
 
     tokens: npt.NDArray[np.int64]
     log_probs: npt.NDArray[np.float64]
+    given: Given | None = None
+    ranks: int | None = None
+
+    def below(self, depth: int, parent: int) -> tuple[list[int], list[float]]:
+        """The candidates of `depth` for a node with the token `parent`, best first, ties to the lower id."""
+        tokens: list[int] = self.tokens[depth].tolist()
+        if self.given is None:
+            log_probs: list[float] = self.log_probs[depth].tolist()
+            return tokens[: self.ranks], log_probs[: self.ranks]
+        said: list[float] = self.given.log_probs(depth, parent).tolist()
+        order = sorted((-one, token) for one, token in zip(said, tokens) if one > -math.inf)[: self.ranks]
+        return [token for _, token in order], [-one for one, _ in order]
+
+    def cut(self, depths: int, width: int | None = None) -> Candidates:
+        """The first depths alone, and of each node's candidates the best `width`."""
+        if self.given is None:
+            return Candidates(self.tokens[:depths, :width], self.log_probs[:depths, :width], ranks=self.ranks)
+        ranks = self.ranks if width is None else min(width, self.ranks or width)
+        return Candidates(self.tokens[:depths], self.log_probs[:depths], self.given, ranks)
 
 
 NO_CANDIDATES = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
@@ -101,36 +131,44 @@ def build(
     out with its descendants; the first spine node (best token of depth 1) is exempt. Nothing stands below a token of
     `stops`, which end an answer.
     """
-    depths, width = drafts.tokens.shape
+    depths = len(drafts.tokens)
     floor = math.log(p_min) if p_min > 0 else -math.inf
     built = _Builder(root)
     heap: list[tuple[float, int, int, int, int]] = []  # (-path log-prob, token, depth, rank, parent)
+    below: dict[int, tuple[list[int], list[float]]] = {}
+
+    def candidates_of(parent: int) -> tuple[list[int], list[float]]:
+        if parent not in below:
+            below[parent] = drafts.below(built.depths[parent], built.tokens[parent])
+        return below[parent]
 
     def offer(depth: int, rank: int, parent: int) -> None:
-        if depth >= depths or rank >= width:
+        if depth >= depths:
             return
-        log_prob = float(drafts.log_probs[depth, rank])
+        tokens, log_probs = candidates_of(parent)
+        if rank >= len(tokens):
+            return
         exempt = depth == 0 and rank == 0
         # Ranks are sorted, so once one is under the floor all its later siblings are too.
-        if log_prob >= floor or exempt:
-            token = int(drafts.tokens[depth, rank])
-            heapq.heappush(heap, (-(built.path_log_probs[parent] + log_prob), token, depth, rank, parent))
+        if log_probs[rank] >= floor or exempt:
+            path = built.path_log_probs[parent] + log_probs[rank]
+            heapq.heappush(heap, (-path, tokens[rank], depth, rank, parent))
 
     if chain_seed:
         parent = 0
         for depth in range(min(depths, budget)):
-            log_prob = float(drafts.log_probs[depth, 0])
-            if depth > 0 and log_prob < floor:
+            tokens, log_probs = candidates_of(parent)
+            if not tokens or (depth > 0 and log_probs[0] < floor):
                 break
             offer(depth, 1, parent)
-            parent = built.add(int(drafts.tokens[depth, 0]), parent, log_prob)
+            parent = built.add(tokens[0], parent, log_probs[0])
             if built.tokens[parent] in stops:
                 break
     else:
         offer(0, 0, 0)
     while heap and len(built.tokens) <= budget:
         _, token, depth, rank, parent = heapq.heappop(heap)
-        node = built.add(token, parent, float(drafts.log_probs[depth, rank]))
+        node = built.add(token, parent, below[parent][1][rank])
         offer(depth, rank + 1, parent)
         if token not in stops:
             offer(depth + 1, 0, node)

@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from dflash_core import Engine, Knobs
 from dflash_core.arch.draft_heads import Convolution, Markov, Selector
+from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig, check_pair
+from dflash_core.drafters.base import Draft
 from dflash_core.drafters.dflash_file import open_drafter
-from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.errors import FormatError, KnobError, UnsupportedError
+from dflash_core.events import StepEvent
+from dflash_core.limits import Limits
+from dflash_core.tree import build
 from support.draft_files import (
     FORMS,
     PLAIN,
@@ -23,6 +29,7 @@ from support.draft_files import (
     behind_ends,
     gguf_keys,
     name_in,
+    random_draft,
     random_weights,
     write_drafter,
 )
@@ -231,3 +238,58 @@ def test_a_card_refuses_in_one_line(tmp_path: Path) -> None:
     for config, title in ((two(), "DFlash 2"), (spark(), "DSpark")):
         with pytest.raises(UnsupportedError, match=f"small is a {title} drafter with heads that do not run on a card"):
             _check_plain(config)
+
+
+TOKENS = 16
+SAMPLED = {"temperature": 0.8, "top_k": 20, "seed": 7}
+
+
+def answer(draft: Draft | None, knobs: Knobs) -> tuple[list[int], list[StepEvent]]:
+    engine = Engine(target(), draft)
+    events = list(engine.generate(list(range(40, 70)), knobs.replace(ignore_eos=True, max_tokens=TOKENS)))
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    return [token for event in events for token in event.tokens], steps
+
+
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+def test_every_kind_is_lossless(tmp_path: Path, kind: str) -> None:
+    """Random drafters are hardly ever accepted (planted ones are, in test_lossless.py): here the real ones run."""
+    draft = random_draft(tmp_path, target(), kind, seed=1)
+    assert draft.capabilities.kind == kind
+    for sampled in (False, True):
+        own = SAMPLED if sampled else {}
+        plain = answer(None, Knobs(mode="ar", **own))[0]
+        trees = set()
+        for knobs in (
+            Knobs(**own), Knobs(mode="tree", budget=9, **own), Knobs(mode="tree", budget=9, by_parent=False, **own),
+            Knobs(mode="chain", budget=15, p_min=0.05, **own), Knobs(mode="tree", draft_window=9, **own),
+            Knobs(mode="tree", budget=70, tree_width=3, tree_temperature=0.5, chain_seed=True, **own),
+        ):  # fmt: skip
+            tokens, steps = answer(draft, knobs)
+            assert tokens == plain, knobs
+            trees.add(steps[0].tree)
+            assert max(step.drafted_depth for step in steps) <= draft.capabilities.depths
+        assert len(trees) >= 5, "the settings shape the trees"
+
+
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+def test_the_first_chain_is_the_greedy_path(tmp_path: Path, kind: str) -> None:
+    draft = random_draft(tmp_path, target(), kind, seed=2)
+    assert isinstance(draft, CpuDFlash)
+    features = target().hidden(list(range(30)), draft.capabilities.captured_layers)
+    session = target().session(draft)
+    session.prefill(list(range(30)))
+    drafts = session.propose(5, Knobs())
+    assert build(5, drafts.cut(20, 1), 20).tokens[1:] == tuple(draft.path(features, 5).tolist())
+
+
+def test_by_parent_is_followed_by_those_who_can(tmp_path: Path) -> None:
+    for kind, can in (("dflash", False), ("dflash2", True), ("dspark", True)):
+        capabilities = random_draft(tmp_path, target(), kind).capabilities
+        limits = Limits(capabilities, 512)
+        assert ("by_parent" in capabilities.knobs) == can
+        if can:
+            limits.check(Knobs(by_parent=False), {"by_parent"})
+        else:
+            with pytest.raises(KnobError, match="by_parent changes nothing with the dflash drafter"):
+                limits.check(Knobs(by_parent=False), {"by_parent"})

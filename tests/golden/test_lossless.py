@@ -46,10 +46,12 @@ def plain(name: str, sampled: bool) -> list[int]:
     return decode(PlantedBackend(target(name), prompt(name), [], 0), prompt(name), knobs)[0]
 
 
-def check(name: str, knobs: Knobs, seed: int, sampled: bool = False, tokens: int = TOKENS) -> list[StepEvent]:
+def check(
+    name: str, knobs: Knobs, seed: int, sampled: bool = False, tokens: int = TOKENS, by_parent: bool = False
+) -> list[StepEvent]:
     """Decode with planted drafts and compare. No golden model has a near-tie on these paths, so none is excused."""
     expected = plain(name, sampled)
-    backend = PlantedBackend(target(name), prompt(name), expected, seed)
+    backend = PlantedBackend(target(name), prompt(name), expected, seed, by_parent=by_parent)
     answer, steps = decode(backend, prompt(name), knobs.replace(max_tokens=tokens))
     assert answer == expected[:tokens], f"{knobs} seed {seed}"
     assert sum(len(step.tokens) for step in steps) == tokens - 1
@@ -69,12 +71,14 @@ def learned(backend: PlantedBackend) -> Primed:
     return Primed(backend.capabilities, PairState(), GivenCosts(CPU))
 
 
-def check_auto(name: str, knobs: Knobs, seed: int, sampled: bool, policy: Primed) -> list[StepEvent]:
+def check_auto(
+    name: str, knobs: Knobs, seed: int, sampled: bool, policy: Primed, by_parent: bool = False
+) -> list[StepEvent]:
     """As `check`, decided by a policy that goes on learning from answer to answer, with changes to fixed and back."""
     expected = plain(name, sampled)
     fixed, tree = knobs.replace(budget=9, p_min=0.1), knobs.replace(mode="tree", budget=20)
     changes: dict[int, Knobs] = {} if seed % 2 else {2: fixed, 4: knobs, 6: tree, 7: knobs.replace(from_text=False)}
-    backend = PlantedBackend(target(name), prompt(name), expected, seed)
+    backend = PlantedBackend(target(name), prompt(name), expected, seed, by_parent=by_parent)
     policy.said_before = spoilt([*prompt(name)[-3:], *expected], 3 + seed) if seed % 3 else ()
     answer, steps = decode(backend, prompt(name), knobs, policy, changes)
     assert answer == expected[: knobs.max_tokens], f"{knobs} seed {seed}"
@@ -97,6 +101,38 @@ def test_auto_is_lossless(name: str, sampled: bool) -> None:
     assert len(shapes) >= 8, shapes
     assert copied, "the text never offered a token"
     assert modes["tree"]
+
+
+def by_parent(budgets: Sequence[int], seeds: Sequence[int], sampled: bool) -> None:
+    """Trees whose nodes have candidates of their own, and chains and `auto` over them."""
+    name, accepted, off = BOTH[0], Counter[int](), 0
+    for seed in seeds:
+        for budget in budgets:
+            for knobs in (Knobs(mode="tree", budget=budget, p_min=P_MINS[seed % 4], tree_width=1 + budget % 9),
+                          Knobs(mode="chain", budget=budget, chain_seed=bool(seed % 2))):  # fmt: skip
+                knobs = knobs.replace(**(SAMPLED if sampled else {}))
+                for step in check(name, knobs, seed, sampled, by_parent=True):
+                    accepted[step.accepted_depth] += 1
+                    path = step.tree.accepted[1:]
+                    off += any(node != at + 1 for at, node in enumerate(path))
+    policy = learned(PlantedBackend(target(name), prompt(name), [], 0))
+    for seed in seeds:
+        check_auto(
+            name, Knobs(max_tokens=TOKENS, **(SAMPLED if sampled else {})), seed, sampled, policy, by_parent=True
+        )
+    assert len(accepted) >= 5, accepted
+    assert off, "no path ever left the first chain"
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_trees_by_parent_are_lossless(sampled: bool) -> None:
+    by_parent([1, 7, 22, 63], range(3), sampled)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sampled", [False, True])
+def test_trees_by_parent_are_lossless_at_every_budget(sampled: bool) -> None:
+    by_parent(BUDGETS, range(8), sampled)
 
 
 def test_a_spoiled_commit_is_seen_under_auto() -> None:

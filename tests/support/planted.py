@@ -16,8 +16,9 @@ from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.pair_scores import Factors, PairScores
 from dflash_core.policy.base import Policy
-from dflash_core.tree import Candidates
+from dflash_core.tree import Candidates, candidates
 
 
 class PlantedBackend:
@@ -25,7 +26,7 @@ class PlantedBackend:
 
     Each draft is right down to a random depth 0..block-1, often to the last. On that stretch the tokens sit at rank
     0, or all but one do, or many sit lower; wrong tokens take the other ranks. How peaked a row is varies, so p_min
-    has work too.
+    has work too. With `by_parent` a random table adds to every score by the token above, as a selector does.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class PlantedBackend:
         seed: int,
         *,
         block: int = 16,
+        by_parent: bool = False,
     ) -> None:
         self.inner = CpuSession(target.model)
         self.vocab = target.config.vocab_size
         self.start, self.answer, self.block = len(prompt), list(answer), block
         self.rng = np.random.default_rng(seed)
+        self.table = self.rng.standard_normal((self.vocab, 8)) if by_parent else None
 
     @property
     def length(self) -> int:
@@ -69,7 +72,17 @@ class PlantedBackend:
         return self.inner.cut(length)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
-        return ranked(self.draft(root, 0), knobs, self.length)
+        logits = self.draft(root, 0)
+        table = self.table
+        if table is None:
+            return ranked(logits, knobs, self.length)
+        plain = candidates(logits, 16, knobs.tree_temperature)
+        factors = Factors(
+            self.rng.standard_normal((len(logits), 8)), table[plain.tokens], lambda token: table[token],
+            (lambda depth, token: float(abs(table[token, 0]) % 1)) if self.rng.random() < 0.2 else None,
+        )  # fmt: skip
+        given = PairScores(plain.log_probs, factors, knobs.tree_temperature)
+        return Candidates(plain.tokens, plain.log_probs, given, knobs.tree_width)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         rng, depths = self.rng, self.block - 1

@@ -179,8 +179,7 @@ class Decoder:
             self.decision = plan.decision
             return plan.tree, plan.choice
         decision = self.decision
-        width = 1 if decision.mode == "chain" else drafts.tokens.shape[1]
-        drafts = Candidates(drafts.tokens[:deepest, :width], drafts.log_probs[:deepest, :width])
+        drafts = drafts.cut(deepest, 1 if decision.mode == "chain" else None)
         tree = ddtree.build(
             self.answer[-1],
             drafts,

@@ -168,6 +168,11 @@ def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:
 
     Raises NumericsError where a row's best is no number; -inf rules a single token out.
     """
+    check_finite(logits, position)
+    return candidates(logits, knobs.tree_width, knobs.tree_temperature)
+
+
+def check_finite(logits: DraftLogits, position: int) -> None:
+    """Raises NumericsError where the best of a row of draft logits (depths, vocab) is no number."""
     if not np.isfinite(logits.max(axis=-1)).all():
         raise not_finite("drafter", position)
-    return candidates(logits, knobs.tree_width, knobs.tree_temperature)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 BLOCK_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
 """Those that a drafter of whole blocks follows."""
-DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth", "draft"}
+DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth", "draft", "by_parent"}
 """The knobs that only count where something is drafted."""
 
 

@@ -227,7 +227,7 @@ def _walked(
     stops: Collection[int] = (),
 ) -> _Reach:
     if knobs.mode == "chain" if chain is None else chain:
-        drafts = Candidates(drafts.tokens[:, :1], drafts.log_probs[:, :1])
+        drafts = drafts.cut(len(drafts.tokens), 1)
     tree = build(root, drafts, budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed, stops=stops)
     path = walk(tree, lambda _, path: text[len(path)] if len(path) < len(text) else -1).path
     return _Reach(path[1:], len(tree) - 1)

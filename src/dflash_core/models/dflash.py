@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,6 +25,12 @@ from dflash_core.models.feed_forward import SwiGLU
 from dflash_core.models.kv_cache import DEFAULT_CACHE, KVCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
+from dflash_core.pair_scores import PairScores
+from dflash_core.ranking import largest
+from dflash_core.tree import Candidates
+
+MARKOV_TOP_K = 16
+"""Tokens of a position that a Markov head's tree chooses among."""
 
 
 class DraftBlock:
@@ -150,11 +158,46 @@ class DFlash:
         if self.markov is None:
             best: list[int] = logits.argmax(-1).tolist()
             return best
-        path = list[int]()
+        return [int(row.argmax()) for row in self._biased(root, logits)]
+
+    def _biased(self, root: int, logits: Tensor) -> list[Tensor]:
+        """Rows (vocab,) with what the Markov head adds behind the best token of the row before."""
+        assert self.markov is not None, "a bias without a Markov head"
+        rows, token = list[Tensor](), root
         for row in logits:
-            bias = self.spread(self.markov.bias(path[-1] if path else root)[None], len(row))[0]
-            path.append(int((row + bias).argmax()))
-        return path
+            rows.append(row + self.spread(self.markov.bias(token)[None], len(row))[0])
+            token = int(rows[-1].argmax())
+        return rows
+
+    @torch.inference_mode()
+    def conditional(self, root: int, hidden: Tensor, logits: Tensor, temperature: float, ranks: int) -> Candidates:
+        """The best tokens of each depth with scores by the token above them; arguments as of `path`.
+
+        Those of a selector are the best by their own scores, those of a Markov head the best along its greedy path.
+        """
+        scaled = logits.double() / temperature
+        log_probs = scaled.log_softmax(-1).numpy()
+        if self.selector is not None:
+            ids = np.stack([largest(row, self.selector.top_k) for row in log_probs]).astype(np.int64)
+            factors = self.selector.factors(hidden, ids)
+        else:
+            assert self.markov is not None, "scores by the token above without a head for them"
+            most = min(MARKOV_TOP_K, self.config.draft_vocab or logits.shape[-1])
+            biased = [row.double().numpy() for row in self._biased(root, logits)]
+            ids = np.stack([largest(row, most) for row in biased]).astype(np.int64)
+            order = np.argsort(-np.take_along_axis(log_probs, ids, -1), axis=-1, kind="stable")
+            ids = np.take_along_axis(ids, order, -1)
+            factors = self.markov.factors(hidden, self._own(ids))
+        marginal = np.take_along_axis(log_probs, ids, axis=-1)
+        return Candidates(ids, marginal, PairScores(marginal, factors, temperature), ranks)
+
+    def _own(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The target's tokens as rows of the head of its own."""
+        if self.d2t is None:
+            return ids
+        order = self.d2t.numpy().argsort()
+        found: npt.NDArray[np.int64] = order[np.searchsorted(self.d2t.numpy(), ids, sorter=order)]
+        return found
 
 
 def _targets(weights: Weights, config: DraftConfig) -> Tensor:

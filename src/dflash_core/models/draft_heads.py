@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dflash_core.arch import draft_heads
 from dflash_core.models.matrix import Matrix, Weights
+from dflash_core.pair_scores import Array, Factors
 from dflash_core.ranking import largest
 
 
@@ -22,6 +25,13 @@ class Selector:
     def projected(self, hidden: Tensor) -> Tensor:
         """Final normed rows (depths, hidden) -> (depths, rank)."""
         return self.hidden(hidden)
+
+    def factors(self, hidden: Tensor, ids: npt.NDArray[np.int64]) -> Factors:
+        """What it multiplies for candidates `ids` (depths, candidates) of final normed rows (depths, hidden)."""
+        rows = self.successor.rows(ids.flatten().tolist()).view(*ids.shape, -1)
+        return Factors(
+            _numbers(self.projected(hidden)), _numbers(rows), lambda token: _numbers(self.predecessor.rows([token])[0])
+        )
 
     def path(self, root: int, hidden: Tensor, logits: Tensor) -> list[int]:
         """The best candidate of each depth behind the one before it, `root` the first; ties to the lower id."""
@@ -50,6 +60,15 @@ class MarkovHead:
         """What `token` adds to the scores of the position behind it, (draft vocab,)."""
         return self.w2(self.w1.rows([token]))[0] * self.scale
 
+    def factors(self, hidden: Tensor, ids: npt.NDArray[np.int64]) -> Factors:
+        """As `Selector.factors`; `ids` are of the draft vocabulary."""
+        rows = self.w2.rows(ids.flatten().tolist()).view(*ids.shape, -1)
+        return Factors(
+            np.full((len(ids), rows.shape[-1]), self.scale), _numbers(rows),
+            lambda token: _numbers(self.w1.rows([token])[0]),
+            None if self.confidence is None else lambda depth, token: self.accepted(hidden[depth], token),
+        )  # fmt: skip
+
     def accepted(self, hidden: Tensor, token: int) -> float | None:
         """How likely the best token of a position is to be accepted behind `token`, given the position's final normed
         hidden (hidden,); None without a confidence head."""
@@ -60,3 +79,8 @@ class MarkovHead:
         if len(self.confidence) > width:
             logit = logit + self.w1.rows([token])[0] @ self.confidence[width:]
         return float(torch.sigmoid(logit))
+
+
+def _numbers(values: Tensor) -> Array:
+    found: Array = values.double().numpy()
+    return found

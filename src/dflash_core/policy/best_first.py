@@ -90,29 +90,32 @@ def build(
     tokens, parents, depths, values = tree.tokens, tree.parents, tree.depths, tree.values
     log_probs, offs, copied = tree.log_probs, tree.off, tree.copied
     found, trial = tree.found, tree.trial
-    on_spine, rows = stated.spine_values(learned.weights), learned.rows
+    on_spine, rows = [] if stated.conditional else stated.spine_values(learned.weights), learned.rows
     heap: list[tuple[float, int, int, int, int, int, float]] = []  # -value, order, parent, token, rank, off, log-prob
     tails: list[tuple[int, ...]] = [text.tail() if text is not None else ()]
     taken: set[tuple[int, int]] = set()
-    drafted, width = min(stated.depths, deepest), stated.width
+    drafted = min(stated.depths, deepest)
     order = 0
     exp, push = math.exp, heapq.heappush
 
     def offer(parent: int, rank: int) -> None:
         nonlocal order
         depth = depths[parent]
-        if depth >= drafted or rank >= width:
+        if depth >= drafted:
+            return
+        row = stated.below(depth, tokens[parent])
+        if rank >= len(row.tokens):
             return
         off = offs[parent]
-        if off == 0:
-            value, below = on_spine[depth][rank], 1 if rank else 0
+        below = off + 1 if off or rank else 0
+        if on_spine and off == 0:
+            value = on_spine[depth][rank]
         else:
-            x = stated.off_spine(depth, rank, log_probs[parent])
-            w = rows[(CHILD if off == 1 else DEEPER) + (rank if rank < 2 else 2)]
+            x = stated.off_spine(depth, rank, log_probs[parent], row) if off else stated.on_spine(depth, rank, row)
+            w = rows[(SPINE if off == 0 else CHILD if off == 1 else DEEPER) + (rank if rank < 2 else 2)]
             z = w[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3] + w[4] * x[4]
-            value, below = 1 / (1 + exp(-z)) if z > -500 else 0.0, off + 1
-        push(heap, (-values[parent] * value, order, parent, stated.tokens[depth][rank], rank, below,
-                    stated.log_probs[depth][rank]))  # fmt: skip
+            value = 1 / (1 + exp(-z)) if z > -500 else 0.0
+        push(heap, (-values[parent] * value, order, parent, row.tokens[rank], rank, below, row.log_probs[rank]))
         order += 1
 
     def look_up(node: int) -> None:
@@ -125,12 +128,12 @@ def build(
             return
         token, match = successor
         p, best = BEYOND
-        if depth < stated.depths:
-            ranked = stated.tokens[depth]
-            if token == ranked[0]:
+        row = stated.below(depth, tokens[node]) if depth < stated.depths else None
+        if row is not None and row.tokens:
+            if token == row.tokens[0]:
                 trial.append(None)
                 return
-            p, best = stated.p[depth][ranked.index(token)] if token in ranked else 0.0, stated.p[depth][0]
+            p, best = row.p[row.tokens.index(token)] if token in row.tokens else 0.0, row.p[0]
         x = copied_features(p, best, 2 if copied[node] else 1 if offs[node] else 0)
         trial.append(x)
         if depth < deepest:
@@ -186,11 +189,11 @@ def trials(
         depth, off = tree.depths[node], tree.off[node]
         if drafting and depth < stated.depths and not (node and tree.tokens[node] in stops):
             kind = SPINE if off == 0 else CHILD if off == 1 else DEEPER
-            for rank in range(stated.width):
+            row, above = stated.below(depth, tree.tokens[node]), tree.log_probs[node]
+            for rank, candidate in enumerate(row.tokens):
                 classes.append(kind + min(rank, 2))
-                above = tree.log_probs[node]
-                features.append(stated.off_spine(depth, rank, above) if off else stated.on_spine(depth, rank))
-                outcomes.append(stated.tokens[depth][rank] == token)
+                features.append(stated.off_spine(depth, rank, above, row) if off else stated.on_spine(depth, rank, row))
+                outcomes.append(candidate == token)
         else:
             drafting = False
         successor, x = tree.found[node], tree.trial[node]

@@ -150,7 +150,7 @@ class LearnedPolicy(PairPolicy):
         if step.decision.mode != "tree" or knobs.mode != "auto" or not len(drafts.tokens):
             return None
         free = knobs.replace(policy="auto", budget=SPEC["budget"].default)
-        drafts = Candidates(drafts.tokens[:deepest], drafts.log_probs[:deepest])
+        drafts = drafts.cut(deepest)
         tree, _, curve = self._tree(free, root, drafts, self.rate, deepest)
         rows = paying(tree.values, curve, self.rate) + 1
         why = f"{step.decision.reason} (auto would take {rows - 1})"
@@ -166,7 +166,8 @@ class LearnedPolicy(PairPolicy):
         curve = self.costs.curve()
         slopes = least_slopes(curve)
         text = self._text if knobs.from_text and self._text.tokens[-1:] == [root] else None
-        stated = Stated(drafts.tokens[:, :RANKS], drafts.log_probs[:, :RANKS])
+        own = drafts.cut(len(drafts.tokens), RANKS) if drafts.given is not None else None
+        stated = Stated(drafts.tokens[:, :RANKS], drafts.log_probs[:, :RANKS], own, root)
         tree = build(
             stated, self._state.learned, text, root, self._stops, most_nodes(knobs),
             min(DEEPEST, deepest),

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dflash_core.drafters.successors import MATCH_CLASSES
+
+if TYPE_CHECKING:
+    from dflash_core.tree import Candidates
 
 CLASSES, FEATURES = 16, 5
 SPINE, CHILD, DEEPER, COPIED = 0, 3, 6, 11
@@ -54,14 +58,28 @@ def sigmoid(z: float) -> float:
     return 1 / (1 + math.exp(-z)) if z > -500 else 0.0
 
 
+class Below(NamedTuple):
+    """The candidates below one node, best first; `logits`: the log of their odds."""
+
+    tokens: list[int]
+    log_probs: list[float]
+    p: list[float]
+    logits: list[float]
+
+
 class Stated:
     """What a drafter says of each depth and rank, as features; lists, because trees are built one node at a time.
 
     `p`, `logits`: (depths, ranks). `before[d]`: minus the log-probability of the spine above depth d, at most 8.
+    `drafts`: of a drafter that scores by the token above; then every node has candidates of its own, and the spine
+    is the best of the best below `root`.
     """
 
-    def __init__(self, tokens: npt.NDArray[np.int64], log_probs: Array) -> None:
+    def __init__(
+        self, tokens: npt.NDArray[np.int64], log_probs: Array, drafts: Candidates | None = None, root: int = 0
+    ) -> None:
         self.depths, self.width = log_probs.shape
+        self._drafts = drafts
         p = np.exp(log_probs)
         kept = np.clip(p, SMALLEST, 1 - SMALLEST)
         self.tokens: list[list[int]] = tokens.tolist()
@@ -73,6 +91,32 @@ class Stated:
         before = np.clip(-spine, 0, 8)
         self.before: list[float] = before.tolist()
         self._arrays = odds, before, p[:, :1]
+        self._rows = [Below(*row) for row in zip(self.tokens, self.log_probs, self.p, self.logits)]
+        self._given: dict[tuple[int, int], Below] = {}
+        if drafts is not None:
+            self.before = [0.0] * self.depths
+            token, path = root, 0.0
+            for depth in range(self.depths):
+                self.before[depth] = min(max(-path, 0.0), 8.0)
+                row = self.below(depth, token)
+                if not row.tokens:
+                    break
+                token, path = row.tokens[0], path + row.log_probs[0]
+
+    @property
+    def conditional(self) -> bool:
+        """Whether candidates depend on the token above them."""
+        return self._drafts is not None
+
+    def below(self, depth: int, parent: int) -> Below:
+        """The candidates of `depth` below a node with the token `parent`."""
+        if self._drafts is None:
+            return self._rows[depth]
+        if (depth, parent) not in self._given:
+            tokens, log_probs = self._drafts.below(depth, parent)
+            p = [math.exp(one) for one in log_probs]
+            self._given[depth, parent] = Below(tokens, log_probs, p, [logit(one) for one in p])
+        return self._given[depth, parent]
 
     def spine_values(self, weights: Array) -> list[list[float]]:
         """(depths, ranks): the chance of every candidate below the node of the spine at its depth."""
@@ -83,12 +127,18 @@ class Stated:
         values: list[list[float]] = (1 / (1 + np.exp(-(w[:, 0] + odds * w[:, 1] + at)))).tolist()
         return values
 
-    def on_spine(self, depth: int, rank: int) -> Features:
-        return 1.0, self.logits[depth][rank], self.before[depth], depth / BLOCK, self.p[depth][0]
+    def on_spine(self, depth: int, rank: int, row: Below | None = None) -> Features:
+        """`row`: the candidates below the node, where they are its own."""
+        row = row or self._rows[depth]
+        return 1.0, row.logits[rank], self.before[depth], depth / BLOCK, row.p[0]
 
-    def off_spine(self, depth: int, rank: int, parent_log_prob: float) -> Features:
-        """`parent_log_prob`: what was stated of the parent. The last feature is the part of a candidate that the
-        parent's own alternatives cannot account for."""
+    def off_spine(self, depth: int, rank: int, parent_log_prob: float, row: Below | None = None) -> Features:
+        """`parent_log_prob`: what was stated of the parent; `row` as in `on_spine`. The last feature is the part of a
+        candidate that the parent's own alternatives cannot account for; one that is stated by its parent has none
+        such, and its row's best stands there."""
+        if self._drafts is not None and row is not None:
+            above = min(max(parent_log_prob, -8.0), 0.0)
+            return 1.0, row.logits[rank], self.before[depth], above, row.p[0]
         m = math.exp(parent_log_prob)
         shared = min(max((self.p[depth][rank] - (1 - m)) / (m + 1e-9), 0.0), 1.0)
         return 1.0, self.logits[depth][rank], self.before[depth], min(max(parent_log_prob, -8.0), 0.0), shared

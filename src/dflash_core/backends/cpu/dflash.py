@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.config import DraftConfig
-from dflash_core.drafters.base import ranked
+from dflash_core.drafters.base import check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities, checked_features
 from dflash_core.formats.weights import WeightFile
@@ -55,7 +55,13 @@ class CpuDFlashDrafter:
             self._update()
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
-        return ranked(self.logits(root, knobs.draft_window, at), knobs, self._length if at is None else at)
+        hidden, logits = self.draft(root, knobs.draft_window, at)
+        plain: Logits = logits.float().numpy()
+        position = self._length if at is None else at
+        if not (knobs.by_parent and self._model.config.conditional):
+            return ranked(plain, knobs, position)
+        check_finite(plain, position)
+        return self._model.conditional(root, hidden, logits, knobs.tree_temperature, knobs.tree_width)
 
     def logits(self, root: int, window: int, at: int | None = None) -> Logits:
         return self.draft(root, window, at)[1].float().numpy()

@@ -1,0 +1,70 @@
+"""Scores of a drafter's candidates by the token above them: products of low rank, whatever head gives the factors.
+
+A selector multiplies three parts: the token above, the position's own hidden, the candidate. A Markov head has two, and
+its confidence head may say how likely the best candidate is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What a head multiplies. positions: (depths, rank); candidates: (depths, candidates, rank); above(token): (rank,).
+
+    accepted(depth, token): how likely the best candidate behind `token` is right, where the head knows.
+    """
+
+    positions: Array
+    candidates: Array
+    above: Callable[[int], Array]
+    accepted: Callable[[int, int], float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairScores:
+    """Implements `tree.Given`. `marginal` (depths, candidates): log-probabilities at the tree temperature."""
+
+    marginal: Array
+    factors: Factors
+    temperature: float
+    _known: dict[tuple[int, int], Array] = field(default_factory=dict)
+
+    def log_probs(self, depth: int, parent: int) -> Array:
+        if (depth, parent) not in self._known:
+            self._known[depth, parent] = self._scored(depth, parent)
+        return self._known[depth, parent]
+
+    def _scored(self, depth: int, parent: int) -> Array:
+        """The candidates share what the marginal gives to all of them together: the rest of the vocabulary has no score
+        of its own."""
+        f, marginal = self.factors, self.marginal[depth]
+        pairs: Array = f.candidates[depth] @ (f.above(parent) * f.positions[depth])
+        scores = marginal + pairs / self.temperature
+        log_probs: Array = scores - _log_sum(scores) + _log_sum(marginal)
+        said = f.accepted(depth, parent) if f.accepted else None
+        return log_probs if said is None else _trusted(log_probs, said)
+
+
+def _log_sum(values: Array) -> float:
+    most = values.max()
+    return float(most + np.log(np.exp(values - most).sum()))
+
+
+def _trusted(log_probs: Array, best: float) -> Array:
+    """The best candidate as likely as `best` says; the others share what is left as before, in the same order."""
+    p = np.exp(log_probs)
+    top = int(p.argmax())
+    rest = 1 - p[top]
+    out = p * min((1 - best) / rest if rest > 0 else 0.0, best / p[top])
+    out[top] = best
+    with np.errstate(divide="ignore"):
+        trusted: Array = np.log(out)
+    return trusted
