@@ -65,7 +65,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 readme: $(VENV)/.dev
-	$(BIN)/python tests/support/readme.py
+	PYTHONPATH=tests $(BIN)/python -m support.readme
 
 wheel: $(VENV)/.dev
 	rm -rf dist

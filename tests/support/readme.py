@@ -15,9 +15,10 @@ from dflash_core.bench.results import bars_table, memory_table, steps_table
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.settings.keys import ACTIONS, Action
+from support import models_table
 
 ROOT = Path(__file__).parents[2]
-README, RESULTS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md"
+README, RESULTS, MODELS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md", ROOT / "docs" / "models.md"
 STEPS = ROOT / "docs" / "bench" / "h200-steps.json"
 
 
@@ -54,7 +55,7 @@ def result_parts() -> dict[str, str]:
 
 
 def main() -> None:
-    for path, made_parts in ((README, parts()), (RESULTS, result_parts())):
+    for path, made_parts in ((README, parts()), (RESULTS, result_parts()), (MODELS, models_table.parts())):
         text = path.read_text(encoding="utf-8")
         for name, made in made_parts.items():
             text = part_pattern(name).sub(lambda match, made=made: match[1] + made + match[3], text)

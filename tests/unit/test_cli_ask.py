@@ -73,6 +73,30 @@ class TestPrompt:
         assert time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize(
+    ("target", "draft", "kind"),
+    [
+        ("q35moe-F16", "q35moe-dflash", "dflash"), ("q35moe-mtp-Q8_0", "", "mtp"), ("q3-F16", "q3-dflash", "dflash"),
+        ("q3-Q8_0", "text", "text"), ("q3moe-Q8_0", "", ""),
+    ],
+)  # fmt: skip
+def test_a_file_of_each_architecture_answers(
+    target: str, draft: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = DATA / "targets" / draft
+    pair = ["--target", str(DATA / "targets" / f"{target}.gguf")]
+    pair += ["--draft", str(path) if path.is_dir() and draft else draft] if draft else []
+    tokens = []
+    for mode in ("ar", "tree"):
+        asked = ["--set", f"mode={mode}", "--set", "max_tokens=8", "--set", "ignore_eos=on", "--device", "cpu"]
+        assert cli.main([*pair, "ask", "hello", "--json", *asked]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        tokens.append(answer["tokens"])
+        assert answer["mode"] == (mode if kind in ("dflash", "mtp") else "ar" if not kind else answer["mode"])
+    assert tokens[0] == tokens[1]
+    assert len(tokens[0]) == 8
+
+
 def test_json_is_one_object_with_the_promised_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*PAIR, "ask", "hello", "--json", "--set", "max_tokens=12", "--set", "budget=6"]) == 0
     captured = capsys.readouterr()

@@ -17,7 +17,7 @@ from dflash_core import resources
 from dflash_core.demo import recipe
 from dflash_core.errors import DFlashError
 from dflash_tui import __version__
-from support import readme
+from support import models_table, readme
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "dflash_core/demo/recipe/"  # how the demo pair was trained; only the checkout and the sdist have it
@@ -183,6 +183,12 @@ def test_the_readme_shows_what_exists() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_page_of_models_says_what_the_code_says() -> None:
+    found = readme.part_pattern("models").search(readme.MODELS.read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[2] == models_table.models_table(), "run: make readme"
 
 
 @pytest.mark.parametrize("name", sorted(readme.result_parts()))
