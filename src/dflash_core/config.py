@@ -14,6 +14,7 @@ from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.spec import LayerSpec, ModelSpec, layer_tensors
+from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
@@ -96,10 +97,11 @@ class DraftConfig:
         windows = (self.sliding_window if sliding else 0 for sliding in self.sliding)
         return tuple(LayerSpec(Attention(*sizes, self.rms_eps, window=window), ffn) for window in windows)
 
-    @property
-    def position_numbers(self) -> int:
-        """Numbers that it keeps for every position."""
-        return sum(layer.mixer.position_numbers for layer in self.layers)
+    def position_bytes(self, kv: CachePair) -> int:
+        """What it keeps for every position, also those that a layer with a window does not see any more."""
+        layers = (layer.mixer for layer in self.layers)
+        kept = (kv.behind_a_window if window else kv for window in self.sliding)
+        return sum(mixer.position_bytes(one) for mixer, one in zip(layers, kept, strict=True))
 
     def tensors(self) -> Shapes:
         """Every tensor, in the order of a forward pass."""
@@ -134,10 +136,10 @@ class MtpConfig:
     def block_count(self) -> int:
         return 1
 
-    @property
-    def position_numbers(self) -> int:
-        """Keys and values, and the hidden of the position: behind an earlier one, drafting begins with that."""
-        return self.layer.mixer.position_numbers + self.embedding_length
+    def position_bytes(self, kv: CachePair) -> int:
+        """Keys and values, and the hidden of the position, floats whatever is wished: behind an earlier one, drafting
+        begins with that."""
+        return self.layer.mixer.position_bytes(EXACT) + 4 * self.embedding_length
 
     @property
     def prefix(self) -> str:

@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.base import Logits, Session, Target
-from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.base import Logits, Machine, Session, Target
+from dflash_core.cache_types import AUTO, CachePair, Choice, checked
+from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.mtp import has_head
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import ContextError, MismatchError
@@ -42,9 +44,10 @@ class Engine:
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
-    `kept`: where what is learned of the pair is kept; without it, it is forgotten with the engine.
-    Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, and
-    OutOfMemoryError where the context does not fit.
+    `kept`: where what is learned of the pair is kept; without it, it is forgotten with the engine. `kv`: how keys and
+    values are kept: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what was chosen, and why.
+    Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, KnobError
+    for a type of cache that there is not, and OutOfMemoryError where the context does not fit.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class Engine:
         *,
         context_length: int | None = None,
         kept: Kept | None = None,
+        kv: str = AUTO,
     ) -> None:
+        wished = checked(kv)
         if draft is not None and draft.target is not target:
             raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
         if context_length is not None and context_length < 2:
@@ -62,11 +67,12 @@ class Engine:
         self.target, self.draft = target, draft
         config, drafting = target.config, draft.config if draft else None
         self.machine = target.machine
-        fits = self.machine.context_that_fits(config, drafting)
-        context = min(fits if context_length is None else context_length, config.context_length)
+        context, self.kv = _cache(self.machine, config, drafting, context_length, wished)
+        needed = self.machine.sequence(config, drafting, context, kv=self.kv.pair)
+        fits = self.machine.context_that_fits(config, drafting, self.kv.pair)
         remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
-        memory.check(self.machine.breakdown(self.machine.sequence(config, drafting, context)), remedies)
-        self.session: Session = target.session(draft, context=context)
+        memory.check(self.machine.breakdown(needed), remedies)
+        self.session: Session = target.session(draft, context=context, kv=self.kv.pair)
         self.kept = kept
         self.policy = self._policy()
         self.runner = Runner(
@@ -77,6 +83,7 @@ class Engine:
             self.machine.prefill_chunk,
             self.machine.tree_width,
             self.policy,
+            str(self.kv.pair),
         )
 
     def _policy(self) -> LearnedPolicy | LatePolicy | None:
@@ -163,6 +170,8 @@ class Engine:
     def notes(self) -> tuple[str, ...]:
         """What a user should know about this pair, a line each."""
         notes = [*self.target.notes, *self.machine.notes]
+        if self.kv.why:
+            notes.append(f"keys and values are kept as {self.kv.pair}: {self.kv.why}")
         if self.target.template.notice:
             notes.append(self.target.template.notice)
         if self.target.packed:
@@ -181,7 +190,7 @@ class Engine:
         components = [Component("target", target.weight_bytes, f"{target.config.block_count} layers")]
         if draft and drafting:
             components.append(Component("drafter", draft.weight_bytes, f"{drafting.block_count} layers"))
-        components += self.machine.sequence(target.config, drafting, self.context_length, self.session)
+        components += self.machine.sequence(target.config, drafting, self.context_length, self.session, self.kv.pair)
         return self.machine.breakdown(tuple(components), self.session)
 
     def predicted_step_seconds(self, knobs: Knobs) -> float | None:
@@ -189,6 +198,18 @@ class Engine:
         to mention."""
         seconds = self.target.step_seconds(1 + FixedPolicy(self.session.capabilities).next(knobs).budget)
         return seconds if seconds is not None and seconds > SLOW_STEP_S else None
+
+
+def _cache(
+    machine: Machine, target: ModelSpec, draft: DraftModel | None, asked: int | None, wished: str
+) -> tuple[int, Choice]:
+    """The context length and how keys and values are kept: as asked for, or as `auto` chooses."""
+    pairs = machine.auto_pairs if wished == AUTO else (CachePair.parse(wished),)
+    context = machine.context_that_fits(target, draft, pairs[-1]) if asked is None else asked
+    context = min(context, target.context_length)
+    pair = next((one for one in pairs if machine.holds(target, draft, context, one)), pairs[0])
+    before = [str(one) for one in pairs[: pairs.index(pair)]]
+    return context, Choice(pair, f"{context:,} positions do not fit as {' or '.join(before)}" if before else "")
 
 
 def load_pair(
@@ -201,11 +222,12 @@ def load_pair(
     card: CardOptions = DEFAULT_CARD,
     knobs: Knobs | None = None,
     learned: Path | None = None,
+    kv: str = AUTO,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
-    could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept."""
-    say = progress or silent
+    could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept. `kv`: as of `Engine`."""
+    say, kv = progress or silent, checked(kv)
     _leave_a_core()
     opened = open_target(target, device, progress=say, card=card)
     if knobs is not None:
@@ -214,11 +236,11 @@ def load_pair(
     drafts_itself = draft is None and opened.drafts_itself
     named = "mtp" if drafts_itself else draft
     opened_draft = open_draft(named, opened) if named is not None else None
-    opened.check_room(opened_draft, context_length)
+    opened.check_room(opened_draft, context_length, kv)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
     kept = _kept(learned, opened, opened_draft) if opened_draft is not None else None
-    engine = Engine(opened, drafter, context_length=context_length, kept=kept)
+    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
     say("ready", 1.0)

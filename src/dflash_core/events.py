@@ -121,6 +121,7 @@ class PrefillEvent:
     mode: EffectiveMode
     reason: str
     stop: Stop | None = None
+    kv: str = ""  # how keys and values are kept, "" where it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class TurnStats:
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
     `copied` and `copied_accepted`: of both, the nodes that came from the text; the others are the drafter's.
-    `nodes[n]`: the steps that verified n nodes.
+    `nodes[n]`: the steps that verified n nodes. `kv`: how keys and values were kept.
     """
 
     steps: int
@@ -228,6 +229,7 @@ class TurnStats:
     copied: int = 0
     copied_accepted: int = 0
     nodes: tuple[int, ...] = ()
+    kv: str = ""
 
     @property
     def accepted_per_verified(self) -> float:
@@ -366,6 +368,7 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
         copied=totals.copied,
         copied_accepted=totals.copied_accepted,
         nodes=tuple(totals.nodes),
+        kv=prefill.kv,
     )
 
 

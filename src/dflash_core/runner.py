@@ -39,11 +39,13 @@ class Runner:
         prefill_chunk: int = PREFILL_CHUNK,
         tree_width: int = MOST_WIDTH,
         policy: Policy | None = None,
+        kv: str = "",
     ) -> None:
-        """`policy`: what picks the steps of all answers; without one the knobs alone do."""
+        """`policy`: what picks the steps of all answers; without one the knobs alone do. `kv`: how the backend keeps
+        keys and values, which events tell."""
         self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
-        self.policy = policy
+        self.policy, self._kv = policy, kv
         self._committed: list[int] = []
         self._checkpoints: list[Checkpoint] = []  # shortest first
         self._cancelled = threading.Event()
@@ -168,7 +170,8 @@ class Runner:
                 if guard is not None:
                     guard.see(tokens)
             elapsed = (time.perf_counter() - started) * 1e3
-            yield PrefillEvent(tokens, len(ids), reused, elapsed, decoder.decision.mode, decoder.decision.reason, stop)
+            ran = decoder.decision
+            yield PrefillEvent(tokens, len(ids), reused, elapsed, ran.mode, ran.reason, stop, self._kv)
             while stop is None and not self._cancelled.is_set():
                 root = decoder.answer[-1]
                 if self._changed is not None:

@@ -100,6 +100,7 @@ def laboratory(engine: Engine, title: str) -> Laboratory:
         ("machine", f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads"),
         ("torch", torch.__version__),
         ("context", f"{engine.context_length:,}"),
+        ("keys and values", str(engine.kv)),
         ("created", datetime.now(UTC).isoformat(timespec="seconds")),
     )
     return Laboratory(engine.runner, engine.target.tokenizer, engine.target.template, about)
@@ -143,6 +144,7 @@ def load_engine(
         card=card,
         knobs=request.knobs if refuse else None,
         learned=user_folder("data") / "policy",
+        kv=request.kv,
     )
     if engine.kept is not None and engine.kept.note:
         LOG.warning("%s", engine.kept.note)

@@ -1,8 +1,7 @@
-"""A new architecture and a new type of cache, each from one file and a line in a table: CPU, oracle, emulated card."""
+"""A new architecture from one file and a line in a table: CPU, oracle, emulated card."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core import load_target, resources
+from dflash_core import load_target
 from dflash_core.arch import registry
-from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.backends.cuda import kv as cuda_kv
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.errors import UnsupportedError
-from dflash_core.models import kv_cache
-from dflash_core.models.matrix import Weights
-from dflash_core.models.target import TargetModel
-from support import engines, toy_architecture, toy_cache
+from support import engines, toy_architecture
 from support.device_pairs import close
 from support.emulated_device import EmulatedDevice
 
@@ -46,10 +40,10 @@ def file(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy_architecture.write(tmp_path / "toy.gguf", model)
 
 
-def session_on(target: Any, cache_type: str = cuda_kv.DEFAULT_CACHE, shared_bytes: int = 227 << 10) -> CudaSession:
+def session_on(target: Any, shared_bytes: int = 227 << 10) -> CudaSession:
     device = EmulatedDevice(shared_bytes=shared_bytes)
     upload = DeviceUpload(device, target.file)
-    on_device = DeviceTarget(device, upload, target.config, CHOICES["f16"], cache_type=cache_type)
+    on_device = DeviceTarget(device, upload, target.config, CHOICES["f16"])
     upload.close()
     return CudaSession(on_device, context=64)
 
@@ -128,40 +122,3 @@ def test_a_toy_architecture_on_a_card(model: Any, file: Path, monkeypatch: pytes
     monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)  # prompts in chunks
     session.restore(None)
     close(session.prefill(IDS), expected(model, IDS)[-1], 5e-2)
-
-
-@emulated
-def test_a_toy_cache(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = tmp_path / "kernels"
-    shutil.copytree(resources.kernels_dir(), kernels)
-    (kernels / "kv_toy.cuh").write_text(toy_cache.KERNELS)
-    table = (kernels / "kv.cuh").read_text()
-    assert '#include "kv_f16.cuh"\n' in table
-    (kernels / "kv.cuh").write_text(table.replace('#include "kv_f16.cuh"\n', toy_cache.REGISTERED))
-    monkeypatch.setattr(resources, "kernels_dir", lambda: kernels)
-    monkeypatch.setitem(cuda_kv.CACHE_TYPES, "toy", toy_cache.ToyCudaCache)
-    monkeypatch.setitem(kv_cache.CACHE_TYPES, "toy", toy_cache.ToyCpuCache)
-
-    target = load_target(file)
-    exact = target.logits(IDS)[-1]
-    reference = CpuSession(TargetModel(Weights(target.file), target.config, cache_type="toy"))
-    rounded = reference.prefill(IDS)
-    assert 1e-3 < np.abs(rounded - exact).max() < 0.5
-    check_tree_nearly(reference)
-    session = session_on(target, "toy")
-    assert session.nbytes["target KV"] == session_on(target).nbytes["target KV"] // 2
-    close(session.prefill(IDS), rounded, 5e-2)
-    check_tree(session)
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
-    session.restore(None)
-    close(session.prefill(IDS), rounded, 5e-2)
-
-
-def check_tree_nearly(session: CpuSession) -> None:
-    """On the CPU a sum's order depends on the number of rows."""
-    session.restore(None)
-    session.prefill(IDS)
-    logits = session.verify(TOKENS, PARENTS)
-    session.restore(None)
-    session.prefill([*IDS, *(TOKENS[node] for node in path_to(4))][:-1])
-    assert np.abs(session.verify([TOKENS[4]], [-1])[0] - logits[4]).max() < 2e-2

@@ -17,6 +17,7 @@ from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix as TileMatrix
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.cache_types import F16
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.target import TargetModel
@@ -99,4 +100,5 @@ def test_only_arch_knows_an_architecture_by_name(name: str) -> None:
 
 def test_a_layer_keeps_positions_or_a_state() -> None:
     mixers = [layer.mixer for layer in target().config.layers]
-    assert {(mixer.position_numbers > 0, mixer.state_numbers > 0) for mixer in mixers} == {(True, False), (False, True)}
+    found = {(mixer.position_bytes(F16) > 0, mixer.state_numbers > 0) for mixer in mixers}
+    assert found == {(True, False), (False, True)}

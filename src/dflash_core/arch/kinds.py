@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from dflash_core.cache_types import CachePair
+
 Shapes = dict[str, tuple[int, ...]]
 """Tensor name -> shape in torch order."""
 
@@ -30,9 +32,8 @@ class Mixer(Protocol):
     def describe(self) -> str:
         """Its sizes for people."""
 
-    @property
-    def position_numbers(self) -> int:
-        """Numbers that it keeps for every position: keys and values."""
+    def position_bytes(self, kv: CachePair) -> int:
+        """What it keeps for every position: keys and values, as `kv` says."""
 
     @property
     def state_numbers(self) -> int:
@@ -95,9 +96,8 @@ class Attention:
         window = f", over a window of {self.window:,}" if self.window else ""
         return f"{self.heads} heads over {self.kv_heads} KV heads of {self.head_dim}{window}"
 
-    @property
-    def position_numbers(self) -> int:
-        return 2 * self.kv_heads * self.head_dim
+    def position_bytes(self, kv: CachePair) -> int:
+        return self.kv_heads * kv.row_bytes(self.head_dim)
 
     @property
     def state_numbers(self) -> int:
@@ -155,8 +155,7 @@ class DeltaNet:
             f" convolution {self.conv_kernel}"
         )
 
-    @property
-    def position_numbers(self) -> int:
+    def position_bytes(self, kv: CachePair) -> int:
         return 0
 
     @property

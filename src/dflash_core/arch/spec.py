@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dflash_core.arch.kinds import FeedForward, Mixer, Shapes
+from dflash_core.cache_types import CachePair
 
 Kind = TypeVar("Kind")
 
@@ -86,6 +87,10 @@ class ModelSpec:
         idle = sum(layer.ffn.idle_numbers(self.embedding_length) for layer in self.layers)
         embedding = 0 if self.tied_output else self.vocab_size * self.embedding_length
         return self.parameters - idle - embedding
+
+    def position_bytes(self, kv: CachePair) -> int:
+        """What its layers keep for every position: keys and values, as `kv` says."""
+        return sum(layer.mixer.position_bytes(kv) for layer in self.layers)
 
     def tensors(self) -> Shapes:
         """Every tensor of the trunk, in the order of a forward pass."""

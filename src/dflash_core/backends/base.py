@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
@@ -180,11 +181,24 @@ class Machine(Protocol):
     def learn(self, session: Session, progress: Progress) -> None:
         """Measure what this machine is not known by yet, on an empty sequence that stays empty."""
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
-        """The context length taken where nobody asks for one. `draft`: of a drafter with a cache of its own."""
+    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None, kv: CachePair = F16) -> int:
+        """The context length taken where nobody asks for one. `draft`: of a drafter with a cache of its own; `kv`: how
+        keys and values are kept."""
+
+    @property
+    def auto_pairs(self) -> Sequence[CachePair]:
+        """How keys and values may be kept where nobody says so: the first that the context fits with."""
+
+    def holds(self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair) -> bool:
+        """Whether a new sequence of `context` positions fits what is free."""
 
     def sequence(
-        self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        session: Session | None = None,
+        kv: CachePair = F16,
     ) -> tuple[Component, ...]:
         """What a sequence of full length takes besides the weights: a new one, or `session`, which may have grown."""
 
@@ -232,8 +246,9 @@ class Target(Protocol):
     def reckoner(self, draft: OpenedDraft | None) -> Reckoner:
         """What says what this target and `draft` would take here, loaded in one way or another."""
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
-        """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions.
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+        """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
+        keys and values kept as `kv` says.
 
         Raises OutOfMemoryError.
         """
@@ -261,8 +276,12 @@ class Target(Protocol):
         Raises ContextError for ids that it does not have, or fewer than 2, and UnsupportedError without a head.
         """
 
-    def logits(self, ids: Sequence[int]) -> Logits:
-        """Next-token logits at every position, (n, vocab) float32. Raises ContextError for ids it does not have."""
+    def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
+        """Next-token logits at every position, (n, vocab) float32. `kv`: how keys and values are kept meanwhile, a name
+        or two as K/V; None: as exactly as this machine keeps them.
+
+        Raises ContextError for ids it does not have, and KnobError for a type that there is not.
+        """
 
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
         """Outputs of `layers` (residual stream after the layer) at every position, concatenated in that order:
@@ -271,10 +290,17 @@ class Target(Protocol):
         Raises ContextError for ids and MismatchError for layers that the model does not have.
         """
 
-    def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> Session:
+    def session(
+        self,
+        draft: Draft | None = None,
+        captured: Sequence[int] = (),
+        context: int = 0,
+        kv: CachePair | None = None,
+    ) -> Session:
         """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
 
-        `context`: positions that it must hold, for backends that make room at once.
+        `context`: positions that it must hold, for backends that make room at once. `kv`: how keys and values are kept;
+        None: as exactly as this machine keeps them.
         """
 
     def step_seconds(self, rows: int) -> float | None:

@@ -13,6 +13,7 @@ import numpy as np
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import PREFILL_CHUNK, Logits, Session
+from dflash_core.cache_types import CachePair
 from dflash_core.config import mask_token, target_config
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.mtp import KIND, OpenedMtp, open_mtp
@@ -58,7 +59,13 @@ class OpenedTarget(ABC):
         return mask_token(self.file)
 
     @abstractmethod
-    def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> Session: ...
+    def session(
+        self,
+        draft: Draft | None = None,
+        captured: Sequence[int] = (),
+        context: int = 0,
+        kv: CachePair | None = None,
+    ) -> Session: ...
 
     @abstractmethod
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft: ...
@@ -83,8 +90,9 @@ class OpenedTarget(ABC):
         assert isinstance(head, TeacherForced), "a head that says what it drafts"
         return head.teacher_forced(plain, self.hidden(plain, [self.config.block_count - 1]))
 
-    def logits(self, ids: Sequence[int]) -> Logits:
-        return np.concatenate([logits for _, logits in self._passes((), ids)])
+    def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
+        pair = CachePair.parse(kv) if isinstance(kv, str) else kv
+        return np.concatenate([logits for _, logits in self._passes((), ids, pair)])
 
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
         wrong = [layer for layer in layers if not 0 <= layer < self.config.block_count]
@@ -93,10 +101,12 @@ class OpenedTarget(ABC):
             raise MismatchError(f"{what}; this target has 0..{self.config.block_count - 1}")
         return np.concatenate([features for features, _ in self._passes(layers, ids)])
 
-    def _passes(self, captured: Sequence[int], ids: Sequence[int]) -> Iterator[tuple[Logits, Logits]]:
+    def _passes(
+        self, captured: Sequence[int], ids: Sequence[int], kv: CachePair | None = None
+    ) -> Iterator[tuple[Logits, Logits]]:
         """Run a prompt chunk by chunk: outputs of captured layers, if any, and logits of each."""
         plain = check_ids(ids, self.config.vocab_size)
-        session = self.session(captured=captured, context=len(plain))
+        session = self.session(captured=captured, context=len(plain), kv=kv)
         for at in range(0, len(plain), PREFILL_CHUNK):
             part = plain[at : at + PREFILL_CHUNK]
             logits = session.verify(part, range(-1, len(part) - 1))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import not_finite
 from dflash_core.knobs import Knobs
@@ -70,6 +71,14 @@ class DenseDrafter(Drafter, Protocol):
         `Drafter.propose`."""
 
 
+@runtime_checkable
+class KeepsContext(Drafter, Protocol):
+    """A drafter with keys and values of all positions."""
+
+    def keep_as(self, kv: CachePair) -> None:
+        """Before anything is observed: how they are kept, floats where nothing is said."""
+
+
 class DraftModel(Protocol):
     """The model of a drafter that has one."""
 
@@ -79,9 +88,8 @@ class DraftModel(Protocol):
     def block_count(self) -> int:
         """Its layers."""
 
-    @property
-    def position_numbers(self) -> int:
-        """Numbers that it keeps for every position."""
+    def position_bytes(self, kv: CachePair) -> int:
+        """What it keeps for every position."""
 
 
 class DraftTarget(Protocol):

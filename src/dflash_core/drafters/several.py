@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_core.drafters.base import Draft, Drafter, DraftLogits, DraftModel, DraftTarget, HostDraft, OpenedDraft
+from dflash_core.cache_types import CachePair
+from dflash_core.drafters.base import (
+    Draft,
+    Drafter,
+    DraftLogits,
+    DraftModel,
+    DraftTarget,
+    HostDraft,
+    KeepsContext,
+    OpenedDraft,
+)
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, MismatchError, UnsupportedError
 from dflash_core.knobs import Knobs
@@ -73,6 +83,11 @@ class SeveralDrafters:
         for one in self.parts:
             one.cut(length)
 
+    def keep_as(self, kv: CachePair) -> None:
+        for one in self.parts:
+            if isinstance(one, KeepsContext):
+                one.keep_as(kv)
+
 
 @dataclass(frozen=True, slots=True)
 class SeveralModels:
@@ -80,15 +95,17 @@ class SeveralModels:
 
     name: str
     block_count: int
-    position_numbers: int
+    models: tuple[DraftModel, ...]
+
+    def position_bytes(self, kv: CachePair) -> int:
+        return sum(one.position_bytes(kv) for one in self.models)
 
 
 def _models(parts: Sequence[Draft | OpenedDraft]) -> SeveralModels | None:
     found: list[DraftModel] = [one.config for one in parts if one.config is not None]
     if not found:
         return None
-    layers, numbers = sum(one.block_count for one in found), sum(one.position_numbers for one in found)
-    return SeveralModels(" and ".join(one.name for one in found), layers, numbers)
+    return SeveralModels(" and ".join(one.name for one in found), sum(one.block_count for one in found), tuple(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
-from dflash_core.models.kv_cache import CACHE_TYPES, KVCache
+from dflash_core.cache_types import CachePair
+from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import Rotary, rms_norm
 from dflash_core.models.rows import Rows
@@ -30,13 +31,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class Attention:
-    """An attention layer: q/k norms, partial rotary, grouped heads, and a sigmoid gate on the output where it has one.
+    """An attention layer: q/k norms, partial rotary, grouped heads; where it has one, a sigmoid gate on the output."""
 
-    `cache_type`: a name of kv_cache.CACHE_TYPES.
-    """
-
-    def __init__(self, weights: Weights, prefix: str, spec: kinds.Attention, cache_type: str) -> None:
-        self.spec, self.cache_type = spec, cache_type
+    def __init__(self, weights: Weights, prefix: str, spec: kinds.Attention) -> None:
+        self.spec = spec
         self.attn_q: Matrix = weights.matrix(prefix + "attn_q.weight")  # with gates, per head: query rows, gate rows
         self.attn_k: Matrix = weights.matrix(prefix + "attn_k.weight")
         self.attn_v: Matrix = weights.matrix(prefix + "attn_v.weight")
@@ -45,8 +43,8 @@ class Attention:
         self.attn_k_norm = weights.vector(prefix + "attn_k_norm.weight")
         self.rotary = Rotary(spec.rotary, spec.rope_base, weights.dtype)
 
-    def new_state(self) -> KVCache:
-        return CACHE_TYPES[self.cache_type](self.spec.kv_heads, self.spec.head_dim, self.attn_q_norm.dtype)
+    def new_state(self, kv: CachePair | None = None) -> KVCache:
+        return KVCache(self.spec.kv_heads, self.spec.head_dim, self.attn_q_norm.dtype, kv)
 
     def queries(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Rows (n, hidden) -> queries (heads, n, head_dim), normed and rotated, and gates (n, heads * head_dim)."""
@@ -68,5 +66,5 @@ class Attention:
         q, gate = self.queries(x, angles)
         keys, values = cache.write(rows.length, *self.keys_values(x, angles))
         masked = len(x) > 1 or self.spec.window
-        out = attend(q, keys, values, rows.visible(self.spec.window) if masked else None)
+        out = attend(cache.queries(q), keys, values, rows.visible(self.spec.window) if masked else None)
         return self.attn_output(out if gate is None else out * torch.sigmoid(gate))

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dflash_core.arch import kinds
+from dflash_core.cache_types import CachePair
 from dflash_core.models.kv_cache import is_spine
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
@@ -79,7 +80,8 @@ class GatedDeltaNet:
         self.ssm_norm = weights.vector(prefix + "ssm_norm.weight")
         self.ssm_out: Matrix = weights.matrix(prefix + "ssm_out.weight")
 
-    def new_state(self) -> DeltaState:
+    def new_state(self, kv: CachePair | None = None) -> DeltaState:
+        """Of an empty sequence; it has no keys and values."""
         c, like = self.spec, self.ssm_norm
         s = like.new_zeros(c.value_heads, c.key_dim, c.value_dim)
         return DeltaState(s, like.new_zeros(c.conv_kernel - 1, c.channels))

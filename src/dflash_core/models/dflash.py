@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
+from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.errors import FormatError
 from dflash_core.models.attention import Attention, attend
 from dflash_core.models.convolution import Around, Convolution
 from dflash_core.models.draft_heads import MarkovHead, Selector
 from dflash_core.models.feed_forward import SwiGLU
-from dflash_core.models.kv_cache import DEFAULT_CACHE, KVCache
+from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.pair_scores import PairScores
@@ -42,7 +43,7 @@ class DraftBlock:
         assert isinstance(spec.ffn, kinds.SwiGLU), "a DFlash layer has a SwiGLU"
         self.eps, self.window, self.causal = config.rms_eps, spec.mixer.window, config.causal[index]
         self.attn_norm = weights.vector(prefix + "attn_norm.weight")
-        self.mixer = Attention(weights, prefix, spec.mixer, DEFAULT_CACHE)
+        self.mixer = Attention(weights, prefix, spec.mixer)
         self.ffn_norm = weights.vector(prefix + spec.ffn_norm)
         self.ffn = SwiGLU(weights, prefix, spec.ffn)
         self.attn_conv = Convolution(weights, prefix + "attn", config.conv) if config.conv else None
@@ -60,7 +61,7 @@ class DraftBlock:
         k, v = cache.write(length, *self.keys_values(x, positions))
         # Rows that no query may see need not be read: the first query's view reaches back the furthest.
         first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
-        mixed = attend(q, k[:, first:], v[:, first:], self._visible(positions, first, length))
+        mixed = attend(cache.queries(q), k[:, first:], v[:, first:], self._visible(positions, first, length))
         h = h + _output(self.mixer.attn_output(mixed), around)
         x, around = _input(rms_norm(h, self.ffn_norm, self.eps), self.ffn_conv)
         return h + _output(self.ffn(x), around)
@@ -105,8 +106,9 @@ class DFlash:
         self.selector = Selector(weights, config.selector) if config.selector else None
         self.markov = MarkovHead(weights, config.markov) if config.markov else None
 
-    def new_states(self) -> list[KVCache]:
-        return [block.mixer.new_state() for block in self.blk]
+    def new_states(self, kv: CachePair | None = None) -> list[KVCache]:
+        """Of an empty context. `kv`: how layers that see all of it keep it; those with a window keep halves then."""
+        return [block.mixer.new_state(kv.behind_a_window if kv and block.window else kv) for block in self.blk]
 
     def update_cache(self, features: Tensor, start: int, states: Sequence[KVCache]) -> None:
         """Add context: features (n, captured layers * hidden) of positions start.. as every layer's keys and values."""

@@ -8,6 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from dflash_core.cache_types import EXACT, CachePair
+from dflash_core.models.cache_rows import CODECS, Codec, Floats, hadamard
+
 
 def is_spine(path: Sequence[int]) -> bool:
     """Whether a path of ascending nodes is 0, 1, 2, ...: its rows then need no gathering."""
@@ -17,33 +20,36 @@ def is_spine(path: Sequence[int]) -> bool:
 class KVCache:
     """Keys and values of one layer's committed positions, followed by the uncommitted rows of the pass under way.
 
-    As floats of the model's own type. Another type of cache is a subclass that packs rows where they are written and
-    unpacks them where they are read.
+    `kv`: how rows are kept, packed where they are written and unpacked where they are read; None and EXACT keep floats
+    of the model's own type. Where `rotated`, keys are kept as their Hadamard transform: whoever asks them transforms
+    the queries by `queries`.
     """
 
     component = "target KV"
-    stored: torch.dtype | None = None  # what rows are stored as; None: the model's own type
 
-    def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.k = torch.empty(kv_heads, 0, head_dim, dtype=self.stored or dtype)
-        self.v = torch.empty(kv_heads, 0, head_dim, dtype=self.stored or dtype)
+    def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, kv: CachePair | None = None) -> None:
+        self.dtype, self.head_dim, self.kv = dtype, head_dim, kv
+        self.rotated = kv is not None and kv.k.rotated
+        own = Floats(dtype)
+        kinds = (kv.k, kv.v) if kv and kv != EXACT else ()
+        self._codecs: Sequence[Codec] = [CODECS[kind.name] for kind in kinds] or [own, own]
+        self.k, self.v = (torch.empty(kv_heads, 0, one.elements(head_dim), dtype=one.dtype) for one in self._codecs)
 
     def write(self, length: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Put rows (kv_heads, n, head_dim) behind `length` committed ones; returns views over all length + n."""
+        """Put rows (kv_heads, n, head_dim) behind `length` committed ones; returns all length + n, as they are read."""
         end = length + k.shape[1]
         if end > self.k.shape[1]:
             self.k, self.v = self._grown(self.k, length, end), self._grown(self.v, length, end)
-        self.k[:, length:end], self.v[:, length:end] = self.pack(k), self.pack(v)
-        return self.unpack(self.k[:, :end]), self.unpack(self.v[:, :end])
+        keys, values = self._codecs
+        self.k[:, length:end], self.v[:, length:end] = keys.pack(self.queries(k)), values.pack(v)
+        return (
+            keys.unpack(self.k[:, :end], self.head_dim, self.dtype),
+            values.unpack(self.v[:, :end], self.head_dim, self.dtype),
+        )
 
-    def pack(self, rows: Tensor) -> Tensor:
-        """Rows (kv_heads, n, head_dim) as they are stored."""
-        return rows
-
-    def unpack(self, rows: Tensor) -> Tensor:
-        """Stored rows as floats, (kv_heads, n, head_dim)."""
-        return rows
+    def queries(self, q: Tensor) -> Tensor:
+        """Queries (..., head_dim) as the keys are kept."""
+        return hadamard(q) if self.rotated else q
 
     def commit(self, length: int, path: Sequence[int]) -> None:
         """Commit the rows `path` of the last write: they move up to directly behind `length`."""
@@ -56,7 +62,8 @@ class KVCache:
     def copy(self) -> Self:
         """The same positions in memory of their own."""
         other = object.__new__(type(self))
-        other.dtype, other.k, other.v = self.dtype, self.k.clone(), self.v.clone()
+        other.__dict__.update(self.__dict__)
+        other.k, other.v = self.k.clone(), self.v.clone()
         return other
 
     def checkpoint(self) -> None:
@@ -71,9 +78,3 @@ class KVCache:
         new = old.new_empty(old.shape[0], max(end, 2 * old.shape[1], 256), old.shape[2])
         new[:, :length] = old[:, :length]
         return new
-
-
-CACHE_TYPES: dict[str, type[KVCache]] = {"float": KVCache}
-"""Types of caches by name. The model's own floats are what a sequence has where nothing else is asked for."""
-
-DEFAULT_CACHE = "float"

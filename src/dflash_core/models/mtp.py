@@ -14,7 +14,7 @@ from torch import Tensor
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM
 from dflash_core.config import MtpConfig
 from dflash_core.models.attention import Attention
-from dflash_core.models.kv_cache import DEFAULT_CACHE, KVCache
+from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.models.rows import Rows
@@ -30,7 +30,7 @@ class Mtp:
         self.eh_proj: Matrix = weights.matrix(prefix + "nextn.eh_proj.weight")
         self.enorm = weights.vector(prefix + "nextn.enorm.weight")
         self.hnorm = weights.vector(prefix + "nextn.hnorm.weight")
-        self.blk = Block(weights, config.index, config.layer, config.rms_eps, DEFAULT_CACHE)
+        self.blk = Block(weights, config.index, config.layer, config.rms_eps)
         self.norm = weights.vector(prefix + NORM) if nextn.own_norm else target.output_norm
         self.embedding: Matrix = weights.matrix(prefix + EMBEDDING) if nextn.own_embedding else target.token_embd
         self.head: Matrix = weights.matrix(prefix + HEAD) if nextn.own_head else target.output

@@ -9,20 +9,17 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.cache_types import CachePair
 from dflash_core.models.attention import Attention
 from dflash_core.models.delta_net import GatedDeltaNet
 from dflash_core.models.experts import Experts
 from dflash_core.models.feed_forward import SwiGLU
-from dflash_core.models.kv_cache import DEFAULT_CACHE
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.models.rows import LayerState, Rows
 
-# What runs each kind of layer: called with the weights, a prefix of their names, the spec, and the cache's type.
-MIXERS: dict[type, Callable[[Weights, str, Any, str], Any]] = {
-    kinds.Attention: Attention,
-    kinds.DeltaNet: lambda weights, prefix, spec, _: GatedDeltaNet(weights, prefix, spec),
-}
+# What runs each kind of layer: called with the weights, a prefix of their names, and the spec.
+MIXERS: dict[type, Callable[[Weights, str, Any], Any]] = {kinds.Attention: Attention, kinds.DeltaNet: GatedDeltaNet}
 FEED_FORWARDS: dict[type, Callable[[Weights, str, Any], Callable[[Tensor], Tensor]]] = {
     kinds.SwiGLU: SwiGLU,
     kinds.Experts: Experts,
@@ -32,16 +29,16 @@ FEED_FORWARDS: dict[type, Callable[[Weights, str, Any], Callable[[Tensor], Tenso
 class Block:
     """One layer: h += mixer(norm h); h += ffn(norm h)."""
 
-    def __init__(self, weights: Weights, index: int, spec: LayerSpec, eps: float, cache_type: str) -> None:
+    def __init__(self, weights: Weights, index: int, spec: LayerSpec, eps: float) -> None:
         prefix = f"blk.{index}."
         self.spec, self.eps = spec, eps
         self.attn_norm = weights.vector(prefix + "attn_norm.weight")
-        self.mixer = MIXERS[type(spec.mixer)](weights, prefix, spec.mixer, cache_type)
+        self.mixer = MIXERS[type(spec.mixer)](weights, prefix, spec.mixer)
         self.ffn_norm = weights.vector(prefix + spec.ffn_norm)
         self.ffn = FEED_FORWARDS[type(spec.ffn)](weights, prefix, spec.ffn)
 
-    def new_state(self) -> LayerState:
-        state: LayerState = self.mixer.new_state()
+    def new_state(self, kv: CachePair | None = None) -> LayerState:
+        state: LayerState = self.mixer.new_state(kv)
         return state
 
     def __call__(self, h: Tensor, rows: Rows, state: LayerState) -> Tensor:
@@ -50,30 +47,27 @@ class Block:
 
 
 class TargetModel:
-    """The whole target. Holds weights only; what a conversation owns is in the list of layer states.
-
-    `cache_type`: how keys and values are kept, a name of kv_cache.CACHE_TYPES.
-    """
+    """The whole target. Holds weights only; what a conversation owns is in the list of layer states."""
 
     def __init__(
         self,
         weights: Weights,
         spec: ModelSpec,
         progress: Callable[[int, int], None] | None = None,
-        cache_type: str = DEFAULT_CACHE,
     ) -> None:
         self.spec = spec
         self.token_embd: Matrix = weights.matrix("token_embd.weight")
         self.blk: list[Block] = []
         for index, layer in enumerate(spec.layers):
-            self.blk.append(Block(weights, index, layer, spec.rms_eps, cache_type))
+            self.blk.append(Block(weights, index, layer, spec.rms_eps))
             if progress:
                 progress(index + 1, spec.block_count)
         self.output_norm = weights.vector("output_norm.weight")
         self.output: Matrix = self.token_embd if spec.tied_output else weights.matrix("output.weight")
 
-    def new_states(self) -> list[LayerState]:
-        return [block.new_state() for block in self.blk]
+    def new_states(self, kv: CachePair | None = None) -> list[LayerState]:
+        """Of an empty sequence. `kv`: how keys and values are kept; None: as floats of the model's own type."""
+        return [block.new_state(kv) for block in self.blk]
 
     def forward(
         self, rows: Rows, states: Sequence[LayerState], captured: Sequence[int] = ()

@@ -75,7 +75,11 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
         notes.line(figures(turn.report))
     if as_json:
         answered = turn.report.to_json() if turn.report is not None else _nothing(request)
-        write_json(answered | {"drafter": engine.limits.drafter.kind if engine.limits.drafter else None})
+        told = {
+            "drafter": engine.limits.drafter.kind if engine.limits.drafter else None,
+            "kv": str(engine.kv.pair),
+        }
+        write_json(answered | told)
     return 130 if interrupted else 0
 
 

@@ -152,7 +152,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
     card = CardOptions(request.activations, request.draft_type, request.tune)
     loaded = load_target(request.target, "cuda", progress=notes.progress, card=card)
-    engine = Engine(loaded, load_draft(request.draft, loaded), context_length=CONTEXT)
+    engine = Engine(loaded, load_draft(request.draft, loaded), context_length=CONTEXT, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     block = engine.session.capabilities.block if engine.session.capabilities else 1
     bench = StepBench(engine)
@@ -247,6 +247,7 @@ def _facts(title: str, engine: Engine) -> dict[str, str]:
     return {
         "GPU": engine.machine.name,
         "models": title,
+        "keys and values": str(engine.kv),
         "program": f"dflash-tui {__version__}, torch {torch.__version__}, NVRTC {'.'.join(map(str, nvrtc.version()))}",
         "driver": _driver(),
         "host": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",

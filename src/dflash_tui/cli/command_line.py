@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable, one_line
 from dflash_core.demo import DEMO_KINDS
 from dflash_core.drafters.registry import is_named, missing
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         activations=args.activations,
         draft_type=args.draft_type,
         vram_limit=args.vram_limit,
+        kv=settings.kv,
         tune=not args.no_tune,
         resume=args.resume,
     )
@@ -186,6 +188,9 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         help="on a GPU: take no more of it than a card of this size has, such as 24GiB",
     )
     add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
+    add(
+        "--kv", type=_cache_type, default=default(None), metavar="TYPE", help=f"the cache of keys and values: {KV_HELP}"
+    )
     add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
     add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")
 
@@ -193,6 +198,13 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
 def _context(text: str) -> int:
     try:
         return int(CONTEXT.parse(text))
+    except KnobError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _cache_type(text: str) -> str:
+    try:
+        return checked(text)
     except KnobError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -223,7 +235,8 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         parser.error(f"--json needs a command: {', '.join(one.name for one in COMMANDS)}")
     if args.demo or args.target or args.draft:
         given |= {"target": args.target, "draft": args.draft}
-    given |= {name: value for name, value in (("device", args.device), ("theme", args.theme)) if value is not None}
+    plain = (("device", args.device), ("theme", args.theme), ("kv", args.kv))
+    given |= {name: value for name, value in plain if value is not None}
     if args.no_mouse:
         given["mouse"] = False
     return load_config(given)

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable
 from dflash_core.drafters.registry import is_named
 from dflash_core.errors import DFlashError, KnobError
@@ -27,7 +28,7 @@ PREFIX = "DFLASH_TUI_"
 FILE_NAME = "config.toml"
 PROJECT_NAME = "dflash-tui.toml"
 DEFAULT_THEME = "dflash-night"
-Kind = Literal["text", "path", "drafter", "switch", "choice", "seconds"]
+Kind = Literal["text", "path", "drafter", "switch", "choice", "seconds", "cache"]
 
 
 class ConfigError(DFlashError):
@@ -53,6 +54,7 @@ class Settings:
     target: Path | None = _setting(None, "the model to open without --target", "path")
     draft: Path | None = _setting(None, "its drafter: a file or folder, or text", "drafter")
     device: str = _setting("auto", "where to decode", "choice", ("auto", "cpu", "cuda"))
+    kv: str = _setting("auto", f"how keys and values are kept: {KV_HELP}", "cache")
     log_level: str = _setting("info", "the least that the log file keeps", "choice", ("debug", "info", "warning"))
     knobs: Knobs = field(default_factory=Knobs)
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -248,6 +250,11 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
         return value
     if kind == "choice" and value in choices:
         return value
+    if kind == "cache" and isinstance(value, str):
+        try:
+            return checked(value)
+        except KnobError as error:
+            raise _BadValueError(str(error)) from None
     if kind == "text" and isinstance(value, str) and value:
         return value
     if kind == "drafter" and isinstance(value, str) and is_named(value):
@@ -261,7 +268,7 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
         return float(value)
     expected = {
         "switch": "true or false", "choice": ", ".join(choices), "text": "text", "path": "a path",
-        "drafter": "a path, or text", "seconds": "seconds, 0 or more",
+        "drafter": "a path, or text", "seconds": "seconds, 0 or more", "cache": "text",
     }[kind]  # fmt: skip
     raise _BadValueError(f"found {value!r}, expected {expected}")
 

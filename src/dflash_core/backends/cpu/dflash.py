@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
+from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
@@ -36,14 +37,19 @@ class CpuDFlashDrafter:
     def __init__(self, model: DFlash, target: TargetModel, mask_token: int) -> None:
         self.capabilities = capabilities(model.config)
         self._model, self._target, self._mask_token = model, target, mask_token
+        self._kv: CachePair | None = None
         self.begin()
 
     @property
     def nbytes(self) -> Mapping[str, int]:
         return {"drafter KV": sum(cache.nbytes for cache in self.caches)}
 
+    def keep_as(self, kv: CachePair) -> None:
+        self._kv = kv
+        self.begin()
+
     def begin(self) -> None:
-        self.caches: list[KVCache] = self._model.new_states()
+        self.caches: list[KVCache] = self._model.new_states(self._kv)
         self._length = self._cached = 0  # positions observed, and those of them that are in the caches
         self._pending: list[Tensor] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
+from dflash_core.cache_types import AUTO_PAIRS, EXACT, F16, CachePair
 from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import MOST_WIDTH
@@ -25,6 +26,7 @@ class CpuMachine:
     prefill_chunk = PREFILL_CHUNK
     tree_width = MOST_WIDTH
     notes: tuple[str, ...] = ()
+    auto_pairs = (EXACT, *AUTO_PAIRS)
 
     def __init__(self, program_bytes: int = 0) -> None:
         self.program_bytes = program_bytes  # of the process before any model was loaded
@@ -35,23 +37,32 @@ class CpuMachine:
     def step_costs(self, drafter: Capabilities) -> Shape | None:
         return CPU
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
-        """The largest halving of the ceiling whose keys and values take at most half of the free memory."""
-        per_position = _kv_bytes(target) + (_draft_kv_bytes(draft) if draft else 0)
-        context, free = min(CEILING, target.context_length), memory.host_memory().free
-        while context > SMALLEST_CONTEXT and context * per_position > free // 2:
+    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None, kv: CachePair = F16) -> int:
+        """The largest halving of the ceiling that fits."""
+        context = min(CEILING, target.context_length)
+        while context > SMALLEST_CONTEXT and not self.holds(target, draft, context, kv):
             context //= 2
         return context
 
+    def holds(self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair) -> bool:
+        """Keys and values take half of the free memory at most."""
+        position = target.position_bytes(kv) + (draft.position_bytes(kv) if draft else 0)
+        return context * position <= memory.host_memory().free // 2
+
     def sequence(
-        self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        session: Session | None = None,
+        kv: CachePair = F16,
     ) -> tuple[Component, ...]:
-        detail = f"{context:,} positions at most"
-        components = [Component("target KV", context * _kv_bytes(target), detail)]
+        detail = f"{kv}, {context:,} positions at most"
+        components = [Component("target KV", context * target.position_bytes(kv), detail)]
         if states := _state_bytes(target):
             components.append(Component("states", states * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"))
         if draft:
-            components.append(Component("drafter KV", context * _draft_kv_bytes(draft), detail))
+            components.append(Component("drafter KV", context * draft.position_bytes(kv), detail))
         return tuple(components)
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
@@ -59,15 +70,6 @@ class CpuMachine:
         if session is not None:
             components += (Component("program", self.program_bytes, "Python, torch and the rest"),)
         return MemoryBreakdown(self.name, components, host.total, host.free, host.process)
-
-
-def _kv_bytes(spec: ModelSpec) -> int:
-    """Target keys and values per position."""
-    return sum(layer.mixer.position_numbers for layer in spec.layers) * FLOAT_BYTES
-
-
-def _draft_kv_bytes(model: DraftModel) -> int:
-    return model.position_numbers * FLOAT_BYTES
 
 
 def _state_bytes(spec: ModelSpec) -> int:

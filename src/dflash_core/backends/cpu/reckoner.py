@@ -8,6 +8,7 @@ from dataclasses import replace
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cpu.machine import CEILING, FLOAT_BYTES, SMALLEST_CONTEXT, CpuMachine
+from dflash_core.cache_types import named
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import OpenedDraft
 from dflash_core.fits import Setup, total
@@ -45,7 +46,7 @@ class HostReckoner:
 
     @property
     def kv_types(self) -> Sequence[str]:
-        return ("f32",)
+        return [str(one) for one in self._machine.auto_pairs]
 
     @property
     def default(self) -> Setup:
@@ -55,7 +56,10 @@ class HostReckoner:
         return setup
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
-        return [replace(setup, drafted=False)] if setup.drafted and self._draft_file else []
+        kinds = self.kv_types
+        tighter = kinds[kinds.index(setup.kv) + 1 :] if setup.kv in kinds else ()
+        ways = [replace(setup, kv=kind) for kind in tighter]
+        return [*ways, *([replace(setup, drafted=False)] if setup.drafted and self._draft_file else [])]
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         how = "as in the file" if self._packed else "as floats"
@@ -63,7 +67,9 @@ class HostReckoner:
         drafted = self._draft if setup.drafted else None
         if drafted is not None and drafted.file is not None:
             found.append(Component("drafter", held_bytes(drafted.file.tensors.values(), self._packed), how))
-        found += self._machine.sequence(self._spec, drafted.config if drafted else None, setup.context)
+        found += self._machine.sequence(
+            self._spec, drafted.config if drafted else None, setup.context, kv=named(setup.kv)
+        )
         return (*found, Component("program", self._machine.program_bytes, "Python, torch and the rest"))
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.decoder import Decoder
+from dflash_core.cache_types import CachePair
 from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError
@@ -36,17 +37,24 @@ class CpuCheckpoint:
 class CpuSession:
     """Implements `backends.base.Session` for a target and, if given, a drafter that proposes in lock-step.
 
-    `captured`: the target layers whose outputs passes record, where no drafter says so.
+    `captured`: the target layers whose outputs passes record, where no drafter says so. `kv`: how keys and values are
+    kept; None: as floats of the model's own type.
     """
 
-    def __init__(self, target: TargetModel, drafter: Drafter | None = None, captured: Sequence[int] = ()) -> None:
-        self.target, self.drafter = target, drafter
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: Drafter | None = None,
+        captured: Sequence[int] = (),
+        kv: CachePair | None = None,
+    ) -> None:
+        self.target, self.drafter, self.kv = target, drafter, kv
         self.captured_layers = drafter.capabilities.captured_layers if drafter else tuple(captured)
         self._reset()
 
     def _reset(self) -> None:
         self.length = 0
-        self.states: list[LayerState] = self.target.new_states()
+        self.states: list[LayerState] = self.target.new_states(self.kv)
         self._tokens: list[int] = []  # of the last pass
         self._features: Tensor | None = None
         if self.drafter is not None:

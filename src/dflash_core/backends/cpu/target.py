@@ -15,8 +15,9 @@ from dflash_core.backends.cpu.reckoner import DENSE_SHARE, HostReckoner, held_by
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.speed import time_step
 from dflash_core.backends.opened import OpenedTarget
+from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import target_weights
-from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
+from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp, has_head
 from dflash_core.formats.weights import WeightFile
@@ -50,7 +51,7 @@ class CpuTarget(OpenedTarget):
     def reckoner(self, draft: OpenedDraft | None) -> HostReckoner:
         return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes)
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
@@ -80,9 +81,18 @@ class CpuTarget(OpenedTarget):
     def drafts_itself(self) -> bool:
         return has_head(self.file, self.config)
 
-    def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> CpuSession:
+    def session(
+        self,
+        draft: Draft | None = None,
+        captured: Sequence[int] = (),
+        context: int = 0,
+        kv: CachePair | None = None,
+    ) -> CpuSession:
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
-        return CpuSession(self.model, draft.drafter() if draft else None, captured)
+        drafter: Drafter | None = draft.drafter() if draft else None
+        if kv is not None and isinstance(drafter, KeepsContext):
+            drafter.keep_as(kv)
+        return CpuSession(self.model, drafter, captured, kv)
 
     def step_seconds(self, rows: int) -> float:
         return time_step(self.model, rows)

@@ -16,6 +16,7 @@ from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.formats.weights import WeightFile
 
@@ -61,12 +62,14 @@ class Footprint:
             for projection in group:
                 projection.replan(card)
 
-    def sequence(self, context: int, *, drafted: bool, capacity: int = CAPACITIES[0]) -> SequenceBytes:
+    def sequence(
+        self, context: int, *, drafted: bool, capacity: int = CAPACITIES[0], kv: CachePair = F16
+    ) -> SequenceBytes:
         """For `context` positions and trees of `capacity` nodes, with the drafter or without."""
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:
-            memory = SequenceMemory(self.target, context, CAPACITIES[0], captured, draft)
+            memory = SequenceMemory(self.target, context, CAPACITIES[0], captured, draft, kv)
             if capacity > memory.capacity:
                 memory.grow(capacity)
         held = memory.nbytes

@@ -1,7 +1,7 @@
 """The cache of keys and values on a card: who stores, who reads, and what a position takes.
 
-Kernels see it through kernels/kv.cuh, which a type's `define` chooses the row format of; whatever writes a row writes
-it in this format at once, a tree's own nodes included, so a node and a committed position are the same bytes.
+Kernels see it through kernels/kv.cuh; whatever writes a row writes it as it is kept at once, a tree's own nodes
+included, so a node and a committed position are the same bytes.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Argument, Launch
-
-CHUNK_BYTES = 16  # that a thread of kv_commit moves
+from dflash_core.cache_types import CHUNK_BYTES, F16, CachePair
+from dflash_core.errors import Code, UnsupportedError
+from dflash_core.models.cache_rows import CODECS
 
 
 class KVCache:
-    """Rows of halves: k and v are f16 (layers, kv heads, slots, head size). Another type of cache is a subclass."""
+    """Rows of keys and of values, each (layers, kv heads, slots, elements of a row) of its type."""
 
-    define = ""
-    dtype = torch.float16
-
-    def __init__(self, layers: int, kv_heads: int, slots: int, head_dim: int, device: torch.device) -> None:
-        shape = (layers, kv_heads, slots, self.row_elements(head_dim))
-        self.head_dim = head_dim
-        self.k, self.v = (torch.zeros(shape, dtype=self.dtype, device=device) for _ in range(2))
+    def __init__(
+        self, layers: int, kv_heads: int, slots: int, head_dim: int, device: torch.device, kv: CachePair = F16
+    ) -> None:
+        if kv != F16:
+            raise UnsupportedError(
+                f"a cache of {kv} on a card, expected f16; take that, or run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
+            )
+        self.kv, self.head_dim = kv, head_dim
+        codecs = CODECS[kv.k.name], CODECS[kv.v.name]
+        self.k, self.v = (
+            torch.zeros(layers, kv_heads, slots, one.elements(head_dim), dtype=one.dtype, device=device)
+            for one in codecs
+        )
         both = (self.k, self.v)
         rows = [tensor[layer, head] for tensor in both for layer in range(layers) for head in range(kv_heads)]
         # Addresses of every [slot][row] array, for kv_commit.
         self._streams = torch.tensor([row.data_ptr() for row in rows], dtype=torch.int64, device=device)
 
-    @staticmethod
-    def row_elements(head_dim: int) -> int:
-        """Stored elements of one head's row; their bytes are a multiple of CHUNK_BYTES."""
-        return head_dim
-
     @property
     def defines(self) -> dict[str, object]:
         """What kernels are compiled for."""
-        return {self.define: 1} if self.define else {}
+        return {}
 
     @property
     def slots(self) -> int:
@@ -52,11 +55,6 @@ class KVCache:
     def layer(self, place: int) -> tuple[Tensor, Tensor, np.int32]:
         """One layer's cache as kernels take it."""
         return self.k[place], self.v[place], np.int32(self.slots)
-
-    @property
-    def layer_stride(self) -> np.uint64:
-        """Elements from one layer's keys to the next one's."""
-        return np.uint64(self.k[0].numel())
 
     def floats(self, place: int, end: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer's first `end` slots as halves, (kv heads, end, head size)."""
@@ -81,7 +79,3 @@ class KVCache:
         """Put a copy back."""
         for tensor, rows in zip((self.k, self.v), saved):
             tensor[:, :, begin : begin + rows.shape[2]] = rows
-
-
-CACHE_TYPES: dict[str, type[KVCache]] = {"f16": KVCache}
-DEFAULT_CACHE = "f16"

@@ -22,6 +22,7 @@ from dflash_core.backends.cuda.reckoner import (
 )
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
+from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
 from dflash_core.memory import Component, MemoryBreakdown
@@ -42,6 +43,7 @@ class CudaMachine:
 
     prefill_chunk = PREFILL_ROWS
     tree_width = MAX_WIDTH
+    auto_pairs = AUTO_PAIRS[:1]  # kernels know halves alone yet
 
     def __init__(
         self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None, vram_limit: int = 0
@@ -85,22 +87,32 @@ class CudaMachine:
         most = accumulate((self._passes[row] for row in rows), max)  # more rows never take less: that is chance
         return Shape({row: ms + draft for row, ms in zip(rows, most, strict=True)}, plain, draft, tuple(rows))
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None) -> int:
-        free = self._memory()[0] - SPARE
+    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None, kv: CachePair = F16) -> int:
         context = min(CEILING, target.context_length)
-        while context > SMALLEST_CONTEXT and sum(o.bytes for o in self.sequence(target, draft, context)) > free:
+        while context > SMALLEST_CONTEXT and not self.holds(target, draft, context, kv):
             context //= 2
         return context
 
+    def holds(self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair) -> bool:
+        needed = sum(one.bytes for one in self.sequence(target, draft, context, kv=kv))
+        return needed <= self._memory()[0] - SPARE
+
     def sequence(
-        self, target: ModelSpec, draft: DraftModel | None, context: int, session: Session | None = None
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        session: Session | None = None,
+        kv: CachePair = F16,
     ) -> tuple[Component, ...]:
         nodes = session.memory.capacity if isinstance(session, CudaSession) else PASS_ROWS
-        return self.components(draft is not None, context, nodes)
+        return self.components(draft is not None, context, nodes, kv)
 
-    def components(self, drafted: bool, context: int, nodes: int = PASS_ROWS) -> tuple[Component, ...]:
+    def components(
+        self, drafted: bool, context: int, nodes: int = PASS_ROWS, kv: CachePair = F16
+    ) -> tuple[Component, ...]:
         """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
-        return sequence_components(self.footprint, drafted, context, nodes)
+        return sequence_components(self.footprint, drafted, context, nodes, kv)
 
     @property
     def processors(self) -> int:

@@ -10,6 +10,7 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import OpenedDraft
 from dflash_core.fits import Setup, total
@@ -34,14 +35,14 @@ def context_bytes(processors: int) -> int:
 
 
 def sequence_components(
-    footprint: Footprint, drafted: bool, context: int, nodes: int = PASS_ROWS
+    footprint: Footprint, drafted: bool, context: int, nodes: int = PASS_ROWS, kv: CachePair = F16
 ) -> tuple[Component, ...]:
     """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without.
 
     What is planned has room for trees of one pass: a turn may grow to them, and should not find the card full.
     """
-    need = footprint.sequence(context, drafted=drafted, capacity=nodes)
-    positions = f"{context:,} positions"
+    need = footprint.sequence(context, drafted=drafted, capacity=nodes, kv=kv)
+    positions = f"{kv}, {context:,} positions"
     scratch = Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations")
     held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
     return tuple(sorted((*held, scratch), key=lambda one: ORDER.index(one.name)))
@@ -99,7 +100,9 @@ class CardReckoner:
         return (*found, *self._sequence(setup), self._context)
 
     def _reckon(self, setup: Setup) -> tuple[Component, ...]:
-        return sequence_components(self._of(setup), self._drafted(setup), setup.context, setup.nodes)
+        return sequence_components(
+            self._of(setup), self._drafted(setup), setup.context, setup.nodes, CachePair.parse(setup.kv)
+        )
 
     def _drafted(self, setup: Setup) -> bool:
         return setup.drafted and self._draft is not None

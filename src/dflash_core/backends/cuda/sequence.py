@@ -21,6 +21,7 @@ from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.cache_types import F16, CachePair
 
 # Nodes of trees that there is room for: first those of the default knobs, then one pass, then the largest.
 CAPACITIES = (24, PASS_ROWS, MAX_NODES)
@@ -36,7 +37,7 @@ class SequenceMemory:
 
     mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch of passes. captured:
     outputs of chosen layers. drafting: the drafter's own. chunk: what prompts are read in, where the card can read them
-    in chunks. head: logits. `slots`: positions and nodes that there is room for.
+    in chunks. head: logits. `slots`: positions and nodes that there is room for. `kv`: how keys and values are kept.
     """
 
     def __init__(
@@ -46,12 +47,13 @@ class SequenceMemory:
         capacity: int,
         captured: Sequence[int],
         draft: OnDevice | None = None,
+        kv: CachePair = F16,
     ) -> None:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
-        turn = Arena.need(partials) + max(Arena.need(mixer.pass_room(context)) for mixer in target.mixers)
-        turn = max(turn, Arena.need(draft.pass_room(context)) if draft else 0, Arena.need(Head.pieces(target)))
+        turn = Arena.need(partials) + max(Arena.need(mixer.pass_room(context, kv)) for mixer in target.mixers)
+        turn = max(turn, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target)))
         passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
@@ -64,11 +66,12 @@ class SequenceMemory:
         inside, rows = self.room.behind(*partials), Arena(self.room.bytes[turn:])
         self.mixers: list[MixerMemory] = []
         for mixer in target.mixers:
-            self.mixers.append(mixer.memory(context, capacity, inside, rows))
+            self.mixers.append(mixer.memory(context, capacity, inside, rows, kv))
             rows = rows.behind(*mixer.rows_room(capacity))
         self.captured = CapturedLayers(captured, hidden, capacity, behind.behind(*buffers))
         self._first = tuple(self.mixers), self.captured.rows, capacity
-        self.drafting: DraftMemory | None = draft.memory(context, self.room, behind.behind(*lasting)) if draft else None
+        own_room = behind.behind(*lasting)
+        self.drafting: DraftMemory | None = draft.memory(context, self.room, own_room, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)

@@ -21,6 +21,7 @@ from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.target_pass import target_pass
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
@@ -54,7 +55,7 @@ class CudaSession:
     inside the steps, or `host_drafter`, which proposes in lock-step with them.
 
     `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it
-    can hold. `capacity`: nodes of the largest tree that there is room for at first.
+    can hold. `capacity`: nodes of the largest tree that there is room for at first. `kv`: how keys and values are kept.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class CudaSession:
         host_drafter: Drafter | None = None,
         context: int,
         capacity: int = CAPACITIES[0],
+        kv: CachePair = F16,
     ) -> None:
         self.target, self.draft_weights, self.device = target, draft, target.device
         self.host_drafter = host_drafter
@@ -78,7 +80,7 @@ class CudaSession:
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
         self._tokens: list[int] = []  # of the last pass
         with self.device.stream():
-            self.memory = SequenceMemory(target, context, capacity, self.captured_layers, draft)
+            self.memory = SequenceMemory(target, context, capacity, self.captured_layers, draft, kv)
             self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
             self.drafter: DeviceDrafter | None = None
             if draft is not None:

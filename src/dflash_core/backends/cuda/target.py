@@ -27,6 +27,7 @@ from dflash_core.backends.cuda.tuner import Tuner, products_of, replan, target_n
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
+from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
@@ -100,11 +101,15 @@ class CudaTarget(OpenedTarget):
             available=self.machine.room() + context_bytes(processors), draft_type=self.draft_type,
         )  # fmt: skip
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         reckoner = self.reckoner(draft)
         wanted = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        setup = Setup(wanted, nodes=PASS_ROWS, draft_type=self.draft_type)
-        needed = self.machine.breakdown(reckoner.components(setup)[:-1])
+        names = [str(one) for one in self.machine.auto_pairs] if kv == AUTO else [str(CachePair.parse(kv))]
+        for name in (*names, names[0]):  # the first where none of them fits
+            setup = Setup(wanted, name, nodes=PASS_ROWS, draft_type=self.draft_type)
+            needed = self.machine.breakdown(reckoner.components(setup)[:-1])
+            if needed.predicted <= needed.free:
+                break
         fits = longest_context(reckoner, setup)
         pack = not fits and on_card(draft) is not None and not self.draft_type
         if fits:
@@ -142,12 +147,19 @@ class CudaTarget(OpenedTarget):
         held = self.footprint.draft_bytes
         return CudaDFlash(opened.file, opened.config, model, self, held, opened.notes)
 
-    def session(self, draft: Draft | None = None, captured: Sequence[int] = (), context: int = 0) -> CudaSession:
+    def session(
+        self,
+        draft: Draft | None = None,
+        captured: Sequence[int] = (),
+        context: int = 0,
+        kv: CachePair | None = None,
+    ) -> CudaSession:
+        kept = kv or F16
         if isinstance(draft, CudaDFlash):
-            return CudaSession(self.model, draft.model, context=context)
+            return CudaSession(self.model, draft.model, context=context, kv=kept)
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
         drafter = draft.drafter() if draft else None
-        return CudaSession(self.model, host_drafter=drafter, captured=captured, context=context)
+        return CudaSession(self.model, host_drafter=drafter, captured=captured, context=context, kv=kept)
 
     def step_seconds(self, rows: int) -> None:
         """None: no step on a card is slow enough to be announced."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
-from dflash_core.backends.cuda.kv import DEFAULT_CACHE
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
@@ -21,9 +20,8 @@ from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.errors import Code, UnsupportedError
 
-# What runs each kind of layer: (device, spec, activations, cache type), and (device, upload, prefix, spec,
-# activations).
-MIXERS: dict[type, Callable[[Device, Any, Activations, str], MixerLayers]] = {
+# What runs each kind of layer: (device, spec, activations), and (device, upload, prefix, spec, activations).
+MIXERS: dict[type, Callable[[Device, Any, Activations], MixerLayers]] = {
     kinds.Attention: AttentionLayers,
     kinds.DeltaNet: DeltaNetLayers,
 }
@@ -52,8 +50,7 @@ class Block:
 
 
 class DeviceTarget:
-    """The target's weights. `activations`: how inputs of products are rounded; `cache_type`: how keys
-    and values are kept, a name of kv.CACHE_TYPES."""
+    """The target's weights. `activations`: how inputs of products are rounded."""
 
     def __init__(
         self,
@@ -62,10 +59,9 @@ class DeviceTarget:
         spec: ModelSpec,
         activations: Activations = DEFAULT,
         progress: Callable[[int, int], None] | None = None,
-        cache_type: str = DEFAULT_CACHE,
     ) -> None:
         self.device, self.spec, self.activations = device, spec, activations
-        self.mixers = [MIXERS[type(mixer)](device, mixer, activations, cache_type) for mixer in spec.mixers]
+        self.mixers = [MIXERS[type(mixer)](device, mixer, activations) for mixer in spec.mixers]
         groups = list(spec.mixers)
         self.embedding = Embedding(upload, spec.embedding_length)
         self.blk: list[Block] = []

@@ -21,6 +21,7 @@ from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 
 # Binds launches under a key and runs them.
@@ -107,15 +108,16 @@ class OnDevice(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def pass_room(self, context: int) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         """What its passes work in."""
 
     def own_room(self) -> Sequence[Wanted]:
         """What nobody else may have meanwhile: what waits to enter its cache, say."""
 
-    def memory(self, context: int, room: Arena, own: Arena) -> DraftMemory:
+    def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> DraftMemory:
         """What a sequence of `context` positions takes: allocated, or on a device without memory only counted.
-        `pass_room` lies in `room`, which the target's passes have too, `own_room` in `own`."""
+        `pass_room` lies in `room`, which the target's passes have too, `own_room` in `own`. `kv`: how layers that see
+        the whole context keep it."""
 
     def drafter(
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
-from dflash_core.backends.cuda.kv import CACHE_TYPES, DEFAULT_CACHE, KVCache
+from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import At, ceil_div
 from dflash_core.errors import Code, ContextError
 
@@ -51,8 +51,8 @@ class DraftCaches:
         self.block = draft.config.block_size
         positions = context + self.block  # the block's own rows lie behind the context
         sizes = [ring_slots(layer.window, positions) for layer in draft.layers]
-        cache, heads, device = CACHE_TYPES[DEFAULT_CACHE], draft.heads, draft.device.torch_device
-        self.layers: list[KVCache] = [cache(1, heads.kv_heads, size, heads.head_dim, device) for size in sizes]
+        heads, device = draft.heads, draft.device.torch_device
+        self.layers = [KVCache(1, heads.kv_heads, size, heads.head_dim, device) for size in sizes]
         self._rings = [kv for kv in self.layers if kv.slots < positions]
         self.slots = min((kv.slots for kv in self._rings), default=0)
         self._window = max(layer.window for layer in draft.layers)
@@ -159,7 +159,7 @@ class DraftCaches:
         copies = []
         for kv in layers:
             heads, row = kv.k.shape[1], kv.k.shape[3]
-            out = torch.empty(2, heads, end - begin, row, dtype=kv.dtype)
+            out = torch.empty(2, heads, end - begin, row, dtype=kv.k.dtype)
             for place, slots in _runs(begin, end, kv.slots):
                 for to, tensor in zip(out, (kv.k, kv.v)):
                     for head in range(heads):  # one piece of memory each: no copy of it is made on the card

@@ -31,6 +31,7 @@ from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
 
@@ -290,7 +291,7 @@ class DFlashOnDevice:
     def capabilities(self) -> Capabilities:
         return capabilities(self.weights.config, on_device=True)
 
-    def pass_room(self, context: int) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         partials = PassBuffers.partials(*self.weights.projections())
         return [*partials, *Splits.pieces(split_order(self.weights, context), self.weights.heads)]
 
@@ -298,7 +299,7 @@ class DFlashOnDevice:
         draft = self.weights
         return [*pending_rows(draft), *PassBuffers.lasting(draft.config.embedding_length, *draft.projections())]
 
-    def memory(self, context: int, room: Arena, own: Arena) -> DFlashMemory:
+    def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
         return DFlashMemory(self.weights, context, room, own)
 
     def drafter(

@@ -15,7 +15,7 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.kv import CACHE_TYPES, KVCache
+from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
@@ -23,6 +23,7 @@ from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.models.norm import Rotary
 
@@ -78,14 +79,14 @@ class AttentionLayers:
 
     chunked = True
 
-    def __init__(self, device: Device, spec: kinds.Attention, activations: Activations, cache_type: str) -> None:
+    def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
         if spec.window:
             raise UnsupportedError(
                 f"a target whose layers see only the last {spec.window:,} positions, expected layers that see all; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        self.device, self.spec, self.activations, self.cache_type = device, spec, activations, CACHE_TYPES[cache_type]
+        self.device, self.spec, self.activations = device, spec, activations
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.frequencies = frequencies(spec, device)
         self.weights: list[AttentionWeights] = []
@@ -96,18 +97,18 @@ class AttentionLayers:
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
 
-    def split_order(self, context: int) -> SplitOrder:
+    def split_order(self, context: int, kv: CachePair) -> SplitOrder:
         card = self.device.card
         return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes, trees=True)
 
-    def pass_room(self, context: int) -> Sequence[Wanted]:
-        return Splits.pieces(self.split_order(context), self.heads)
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+        return Splits.pieces(self.split_order(context, kv), self.heads)
 
     def rows_room(self, capacity: int) -> Sequence[Wanted]:
         return ()
 
-    def memory(self, context: int, capacity: int, room: Arena, rows: Arena) -> AttentionMemory:
-        return AttentionMemory(self, context, room)
+    def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
+        return AttentionMemory(self, context, room, kv)
 
     @property
     def turns(self) -> Sequence[range]:
@@ -140,11 +141,11 @@ class AttentionMemory:
 
     component, detail = "target KV", ""
 
-    def __init__(self, layers: AttentionLayers, context: int, room: Arena) -> None:
+    def __init__(self, layers: AttentionLayers, context: int, room: Arena, kv: CachePair) -> None:
         self.layers, heads = layers, layers.heads
         slots, on = slots_of(context), layers.device.torch_device
-        self.kv: KVCache = layers.cache_type(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on)
-        self.splits = Splits(layers.split_order(context), heads, room)
+        self.kv = KVCache(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on, kv)
+        self.splits = Splits(layers.split_order(context, kv), heads, room)
 
     @property
     def nbytes(self) -> int:

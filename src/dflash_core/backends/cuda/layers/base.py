@@ -20,6 +20,7 @@ from dflash_core.backends.cuda.launch import At, Launch
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.cache_types import F16, CachePair
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.chunk import Chunk
@@ -158,16 +159,17 @@ class MixerLayers(Protocol):
     def projections(self, place: int) -> tuple[Projection, Projection]:
         """`inputs` and `out` of a layer."""
 
-    def pass_room(self, context: int) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         """What a pass works in while it is at one of the layers."""
 
     def rows_room(self, capacity: int) -> Sequence[Wanted]:
         """What a pass over a tree of up to `capacity` nodes leaves for its commit. Nothing waits for that where a
         prompt's chunk begins."""
 
-    def memory(self, context: int, capacity: int, room: Arena, rows: Arena) -> MixerMemory:
+    def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> MixerMemory:
         """Of a sequence of up to `context` positions and trees of up to `capacity` nodes; `pass_room` lies in `room`,
-        which others have when the pass has gone on, and `rows_room` in `rows`, which chunks have too."""
+        which others have when the pass has gone on, and `rows_room` in `rows`, which chunks have too. `kv`: how keys
+        and values are kept."""
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
         """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other."""

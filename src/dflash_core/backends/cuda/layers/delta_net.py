@@ -21,6 +21,7 @@ from dflash_core.backends.cuda.products import Arena, Op, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
+from dflash_core.cache_types import F16, CachePair
 
 
 class DeltaWeights:
@@ -41,7 +42,7 @@ class DeltaWeights:
 class DeltaNetLayers:
     """Implements `base.MixerLayers`. Raises UnsupportedError for heads that the kernels are not written for."""
 
-    def __init__(self, device: Device, spec: kinds.DeltaNet, activations: Activations, cache_type: str) -> None:
+    def __init__(self, device: Device, spec: kinds.DeltaNet, activations: Activations) -> None:
         self.device, self.spec, self.activations = device, spec, activations
         self.shape = DeltaShape.of(spec.key_heads, spec.value_heads, spec.key_dim, spec.value_dim, spec.conv_kernel)
         self.scan = ScanLaunch.of(self.shape, device.card.shared_bytes)
@@ -54,7 +55,7 @@ class DeltaNetLayers:
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
 
-    def pass_room(self, context: int) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         return [(size, torch.float32) for size in self.shape.pass_shapes().values()]
 
     def rows_room(self, capacity: int) -> Sequence[Wanted]:
@@ -64,7 +65,7 @@ class DeltaNetLayers:
         levels = (self.far_levels(capacity), *sizes["s"])
         return [(shape, torch.float32) for shape in (*shapes, levels)]
 
-    def memory(self, context: int, capacity: int, room: Arena, rows: Arena) -> DeltaMemory:
+    def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> DeltaMemory:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
         return DeltaMemory(self, capacity, (s, conv), room, rows)

@@ -1,0 +1,116 @@
+"""The types in which keys and values are kept: their names, and the bytes that a position takes.
+
+A row is one head's keys, or values, of one position. The integer types cut it into groups of GROUP numbers with a scale
+of two bytes each; models/cache_rows.py says how, kernels/kv_packed.cuh is its twin on a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_core.errors import KnobError
+
+GROUP = 32
+CHUNK_BYTES = 16  # rows are moved in chunks of so many bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CacheType:
+    """One type. A code has `low` bits that are packed side by side and `high` bits in planes of their own; a float
+    has no codes, but `bytes` per number. `rotated`: keys are kept as their Hadamard transform, which spreads the few
+    large numbers of a head over all of them."""
+
+    name: str
+    low: int = 0
+    high: int = 0
+    rotated: bool = False
+    bytes: int = 0
+
+    def row_bytes(self, numbers: int) -> int:
+        """Of a head's row of so many numbers."""
+        if self.bytes:
+            return numbers * self.bytes
+        groups = -(-numbers // GROUP)
+        codes = -(-groups // (8 // self.low)) * GROUP + self.high * groups * GROUP // 8
+        return -(-(codes + 2 * groups) // CHUNK_BYTES) * CHUNK_BYTES
+
+
+TYPES = {
+    one.name: one
+    for one in (
+        CacheType("f16", bytes=2),
+        CacheType("bf16", bytes=2),
+        CacheType("q8_0", low=8),
+        CacheType("q5_0", low=4, high=1, rotated=True),
+        CacheType("q4_0", low=4, rotated=True),
+        CacheType("tq3_0", low=2, high=1, rotated=True),
+    )
+}
+"""By the names that users know."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePair:
+    """The type of keys, and that of values."""
+
+    k: CacheType
+    v: CacheType
+
+    @staticmethod
+    def parse(text: str) -> CachePair:
+        """`TYPE` or `K/V`. Raises KnobError."""
+        names = text.split("/")
+        types = [TYPES.get(name.strip().lower()) for name in names]
+        k, v = types[0], types[-1]
+        if len(names) > 2 or k is None or v is None:
+            raise KnobError(f"cache type {text!r}: expected auto, or one of {', '.join(TYPES)}, or two as K/V")
+        return CachePair(k, v)
+
+    def __str__(self) -> str:
+        return self.k.name if self.k == self.v else f"{self.k.name}/{self.v.name}"
+
+    def row_bytes(self, numbers: int) -> int:
+        """Of the keys and the values of one head at one position."""
+        return self.k.row_bytes(numbers) + self.v.row_bytes(numbers)
+
+    @property
+    def behind_a_window(self) -> CachePair:
+        """What a drafter's layer with a window keeps, which is little: floats, whatever is wished for the others."""
+        return self if self == EXACT else F16
+
+
+F16 = CachePair.parse("f16")
+EXACT = CachePair(*[CacheType("f32", bytes=4)] * 2)
+"""Floats of the model's own type: what the reference keeps where nothing else is asked for, and no card."""
+
+
+def named(text: str) -> CachePair:
+    """As `CachePair.parse`, and EXACT by its name. Raises KnobError."""
+    return EXACT if text == str(EXACT) else CachePair.parse(text)
+
+
+AUTO = "auto"
+AUTO_PAIRS: Sequence[CachePair] = tuple(map(CachePair.parse, ("f16", "q8_0", "q8_0/q4_0", "q4_0")))
+"""Of what `auto` takes the first that the context fits with, on a card. Three bits cost more than rounded activations
+do: only where they are asked for."""
+
+
+KV_HELP = f"auto, {', '.join(TYPES)}, or two as K/V"
+
+
+def checked(text: str) -> str:
+    """`auto`, or a pair as it is written shortest. Raises KnobError."""
+    plain = text.strip().lower()
+    return plain if plain == AUTO else str(CachePair.parse(plain))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A cache that was chosen, and why; `why` is empty where it was asked for."""
+
+    pair: CachePair
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.pair} ({self.why})" if self.why else str(self.pair)

@@ -1,0 +1,89 @@
+"""Types of caches over real passes on the CPU: what they cost, and that trees, prompts and drafts go with each pair."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from dflash_core import Engine, load_draft, load_target
+from dflash_core.backends.base import Target
+from dflash_core.cache_types import TYPES, CachePair
+from dflash_core.demo import demo_draft, demo_target_path
+from dflash_core.demo.recipe.caches import differences
+from dflash_core.demo.recipe.numerics import held_out
+from dflash_core.errors import KnobError
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Knobs
+
+BARS = {"q8_0": 5e-6, "q5_0": 1e-4, "q4_0": 3e-4, "tq3_0": 1.5e-3}  # mean KL from halves, nats
+PAIRS = [f"{k}/{v}" for k in TYPES for v in TYPES]
+NARROW = ("f16/bf16", "bf16/q5_0", "q8_0/q4_0", "q5_0/tq3_0", "q4_0/f16", "tq3_0/q8_0")
+pairs = pytest.mark.parametrize(
+    "kv", [pytest.param(one, marks=() if one in NARROW else pytest.mark.full) for one in PAIRS]
+)
+TOKENS, PARENTS = [5, 17, 40, 41, 99, 7], [-1, 0, 0, 1, 1, 4]
+
+
+@cache
+def target() -> Target:
+    return load_target(demo_target_path())
+
+
+def test_the_divergence_of_each_type_is_within_its_bar() -> None:
+    texts = held_out(target(), 12)
+    for name, found in differences(target(), texts, list(BARS)).items():
+        assert 0 < found.mean_kl <= BARS[name], name
+        assert found.top1 > 0.98, name
+
+
+@pairs
+def test_a_tree_is_decoding_its_paths(kv: str) -> None:
+    """Logits of nodes, and what follows a commit, behind a prompt that was read in several chunks."""
+    pair = CachePair.parse(kv)
+    context = [(7 * i) % 500 + 3 for i in range(70)]
+
+    def behind(path: list[int]) -> np.ndarray:
+        session = target().session(kv=pair)
+        for at in range(0, len(context), 33):
+            session.prefill(context[at : at + 33])
+        rows = session.verify(TOKENS, PARENTS)
+        session.commit(path)
+        return np.concatenate([rows[path], session.verify([8], [-1])])
+
+    for path in ([0, 1, 4, 5], [0, 2]):
+        session = target().session(kv=pair)
+        session.prefill(context)
+        one_by_one = []
+        for node in path:
+            one_by_one.append(session.verify([TOKENS[node]], [-1])[0])
+            session.commit([0])
+        one_by_one.append(session.verify([8], [-1])[0])
+        assert np.abs(behind(path) - np.stack(one_by_one)).max() < 0.05  # a sum's order may turn a code over
+
+
+@pairs
+def test_answers_are_those_of_plain_decoding(kv: str) -> None:
+    loaded = target()
+    engine = Engine(loaded, load_draft(demo_draft(None), loaded), kv=kv, context_length=256)
+    assert str(engine.kv.pair) == str(CachePair.parse(kv))
+    ids = held_out(loaded, 1)[0][:24]
+    answers = {}
+    for mode in ("ar", "chain", "tree"):
+        knobs = Knobs(temperature=0.0, mode=mode, max_tokens=24, ignore_eos=True)
+        events = list(engine.generate(ids, knobs))
+        answers[mode] = [token for event in events for token in event.tokens]
+        if mode == "tree":
+            assert any(len(event.tokens) > 1 for event in events if isinstance(event, StepEvent))
+    assert answers["chain"] == answers["ar"]
+    assert answers["tree"] == answers["ar"]
+    held = {one.name: one for one in engine.memory().components}
+    assert str(CachePair.parse(kv)) in held["target KV"].detail
+
+
+def test_an_unknown_type_is_refused_at_every_door() -> None:
+    loaded = target()
+    for ask in (lambda: loaded.logits([1, 2], kv="q3"), lambda: Engine(loaded, kv="q8_0/q9")):
+        with pytest.raises(KnobError, match=r"cache type .*: expected auto, or one of f16, bf16, q8_0"):
+            ask()
