@@ -40,12 +40,16 @@ TINY = golden("tiny-F16.gguf"), golden("tiny-dflash")
 OTHERS = [(path, path.with_name(path.name.replace("-F16.gguf", "-dflash"))) for path in other_targets("q3*-F16.gguf")]
 
 
-def worst_error(dtype: torch.dtype, seed: int, pair: tuple[Path, Path] = TINY) -> float:
+SIZES = (1, 2, 16, 23, 41, 65, 129)
+
+
+def worst_error(dtype: torch.dtype, seed: int, pair: tuple[Path, Path] = TINY, sizes: tuple[int, ...] = SIZES) -> float:
+    """Over random trees of so many nodes."""
     target = load_target(pair[0], dtype=dtype)
     drafter = load_draft(pair[1], target, dtype=dtype)
     rng = np.random.default_rng(seed)
     worst = 0.0
-    for nodes in (1, 2, 16, 23, 41, 65, 129):
+    for nodes in sizes:
         parents = random_tree(rng, nodes)
         tokens = [int(token) for token in rng.integers(0, target.config.vocab_size, PROMPT + nodes)]
         prompt, drafts = tokens[:PROMPT], tokens[PROMPT:]
@@ -75,8 +79,8 @@ def test_state_after_commit_float64() -> None:
 
 @pytest.mark.parametrize("pair", OTHERS, ids=lambda pair: pair[0].stem)
 def test_state_after_commit_with_other_architectures(pair: tuple[Path, Path]) -> None:
-    assert worst_error(torch.float32, 0, pair) <= 2e-5
-    assert worst_error(torch.float64, 1, pair) <= 1e-11
+    assert worst_error(torch.float32, 0, pair, (2, 23, 65)) <= 2e-5
+    assert worst_error(torch.float64, 1, pair, (16, 41)) <= 1e-11
 
 
 def test_every_path_of_small_trees() -> None:

@@ -255,10 +255,13 @@ def _zlab_layers(keys: Settings, blocks: int, target_blocks: int | None) -> tupl
 
 def _zlab_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
     kinds = keys.get("layer_types")
-    if kinds is None and not keys.get("use_sliding_window"):
-        kinds = ["full_attention"] * blocks
+    if kinds is None:
+        # As Hugging Face has it for this kind of model: layers from max_window_layers on, where windows are used.
+        first = keys.integer("max_window_layers", low=0, default=28) if keys.get("use_sliding_window") else blocks
+        kinds = ["full_attention" if index < first else "sliding_attention" for index in range(blocks)]
     known = ("full_attention", "sliding_attention")
     if not isinstance(kinds, list) or len(kinds) != blocks or not all(kind in known for kind in kinds):
         raise FormatError(f"{keys.source}: layer_types is {str(kinds)[:80]}, expected {blocks} of {' or '.join(known)}")
-    sliding = tuple(kind == "sliding_attention" for kind in kinds)
+    used = keys.get("use_sliding_window") is not False  # which overrules the list
+    sliding = tuple(used and kind == "sliding_attention" for kind in kinds)
     return (keys.integer("sliding_window") if any(sliding) else 0), sliding
