@@ -14,6 +14,7 @@ from dflash_core.backends.base import Target
 from dflash_core.errors import MismatchError
 from support.compare import generated
 from support.golden import golden, other_targets, target
+from support.mtp_files import apart
 
 NAMES = [path.stem for path in other_targets("q3*.gguf")]
 EXPERTS = [name for name in NAMES if "moe" in name]
@@ -126,6 +127,18 @@ def test_mtp_heads_with_experts(name: str) -> None:
     chain = session.draft(found.logits(ids)[-1].argmax(), 0)[: len(expected["chain_tokens"])]
     assert differ(chain, expected["chain_logits"]) < 1e-3
     assert chain.argmax(-1).tolist() == expected["chain_tokens"].tolist()
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("beside_whole", [False, True])
+def test_a_head_with_experts_in_a_file_of_its_own(name: str, fused: bool, beside_whole: bool, tmp_path: Path) -> None:
+    expected, (trunk, head) = told(name), apart(path(name), tmp_path, fused=fused)
+    of = loaded(name) if beside_whole else load_target(trunk)
+    session = of.session(load_draft(head, of))
+    session.prefill(expected["ids"].tolist())
+    anchor = int(expected["logits"][-1].argmax())
+    assert differ(session.draft(anchor, 0)[: len(expected["chain_logits"])], expected["chain_logits"]) < 1e-3
 
 
 def test_a_drafter_of_the_dense_sibling_is_noted() -> None:

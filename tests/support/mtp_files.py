@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
+import numpy as np
 
 from support.golden import golden
 
@@ -30,3 +32,38 @@ def with_head(path: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def apart(source: Path, folder: Path, *, fused: bool = False) -> tuple[Path, Path]:
+    """A file with a head as two: the trunk alone, and the head alone. `fused`: the head's gate and up experts are one
+    tensor."""
+    reader = gguf.GGUFReader(source)
+    name = reader.fields["general.architecture"].contents()
+    blocks = reader.fields[f"{name}.block_count"].contents()
+    head = {tensor.name: tensor for tensor in reader.tensors if tensor.name.startswith(f"blk.{blocks - 1}.")}
+    trunk = {tensor.name: tensor for tensor in reader.tensors if tensor.name not in head}
+    parts: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (trunk, {f"{name}.block_count": blocks - 1, f"{name}.nextn_predict_layers": 0}), (head, {}),
+    ]  # fmt: skip
+    paths = folder / "trunk.gguf", folder / "mtp-head.gguf"
+    for path, (tensors, changed) in zip(paths, parts, strict=True):
+        writer = gguf.GGUFWriter(path, name)
+        for field in reader.fields.values():
+            if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+                value = changed.get(field.name, field.contents())
+                array = field.types[0] == gguf.GGUFValueType.ARRAY
+                (writer.add_array(field.name, value) if array else writer.add_key_value(
+                    field.name, value, field.types[0]
+                ))  # fmt: skip
+        gate, up = (f"blk.{blocks - 1}.ffn_{part}_exps.weight" for part in ("gate", "up"))
+        for tensor in tensors.values():
+            if fused and tensor.name == gate:
+                joined = np.concatenate([tensor.data, tensors[up].data], axis=1)
+                writer.add_tensor(gate.replace("gate", "gate_up"), joined, raw_dtype=tensor.tensor_type)
+            elif not (fused and tensor.name == up):
+                writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return paths

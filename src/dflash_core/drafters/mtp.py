@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
 from dflash_core.arch.registry import ARCHITECTURES
-from dflash_core.arch.spec import ModelSpec
+from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import Draft, DraftTarget
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, Capabilities
@@ -72,10 +72,10 @@ def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpCo
     """As `open_mtp`, beside a target of which no more is known than its file `own`."""
     file = own if str(path) == KIND else open_gguf(path)
     spec = target if file is own else _spec(file)
-    _check(file.path.name, spec)
+    layer = _layer(file.path.name, spec)
     if file is not own:
         _check_fit(file.path.name, spec, target)
-    return _head(file, target)
+    return _head(file, layer, target)
 
 
 def has_head(file: GGUFFile, spec: ModelSpec) -> bool:
@@ -90,11 +90,13 @@ def _spec(file: GGUFFile) -> ModelSpec:
     return architecture.read(architecture.settings(source, file.metadata), Head.of(file.tensors))
 
 
-def _check(source: str, spec: ModelSpec) -> None:
+def _layer(source: str, spec: ModelSpec) -> LayerSpec:
+    """What its head is made of: its own, as a file beside it may have experts fused that the target has apart."""
     found = f"{source} has {spec.block_count} layers and {_counted(spec.nextn_predict_layers)} behind them"
     instead = "draft with a DFlash drafter made for it, or from the text"
     if spec.nextn_predict_layers != 1 or spec.nextn is None:
         raise UnsupportedError(f"{found}, expected one to draft with; {instead}")
+    return spec.nextn
 
 
 def _counted(blocks: int) -> str:
@@ -118,13 +120,11 @@ def _check_fit(source: str, spec: ModelSpec, target: ModelSpec) -> None:
         )
 
 
-def _head(file: GGUFFile, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
+def _head(file: GGUFFile, layer: LayerSpec, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
     """The head in `file` behind a target of this shape, its tensors checked."""
     prefix = f"blk.{target.block_count}."
     tensors = {name: info for name, info in file.tensors.items() if name.startswith(prefix)}
     nextn = NextN(*(prefix + name in tensors for name in (NORM, EMBEDDING, HEAD)))
-    layer = target.nextn or _spec(file).nextn
-    assert layer is not None, "a file that was checked for a head"
     hidden, vocab = target.embedding_length, target.vocab_size
     config = MtpConfig(target.name, target.block_count, layer, nextn, hidden, vocab, target.rms_eps)
     check_tensors(file.path.name, tensors, config.tensors())
