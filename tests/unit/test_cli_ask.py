@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree, TurnReport, turn_stats
+from dflash_core.formats.gguf import open_gguf
 from dflash_core.knobs import SPECS, Knobs
 from dflash_tui.cli import ask
 from dflash_tui.cli import command_line as cli
@@ -95,6 +97,19 @@ def test_a_file_of_each_architecture_answers(
         assert answer["mode"] == (mode if kind in ("dflash", "mtp") else "ar" if not kind else answer["mode"])
     assert tokens[0] == tokens[1]
     assert len(tokens[0]) == 8
+
+
+def test_a_router_that_is_not_finite_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = open_gguf(DATA / "targets" / "q3moe-Q8_0.gguf")
+    router = found.tensors["blk.1.ffn_gate_inp.weight"]
+    broken = bytearray(found.path.read_bytes())
+    broken[router.offset : router.offset + 4] = np.float32("nan").tobytes()
+    (tmp_path / "a.gguf").write_bytes(broken)
+    assert cli.main(["--target", str(tmp_path / "a.gguf"), "--device", "cpu", "ask", "hello"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = [line for line in captured.err.splitlines() if "router" in line]
+    assert "blk.1.ffn_gate_inp.weight produced scores that are not finite" in line
 
 
 def test_json_is_one_object_with_the_promised_fields(capsys: pytest.CaptureFixture[str]) -> None:

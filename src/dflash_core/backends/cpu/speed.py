@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import torch
@@ -15,10 +14,11 @@ from dflash_core.models.target import TargetModel
 @torch.inference_mode()
 def time_step(model: TargetModel, rows: int) -> float:
     """Predicted seconds of one target pass of `rows` rows: one timed layer per kind, times their number, plus the
-    head in proportion to its weights."""
+    head in proportion to its weights. Rows are of different tokens, so that they choose different experts."""
     spec = model.spec
-    batch = Rows.of([0] * rows, range(-1, rows - 1), 0)
-    x = model.token_embd.rows([0]).expand(rows, -1)
+    tokens = [row % spec.vocab_size for row in range(rows)]
+    batch = Rows.of(tokens, range(-1, rows - 1), 0)
+    x = model.token_embd.rows(tokens)
     seconds: dict[LayerSpec, float] = {}
     for block in model.blk:
         if block.spec not in seconds:
@@ -28,5 +28,5 @@ def time_step(model: TargetModel, rows: int) -> float:
                 seconds[block.spec] = time.perf_counter() - started
     total = sum(seconds[block.spec] for block in model.blk)
     hidden = spec.embedding_length
-    weights = {layer: sum(map(math.prod, layer.tensors(hidden).values())) for layer in seconds}
+    weights = {layer: layer.active_numbers(hidden) for layer in seconds}
     return total + min(seconds[layer] / weights[layer] for layer in seconds) * spec.vocab_size * hidden

@@ -20,6 +20,7 @@ from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp, has_head
+from dflash_core.errors import NumericsError
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib
 from dflash_core.models.dflash import DFlash
@@ -95,7 +96,10 @@ class CpuTarget(OpenedTarget):
         return CpuSession(self.model, drafter, captured, kv)
 
     def step_seconds(self, rows: int) -> float:
-        return time_step(self.model, rows)
+        try:
+            return time_step(self.model, rows)
+        except NumericsError:  # said by the turn that meets it
+            return 0.0
 
 
 def _check_fits(component: str, file: WeightFile, dense: int) -> None:
