@@ -47,15 +47,17 @@ struct TopList {
     }
 };
 
-// Row r of `logits` f32 [rows][stride], `maxima` and `sums` [rows][vocab / 16, rounded up] is draft position r.
+// Row r of `logits` f32 [rows][stride], `maxima` and `sums` [rows][vocab / 16, rounded up] is draft position first + r.
 extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
-    StepState* st, const float* logits, const float* maxima, const float* sums, int vocab, int stride) {
+    StepState* st, const float* logits, const float* maxima, const float* sums, int vocab, int stride, int first
+) {
     __shared__ BestPart of_warps[CANDIDATE_WARPS][MAX_WIDTH];
     __shared__ float scratch[CANDIDATE_WARPS];
     pdl_launch();
     pdl_wait();
     const int lane = lane_id(), warp = warp_id(), row = blockIdx.x, blocks = ceil_div(vocab, BLOCK);
-    if (st->stop || row >= st->draft_depth) return;
+    const int position = first + row;
+    if (st->stop || position >= st->draft_depth) return;
     const float scale = st->inv_tree_temperature;
     logits += size_t(row) * stride, maxima += size_t(row) * blocks, sums += size_t(row) * blocks;
 
@@ -110,8 +112,8 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     for (int rank = 0; rank < MAX_WIDTH; ++rank) {
         const BestPart best = top.pop();
         if (lane == 0) {
-            st->candidate[row][rank] = best.value > -INFINITE ? best.id : 0;  // a row of NaN has none
-            st->candidate_log_prob[row][rank] = best.value * scale - log_norm;
+            st->candidate[position][rank] = best.value > -INFINITE ? best.id : 0;  // a row of NaN has none
+            st->candidate_log_prob[position][rank] = best.value * scale - log_norm;
         }
     }
 }

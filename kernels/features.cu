@@ -20,6 +20,21 @@ extern "C" __global__ void keep_features(
         make_uint2(pack_half2(x.x * HEADROOM, x.y * HEADROOM), pack_half2(x.z * HEADROOM, x.w * HEADROOM));
 }
 
+// The residual behind every accepted node, and its token, to the place of its position: features f32 [node][width], hidden
+// f32 [slots][width], tokens [slots]; width a multiple of 4. Grid (quads / threads, rows).
+extern "C" __global__ void keep_hidden(
+    const StepState* st, const float* features, float* hidden, int* tokens, int width, int slots
+) {
+    const int quad = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    pdl_launch();
+    pdl_wait();
+    if (4 * quad >= width || row >= st->accepted) return;
+    const int node = st->path[row], slot = (st->length - st->accepted + row) % slots;
+    reinterpret_cast<float4*>(hidden + u64(slot) * width)[quad] =
+        reinterpret_cast<const float4*>(features + u64(node) * width)[quad];
+    if (quad == 0) tokens[slot] = st->token[node];
+}
+
 // All that was pending is in the drafter's cache. One thread.
 extern "C" __global__ void features_taken(StepState* st) {
     pdl_launch();

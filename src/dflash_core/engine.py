@@ -14,7 +14,6 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import Logits, Machine, Session, Target
 from dflash_core.cache_types import AUTO, CachePair, Choice, checked
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
-from dflash_core.drafters.mtp import has_head
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.events import Event, FoundRow
@@ -179,8 +178,6 @@ class Engine:
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
-        if self.draft is None and has_head(self.target.file, self.target.config) and not self.target.drafts_itself:
-            notes.append("the MTP head in the target's file does not draft on a card yet")
         return (*notes, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> MemoryBreakdown:

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -27,7 +26,7 @@ from dflash_core.lab.versus import parse_pair
 from dflash_core.tree import Candidates
 from support.compare import generated
 from support.golden import BESIDE, golden, target
-from support.mtp_files import HEAD, with_head
+from support.mtp_files import HEAD, variant, with_head
 
 REFERENCES = BESIDE.parent / "targets"
 IDS = list(range(40, 60))
@@ -72,28 +71,6 @@ def test_a_file_with_its_own_head(name: str) -> None:
     loaded, reference = load_target(path), np.load(told)
     np.testing.assert_allclose(loaded.mtp_logits(reference["ids"].tolist()), reference["mtp_logits"], atol=1e-4)
     assert loaded.drafts_itself
-
-
-def variant(path: Path, *, own: Sequence[str] = (), without: Sequence[str] = ()) -> Path:
-    """The golden head with tensors of its own, or without some."""
-    rng = np.random.default_rng(3)
-    reader, writer = gguf.GGUFReader(HEAD), gguf.GGUFWriter(path, "qwen35")
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            array = field.types[0] == gguf.GGUFValueType.ARRAY
-            (writer.add_array(field.name, field.contents()) if array else writer.add_key_value(
-                field.name, field.contents(), field.types[0]
-            ))  # fmt: skip
-    for tensor in reader.tensors:
-        if not tensor.name.endswith(tuple(without) or ("?",)):
-            writer.add_tensor(tensor.name, tensor.data)
-    for name in own:
-        writer.add_tensor(f"blk.4.nextn.{name}.weight", rng.standard_normal((768, 256)).astype(np.float32) * 0.1)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,8 @@ def candidates(engine: Engine, logits: np.ndarray, vocab: int, temperature: floa
     st = fresh_state()
     st["draft_depth"], st["inv_tree_temperature"] = rows - 1, 1 / temperature
     device = engine.array(st)
-    arguments = [engine.array(logits), engine.array(maxima), engine.array(sums), np.int32(vocab), np.int32(stride)]
+    sizes = [np.int32(vocab), np.int32(stride), np.int32(0)]
+    arguments = [engine.array(logits), engine.array(maxima), engine.array(sums), *sizes]
     engine.kernel("candidates.cu", "candidates")(rows, 512, [device, *arguments])
     return device.numpy()
 

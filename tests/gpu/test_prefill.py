@@ -34,7 +34,7 @@ def random_prompt(rng: np.random.Generator, length: int) -> list[int]:
 def caches(session: CudaSession) -> list[KVCache]:
     assert session.drafter is not None
     target = [memory.kv for memory in session.memory.mixers if isinstance(memory, AttentionMemory)]
-    return [*target, *session.drafter.memory.caches.layers]
+    return [*target, *session.drafter.memory.kv]
 
 
 def compare_what_follows(ours: CudaSession, reference: Session, rng: np.random.Generator) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda import tuning
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.activations import DEFAULT
+from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card, plan
@@ -25,10 +25,19 @@ from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.bench.kernels import products_27b
-from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, draft_types, target_types
-from dflash_core.config import DraftConfig, target_config
-from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.bench.synthetic import (
+    DRAFT_27B,
+    SETTINGS_27B,
+    TARGET_27B,
+    draft_types,
+    mtp_of,
+    mtp_types,
+    target_types,
+)
+from dflash_core.config import target_config
+from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
@@ -67,7 +76,7 @@ class Pair:
     target: Any
     target_config: ModelSpec
     draft: Any
-    draft_config: DraftConfig
+    draft_config: DeviceConfig
 
 
 def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> Header:
@@ -89,6 +98,19 @@ def large() -> Pair:
     draft = replace(DRAFT_27B, target_layers=tuple(range(len(DRAFT_27B.target_layers))))
     files = header("27b", spec.tensors(), target_types(spec)), header("27b-draft", draft.tensors(), draft_types(draft))
     return Pair(files[0], spec, files[1], draft)
+
+
+def large_mtp() -> Pair:
+    """The same target with an MTP head."""
+    target, config = large(), mtp_of(SETTINGS_27B)
+    return replace(target, draft=header("27b-mtp", config.tensors(), mtp_types(config)), draft_config=config)
+
+
+def demo_mtp() -> Pair:
+    """The demo target with its MTP head."""
+    target = demo()
+    config, file = find_head(demo_mtp_path(), target.target, target.target_config)
+    return replace(target, draft=file, draft_config=config)
 
 
 def demo() -> Pair:
@@ -116,7 +138,7 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     """All programs for one architecture; `quick`: those of one width of the demo pair, which hold every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
-    for pair in (demo(),) if quick else (large(), demo()):
+    for pair in (demo(), demo_mtp()) if quick else (large(), large_mtp(), demo(), demo_mtp()):
         for launch in _launches(pair, arch, widths):
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))
@@ -136,8 +158,8 @@ def _candidates(arch: str) -> list[Variant]:
 def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
     device = PlanningDevice(CARDS[arch])
     target = DeviceTarget(device, MetaUpload(pair.target), pair.target_config)
-    draft = DeviceDraft(device, MetaUpload(pair.draft), pair.draft_config)
-    session = CudaSession(target, DFlashOnDevice(draft), context=2048)
+    draft = on_device(pair.draft_config, MetaUpload(pair.draft), target, DEFAULT)
+    session = CudaSession(target, draft, context=2048)
     for width in widths:
         try:
             for sampled in (False, True):

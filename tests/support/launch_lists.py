@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.knobs import Knobs
-from support.kernel_variants import CARDS, Pair, demo, large, tiny
+from support.kernel_variants import CARDS, Pair, demo, demo_mtp, large, large_mtp, tiny
 from support.recording_device import NamedUpload, RecordingDevice
 
 CONTEXT = 320
@@ -47,6 +46,8 @@ CASES = (
     Case("27b-half", large, "sm_90a", half=True),
     Case("27b-alone", large, "sm_90a", drafted=False),
     Case("27b-sm_89", large, "sm_89"),
+    Case("demo-mtp", demo_mtp, "sm_90a"),
+    Case("27b-mtp", large_mtp, "sm_90a"),
 )
 
 
@@ -60,10 +61,8 @@ class Recorded:
         target = DeviceTarget(self.device, NamedUpload(pair.target, self.device), pair.target_config, chosen)
         draft = None
         if case.drafted:
-            draft = DeviceDraft(self.device, NamedUpload(pair.draft, self.device), pair.draft_config, chosen)
-        self.session = CudaSession(
-            target, DFlashOnDevice(draft, 5) if draft else None, () if draft else (0, 2), context=CONTEXT
-        )
+            draft = on_device(pair.draft_config, NamedUpload(pair.draft, self.device), target, chosen, 5)
+        self.session = CudaSession(target, draft, () if draft else (0, 2), context=CONTEXT)
 
     def lists(self) -> Iterator[tuple[str, list[str]]]:
         yield from self._steps()

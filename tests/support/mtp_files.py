@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,25 @@ def apart(source: Path, folder: Path, *, fused: bool = False) -> tuple[Path, Pat
         writer.write_tensors_to_file()
         writer.close()
     return paths
+
+
+def variant(path: Path, *, own: Sequence[str] = (), without: Sequence[str] = ()) -> Path:
+    """The golden head with tensors of its own, or without some."""
+    rng = np.random.default_rng(3)
+    reader, writer = gguf.GGUFReader(HEAD), gguf.GGUFWriter(path, "qwen35")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            array = field.types[0] == gguf.GGUFValueType.ARRAY
+            (writer.add_array(field.name, field.contents()) if array else writer.add_key_value(
+                field.name, field.contents(), field.types[0]
+            ))  # fmt: skip
+    for tensor in reader.tensors:
+        if not tensor.name.endswith(tuple(without) or ("?",)):
+            writer.add_tensor(tensor.name, tensor.data)
+    for name in own:
+        writer.add_tensor(f"blk.4.nextn.{name}.weight", rng.standard_normal((768, 256)).astype(np.float32) * 0.1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -15,6 +15,7 @@ from dflash_core.bench import sampled, synthetic
 from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import DeviceError
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
@@ -72,7 +73,10 @@ def test_a_made_up_pair_opens(tmp_path: Path) -> None:
     assert target_config(open_gguf(tmp_path / "t")) == synthetic.target_of(small)
     config, _ = open_drafter(tmp_path / "d")
     assert (config.block_size, config.target_layers, config.mask_token_id) == (16, (1, 3), synthetic.MASK)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "t"]  # nothing half-written is left
+    synthetic._write_mtp(tmp_path / "m", small, lambda phase, done: None)
+    head, _ = find_head(tmp_path / "m", open_gguf(tmp_path / "t"), synthetic.target_of(small))
+    assert head == synthetic.mtp_of(small)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "m", "t"]  # nothing half-written is left
 
 
 def test_without_a_card_no_synthetic_files_are_written(
@@ -111,12 +115,15 @@ def test_the_cases_are_those_of_the_bars() -> None:
     names = [case.name for case in default_cases(16, (8,))]
     assert names[:6] == ["ar", "chain 15", "tree 15", "tree 23", "tree 39", "tree 63"]
     assert {case.name for case in default_cases(16, (8,)) if case.trace} == {"forced chain", "forced tree 23"}
+    one_by_one = default_cases(9, depths=(1, 3))
+    assert [case.name for case in one_by_one[:4]] == ["ar", "chain 1", "chain 3", "tree 15"]
+    assert (one_by_one[2].knobs.budget, one_by_one[2].knobs.mtp_depth) == (3, 3)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--synthetic", "13b"], "--synthetic 13b: expected 27b"),
+        (["--synthetic", "13b"], "--synthetic 13b: expected 27b or 27b-mtp"),
         (["--accept-trace", "many"], "--accept-trace many: expected a mean acceptance length"),
         (["--accept-trace", "99"], "--accept-trace 99: expected"),
         (["--steps"], "step times need a target and its drafter"),

@@ -22,6 +22,7 @@ from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
+from dflash_core.fits import Setup
 from dflash_core.loading import CardOptions, load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden
@@ -190,13 +191,13 @@ def test_a_card_in_exclusive_use() -> None:
         open_card(api, fake_torch(), {})
 
 
-def test_an_mtp_head_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    """And where nobody asked for it, decoding is plain."""
+def test_a_file_with_an_mtp_head_drafts_by_itself(tmp_path: Path) -> None:
+    """And several drafters at once are refused before anything is loaded."""
     opened = CudaTarget(with_head(tmp_path / "whole.gguf"), device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
-    assert not opened.drafts_itself
-    said = "an MTP head does not draft on a card yet; draft with DFlash or from the text, or run it on the CPU"
-    for ask in (lambda: opened.check_room(loading.open_draft("mtp", opened), None), lambda: opened.mtp_logits([1, 2])):
-        with pytest.raises(UnsupportedError, match=f"^{said}$"):
-            ask()
+    assert opened.drafts_itself
+    head = loading.open_draft("mtp", opened)
+    opened.check_room(head, None)
+    components = opened.reckoner(head).components(Setup(512))
+    assert {one.name for one in components if one.bytes} >= {"drafter", "drafter KV"}
     with pytest.raises(UnsupportedError, match="several drafters at once run on the CPU alone"):
         opened.check_room(loading.open_draft("mtp+text", opened), None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.allocator import Pieces, reserved
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from support import toy_architecture
-from support.kernel_variants import CARDS, Pair, demo, header, large, tiny
+from support.kernel_variants import CARDS, Pair, demo, header, large, large_mtp, tiny
 from support.launch_lists import Case
 from support.recording_device import NamedUpload, RecordingDevice
 
@@ -34,6 +34,7 @@ CASES = [
     Case("demo", demo, "sm_90a"),
     Case("27b", large, "sm_90a"),
     Case("27b alone", large, "sm_90a", drafted=False),
+    Case("27b mtp", large_mtp, "sm_90a"),
     Case("toy", toy, "sm_90a", drafted=False),
 ]
 
@@ -46,7 +47,7 @@ def test_what_is_predicted_is_what_is_allocated(case: Case, context: int) -> Non
     footprint = Footprint(pair.target, pair.target_config, CARDS[case.arch])
     draft = None
     if case.drafted:
-        draft = DFlashOnDevice(DeviceDraft(device, NamedUpload(pair.draft, device), pair.draft_config))
+        draft = on_device(pair.draft_config, NamedUpload(pair.draft, device), target, DEFAULT)
         footprint.add_draft(pair.draft, pair.draft_config)
     with Pieces() as found:
         session = CudaSession(target, draft, context=context)

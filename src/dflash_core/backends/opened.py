@@ -17,7 +17,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.config import mask_token, target_config
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.mtp import KIND, OpenedMtp, open_mtp
-from dflash_core.errors import Code, ContextError, MismatchError, UnsupportedError
+from dflash_core.errors import ContextError, MismatchError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.ids import check_ids
 from dflash_core.text.template import ChatTemplate
@@ -71,14 +71,11 @@ class OpenedTarget(ABC):
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft: ...
 
     @property
-    def drafts_itself(self) -> bool:
-        return False
+    @abstractmethod
+    def drafts_itself(self) -> bool: ...
 
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
-        raise UnsupportedError(
-            "an MTP head does not draft on a card yet; draft with DFlash or from the text, or run it on the CPU",
-            code=Code.NOT_ON_THIS_DEVICE,
-        )
+    @abstractmethod
+    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft: ...
 
     def mtp_logits(self, ids: Sequence[int]) -> Logits:
         import torch

@@ -100,16 +100,23 @@ class StepReport:
         return {**asdict(self), "verify_in_ar_steps": ratios, "bandwidth_share": self.bandwidth_share}
 
 
-def default_cases(block: int, acceptance: Sequence[int] = ()) -> list[Case]:
-    """The steps that are always timed, and where lengths are given, the same with that acceptance forced."""
+DEPTHS = (1, 2, 3, 4, 6, 8)
+"""Lengths of chains that are timed where the drafter drafts one token behind the other."""
+
+
+def default_cases(block: int, acceptance: Sequence[int] = (), depths: Sequence[int] = ()) -> list[Case]:
+    """The steps that are always timed, and where lengths are given, the same with that acceptance forced. `depths`: of
+    chains of a drafter whose every token costs a pass of it; others draft their `block` at once."""
     base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
     # With the chain put in first: a forced walk goes down it.
     seeded = base.replace(mode="tree", chain_seed=True)
     tree = [Case(f"tree {rows - 1}", seeded.replace(budget=rows - 1)) for rows in ROWS]
-    chain = Case(f"chain {block - 1}", base.replace(mode="chain", budget=block - 1))
+    chain = base.replace(mode="chain")
+    chains = [Case(f"chain {depth}", chain.replace(budget=depth, mtp_depth=depth)) for depth in depths]
+    chains = chains or [Case(f"chain {block - 1}", chain.replace(budget=block - 1))]
     cases = [
         Case("ar", base.replace(mode="ar")),
-        chain,
+        *chains,
         *tree,
         # No chain is put in first, and every candidate of a synthetic drafter is about as likely: as wide as trees get.
         Case("bushy tree 23", base.replace(mode="tree", budget=23, chain_seed=False)),
@@ -118,7 +125,7 @@ def default_cases(block: int, acceptance: Sequence[int] = ()) -> list[Case]:
     ]
     if acceptance:
         trace = tuple(spine(length) for length in acceptance)
-        cases.append(Case("forced chain", chain.knobs, trace=trace))
+        cases.append(Case("forced chain", chains[-1].knobs, trace=trace))
         cases.append(Case("forced tree 23", tree[1].knobs, trace=trace))
     return cases
 

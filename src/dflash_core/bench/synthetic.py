@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.arch.architecture import Head
-from dflash_core.arch.kinds import Attention, Shapes
+from dflash_core.arch.kinds import Attention, NextN, Shapes
 from dflash_core.arch.qwen35 import ARCHITECTURE
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.config import DraftConfig
+from dflash_core.config import DraftConfig, MtpConfig
 from dflash_core.errors import DFlashError, OutOfMemoryError
 from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.memory import gib
@@ -62,6 +63,19 @@ def target_of(settings: Mapping[str, Any]) -> ModelSpec:
 
 TARGET_27B = target_of(SETTINGS_27B)
 
+
+def mtp_of(settings: Mapping[str, Any]) -> MtpConfig:
+    """An MTP head behind the target that these settings describe, with what publishers give it: its own norm alone."""
+    spec = target_of(_with_head(settings))
+    assert spec.nextn is not None, "settings with an MTP block"
+    hidden, index = spec.embedding_length, spec.block_count
+    return MtpConfig(spec.name, index, spec.nextn, NextN(), hidden, spec.vocab_size, spec.rms_eps)
+
+
+def _with_head(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**settings, "block_count": settings["block_count"] + 1, "nextn_predict_layers": 1}
+
+
 DRAFT_27B = DraftConfig(
     name="synthetic DFlash drafter",
     flavour="dflash",
@@ -84,6 +98,10 @@ DRAFT_27B = DraftConfig(
 )
 
 
+PAIRS = ("27b", "27b-mtp")
+"""The target with a DFlash drafter, and with an MTP head."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Where a synthetic pair lies."""
@@ -92,8 +110,10 @@ class Pair:
     draft: Path
 
 
-def synthetic_pair(folder: Path, layers: int = 64, progress: Callable[[str, float], None] | None = None) -> Pair:
-    """The 27B pair in `folder`, written there unless it already is. `layers` cuts the target short, for tests.
+def synthetic_pair(
+    folder: Path, layers: int = 64, progress: Callable[[str, float], None] | None = None, *, name: str = PAIRS[0]
+) -> Pair:
+    """A pair of PAIRS in `folder`, written there unless it already is. `layers` cuts the target short, for tests.
 
     Raises DFlashError where the folder cannot be written and OutOfMemoryError where the disk has too little room.
     """
@@ -101,13 +121,16 @@ def synthetic_pair(folder: Path, layers: int = 64, progress: Callable[[str, floa
     captured = tuple(layer for layer in DRAFT_27B.target_layers if layer < layers)
     draft = replace(DRAFT_27B, target_layers=captured)
     tag = "27b" if layers == TARGET_27B.block_count else f"27b-{layers}-layers"
-    pair = Pair(folder / f"synthetic-{tag}-Q4_K_M.gguf", folder / f"synthetic-{tag}-dflash-Q8_0.gguf")
+    kind = "mtp-Q4_K_M" if name == "27b-mtp" else "dflash-Q8_0"
+    pair = Pair(folder / f"synthetic-{tag}-Q4_K_M.gguf", folder / f"synthetic-{tag}-{kind}.gguf")
     say = progress or (lambda phase, done: None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not pair.target.exists():
             _write_target(pair.target, settings, say)
-        if not pair.draft.exists():
+        if not pair.draft.exists() and name == "27b-mtp":
+            _write_mtp(pair.draft, settings, say)
+        elif not pair.draft.exists():
             _write_draft(pair.draft, draft, say)
     except OSError as error:
         raise DFlashError(f"{folder}: {error.strerror}; name another folder for the synthetic files") from None
@@ -146,6 +169,15 @@ def target_types(spec: ModelSpec) -> dict[str, str]:
     return types
 
 
+def mtp_types(config: MtpConfig) -> dict[str, str]:
+    """The storage type of every tensor of an MTP head, which is the last layer of its file."""
+    layers, rank = config.index + 1, config.index // 4
+    return {
+        name: "F32" if _is_vector(name, shape) else tensor_type(name, layers, config.index, rank)
+        for name, shape in config.tensors().items()
+    }
+
+
 def draft_types(config: DraftConfig) -> dict[str, str]:
     """The storage type of every tensor of a drafter."""
     return {name: "F32" if _is_vector(name, shape) else "Q8_0" for name, shape in config.tensors().items()}
@@ -157,16 +189,22 @@ def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
 
 def _write_target(path: Path, settings: Mapping[str, Any], say: Callable[[str, float], None]) -> None:
     spec = target_of(settings)
+    _write(path, spec.architecture, lambda writer: _describe(writer, settings), spec.tensors(), target_types(spec), say)
 
-    def described(writer: Any) -> None:
-        writer.add_name(spec.name)
-        for key, value in settings.items():
-            {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[type(value)](
-                f"{spec.architecture}.{key}", value
-            )
-        writer.add_file_type(15)
 
-    _write(path, spec.architecture, described, spec.tensors(), target_types(spec), say)
+def _write_mtp(path: Path, settings: Mapping[str, Any], say: Callable[[str, float], None]) -> None:
+    config, own = mtp_of(settings), _with_head(settings)
+    describe = partial(_describe, settings=own)
+    _write(path, ARCHITECTURE.name, describe, config.tensors(), mtp_types(config), say)
+
+
+def _describe(writer: Any, settings: Mapping[str, Any]) -> None:
+    writer.add_name(target_of(settings).name)
+    for key, value in settings.items():
+        {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[type(value)](
+            f"{ARCHITECTURE.name}.{key}", value
+        )
+    writer.add_file_type(15)
 
 
 def _write_draft(path: Path, config: DraftConfig, say: Callable[[str, float], None]) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dflash_core.knobs import Knobs
 
 BLOCK_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
 """Those that a drafter of whole blocks follows."""
@@ -28,3 +32,7 @@ class Capabilities:
     def depths(self) -> int:
         """Positions below the root that it proposes tokens for, at most."""
         return self.block - 1
+
+    def drafted(self, knobs: Knobs) -> int:
+        """Positions that it proposes for with these knobs."""
+        return min(self.depths, knobs.mtp_depth) if self.kind == "mtp" else self.depths

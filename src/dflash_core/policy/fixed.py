@@ -29,7 +29,7 @@ class FixedPolicy:
         if knobs.mode == "ar":
             return Decision("ar", 0, "asked for")
         if knobs.mode == "chain":
-            return Decision("chain", min(knobs.budget, self._drafter.depths), "asked for")
+            return Decision("chain", min(knobs.budget, self._drafter.drafted(knobs)), "asked for")
         fixed = f"fixed budget {knobs.budget}" if knobs.policy == "fixed" else "auto: a drafter is loaded"
         return Decision("tree", knobs.budget, "asked for" if knobs.mode == "tree" else fixed)
 

@@ -136,7 +136,7 @@ def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
 def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dataclasses import replace
 
-    from dflash_core.bench.steps import CONTEXT, StepBench, acceptance_pattern, default_cases
+    from dflash_core.bench.steps import CONTEXT, DEPTHS, StepBench, acceptance_pattern, default_cases
     from dflash_core.loading import CardOptions, load_draft, load_target
 
     notes = Notes()
@@ -154,11 +154,12 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     loaded = load_target(request.target, "cuda", progress=notes.progress, card=card)
     engine = Engine(loaded, load_draft(request.draft, loaded), context_length=CONTEXT, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
-    block = engine.session.capabilities.block if engine.session.capabilities else 1
+    drafter = engine.session.capabilities
+    cases = default_cases(drafter.block if drafter else 1, pattern, DEPTHS if drafter and drafter.kind == "mtp" else ())
     bench = StepBench(engine)
     target = bench.target
     engine.machine.learn(engine.session, notes.progress)
-    for done, total, name in bench.run(default_cases(block, pattern), job.repeats or 5):
+    for done, total, name in bench.run(cases, job.repeats or 5):
         notes.progress(f"step times: {name}", done / total)
     notes.end_line()
     if target.machine.tuner is not None:
@@ -227,14 +228,14 @@ def _lengths(text: str) -> tuple[float, ...]:
 
 def _synthetic(job: Job, notes: Notes) -> dict[str, Any]:
     from dflash_core.backends.cuda.target import open_device
-    from dflash_core.bench.synthetic import synthetic_pair
+    from dflash_core.bench.synthetic import PAIRS, synthetic_pair
     from dflash_core.user_folders import user_folder
 
-    if job.synthetic != "27b":
-        raise DFlashError(f"--synthetic {job.synthetic}: expected 27b")
+    if job.synthetic not in PAIRS:
+        raise DFlashError(f"--synthetic {job.synthetic}: expected {' or '.join(PAIRS)}")
     open_device(0)  # raises where there is none, before gigabytes are written
     folder = job.folder or user_folder("cache") / "synthetic"
-    pair = synthetic_pair(folder, progress=notes.progress)
+    pair = synthetic_pair(folder, progress=notes.progress, name=job.synthetic)
     notes.line(f"synthetic files: {folder}")
     return {"target": pair.target, "draft": pair.draft}
 

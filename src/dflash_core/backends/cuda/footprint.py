@@ -10,14 +10,12 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.config import DraftConfig
 from dflash_core.formats.weights import WeightFile
 
 
@@ -44,12 +42,12 @@ class Footprint:
         self._draft: OnDevice | None = None
         self.target_bytes, self.draft_bytes = upload.nbytes, 0
 
-    def add_draft(self, file: WeightFile, config: DraftConfig, requantise: str = "") -> None:
+    def add_draft(self, file: WeightFile, config: DeviceConfig, requantise: str = "") -> None:
         upload = MetaUpload(file, requantise)
-        self._draft = DFlashOnDevice(DeviceDraft(self._device, upload, config, self._activations))
+        self._draft = on_device(config, upload, self.target, self._activations)
         self.draft_bytes = upload.nbytes
 
-    def with_draft(self, file: WeightFile, config: DraftConfig, requantise: str = "") -> Footprint:
+    def with_draft(self, file: WeightFile, config: DeviceConfig, requantise: str = "") -> Footprint:
         """The same target with this drafter."""
         other = copy.copy(self)
         other.add_draft(file, config, requantise)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.drafters.kinds import DeviceConfig
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import OpenedDraft
 from dflash_core.fits import Setup, total
 from dflash_core.formats.quants import FLOATS
@@ -120,8 +120,8 @@ class CardReckoner:
         return any(len(info.shape) > 1 and info.type in FLOATS for info in infos)
 
 
-def on_card(draft: OpenedDraft | None) -> tuple[WeightFile, DraftConfig] | None:
+def on_card(draft: OpenedDraft | None) -> tuple[WeightFile, DeviceConfig] | None:
     """What of a drafter lies on the card; None for one that runs on the host."""
-    if draft is None or draft.file is None or not isinstance(draft.config, DraftConfig):
+    if draft is None or draft.file is None or not isinstance(draft.config, DeviceConfig):
         return None
     return draft.file, draft.config

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Checkpoint, Logits
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, Launcher, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.norm import norm_launch
@@ -107,6 +107,10 @@ class CudaSession:
         """The block of a drafter that proposes inside the step; 0 where none does."""
         return self.drafter.block if self.drafter else 0
 
+    def drafted(self, knobs: Knobs) -> int:
+        """Positions that a drafter inside the step proposes for with these knobs; 0 where there is none."""
+        return self.draft_weights.capabilities.drafted(knobs) if self.draft_weights else 0
+
     # ---- Backend -------------------------------------------------------------------------------------------------
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
@@ -139,7 +143,8 @@ class CudaSession:
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         if self.host_drafter is not None:
             return self.host_drafter.propose(root, knobs, at)
-        return ranked(self.draft(root, knobs.draft_window, at), knobs, self.length if at is None else at)
+        logits = self.draft(root, knobs.draft_window, at)[: self.drafted(knobs)]
+        return ranked(logits, knobs, self.length if at is None else at)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if self.drafter is None:
@@ -190,6 +195,11 @@ class CudaSession:
     ) -> CudaDecoder:
         """What decodes one answer behind the prompt that was read last."""
         return CudaDecoder(self, knobs, stop_ids, context_length, policy)
+
+    @property
+    def launcher(self) -> Launcher:
+        """Binds launches under a key once, and runs them."""
+        return self._launch
 
     # ---- Session -------------------------------------------------------------------------------------------------
 
@@ -248,11 +258,10 @@ class CudaSession:
         usual = [policy.next(Knobs(mode=mode)) for mode in MODES]
         most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
         kinds = dict.fromkeys(
-            StepKind.holding(min(one.budget, most), Knobs(), drafts=one.mode != "ar" and self.drafter is not None)
-            for one in usual
+            self._kind(min(one.budget, most), drafts=one.mode != "ar" and self.drafter is not None) for one in usual
         )
         if self.drafter is not None:  # the widths that auto chooses among
-            kinds |= {StepKind.holding(rows - 1, Knobs(), drafts=True): None for rows in CHOICES}
+            kinds |= {self._kind(rows - 1, drafts=True): None for rows in CHOICES}
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
         widths = [width for width in CHUNK_WIDTHS if width <= self.memory.capacity]
         for width in widths:
@@ -268,6 +277,10 @@ class CudaSession:
                 self._bind(("pass", width, 0), partial(self.pass_launches, width, 0))
             if self.chunk_pass is not None:
                 self.chunk_pass.warm_up()
+
+    def _kind(self, drafted: int, *, drafts: bool) -> StepKind:
+        passes = self.drafter.passes(Knobs()) if self.drafter else 1
+        return StepKind.holding(drafted, Knobs(), drafts=drafts, passes=passes)
 
     def pass_launches(self, width: int, node0: int) -> list[Launch]:
         """A target pass up to the head's activations."""

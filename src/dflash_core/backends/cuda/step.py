@@ -55,12 +55,14 @@ AHEAD = 2  # steps under way or queued while the host looks at the one before th
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """What distinguishes one graph from another: rows of each target pass, and what happens around them."""
+    """What distinguishes one graph from another: rows of each target pass, and what happens around them. `passes`: of
+    the drafter, one behind the other."""
 
     widths: tuple[int, ...]
     drafts: bool
     sampled: bool
     forced: bool = False
+    passes: int = 1
 
     @staticmethod
     def of(knobs: Knobs, mode: str, draft_block: int, forced: bool = False) -> StepKind:
@@ -69,11 +71,11 @@ class StepKind:
         return StepKind.holding(drafted, knobs, drafts=mode != "ar" and draft_block > 0, forced=forced)
 
     @staticmethod
-    def holding(drafted: int, knobs: Knobs, *, drafts: bool, forced: bool = False) -> StepKind:
-        """The smallest graph that holds trees of `drafted` nodes below the root."""
+    def holding(drafted: int, knobs: Knobs, *, drafts: bool, forced: bool = False, passes: int = 1) -> StepKind:
+        """The smallest graph that holds trees of `drafted` nodes below the root, of drafts of so many passes."""
         nodes = 1 + drafted
         widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
-        return StepKind(widths, drafts, not Sampler(knobs).greedy, forced)
+        return StepKind(widths, drafts, not Sampler(knobs).greedy, forced, passes if drafts else 1)
 
     @property
     def nodes(self) -> int:
@@ -139,7 +141,7 @@ class Steps:
         session = self.session
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
-            *(session.drafter.propose_launches(session.head) if kind.drafts and session.drafter else ()),
+            *(session.drafter.propose_launches(session.head, kind.passes) if kind.drafts and session.drafter else ()),
             Launch("tree.cu", "tree_build", {}, 1, WARP, [session.state.pointer, session.stamps]),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
             self._accept(kind),
@@ -354,7 +356,7 @@ class CudaDecoder:
         weights, rows = self._weights, self.decision.budget + 1
         budget = max(self.decision.budget, 1 if weights is None else BUILT)
         knobs = self.knobs.replace(budget=budget, policy=self.knobs.policy)
-        write_knobs(self.session.state.host, knobs, self.decision.mode, self.session.device_block, weights, rows)
+        write_knobs(self.session.state.host, knobs, self.decision.mode, 1 + self.session.drafted(knobs), weights, rows)
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
         forced, device_block = self.steps.trace is not None, self.session.device_block
@@ -363,7 +365,8 @@ class CudaDecoder:
             depths, width = proposal.tokens.shape if proposal is not None else (0, 1)
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
         drafts = self.decision.mode != "ar" and device_block > 0
-        return StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced)
+        passes = self.session.drafter.passes(self.knobs) if self.session.drafter else 1
+        return StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced, passes=passes)
 
     def _propose(self) -> Candidates | None:
         """What a drafter on the host proposes for the next step, which the card then builds its tree from."""

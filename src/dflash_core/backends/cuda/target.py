@@ -14,9 +14,8 @@ from dflash_core import memory
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
-from dflash_core.backends.cuda.drafters.draft import CudaDFlash
+from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
+from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.reckoner import SMALLEST_CONTEXT, CardReckoner, context_bytes, on_card
@@ -31,7 +30,7 @@ from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
-from dflash_core.drafters.mtp import OpenedMtp
+from dflash_core.drafters.mtp import OpenedMtp, has_head
 from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
 from dflash_core.errors import Code, Shortage, UnsupportedError
 from dflash_core.fits import Setup, longest_context
@@ -91,9 +90,7 @@ class CudaTarget(OpenedTarget):
     def reckoner(self, draft: OpenedDraft | None) -> CardReckoner:
         if isinstance(draft, OpenedSeveral):
             raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
-        if isinstance(draft, OpenedMtp):
-            self.load_mtp(draft, torch.float32)  # which says that it does not
-        if draft is not None and isinstance(draft.config, DraftConfig):
+        if draft is not None and isinstance(draft.config, DeviceConfig):
             _check_plain(draft.config)
         processors = self.machine.processors
         return CardReckoner(
@@ -143,9 +140,20 @@ class CudaTarget(OpenedTarget):
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
-            model = DFlashOnDevice(DeviceDraft(self.device, upload, opened.config, self.activations), opened.mask_token)
+            model = on_device(opened.config, upload, self.model, self.activations, opened.mask_token)
         held = self.footprint.draft_bytes
         return CudaDFlash(opened.file, opened.config, model, self, held, opened.notes)
+
+    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CudaMtp:
+        self.footprint.add_draft(opened.file, opened.config, self.draft_type)
+        self._check("drafter", self.footprint.draft_bytes)
+        with self._upload("drafter", opened.file, self.draft_type) as upload:
+            model = on_device(opened.config, upload, self.model, self.activations)
+        return CudaMtp(opened, model, self, self.footprint.draft_bytes)
+
+    @property
+    def drafts_itself(self) -> bool:
+        return has_head(self.file, self.config)
 
     def session(
         self,
@@ -155,7 +163,7 @@ class CudaTarget(OpenedTarget):
         kv: CachePair | None = None,
     ) -> CudaSession:
         kept = kv or F16
-        if isinstance(draft, CudaDFlash):
+        if isinstance(draft, CudaDFlash | CudaMtp):
             return CudaSession(self.model, draft.model, context=context, kv=kept)
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
         drafter = draft.drafter() if draft else None
@@ -194,9 +202,9 @@ class CudaTarget(OpenedTarget):
         )
 
 
-def _check_plain(config: DraftConfig) -> None:
+def _check_plain(config: DeviceConfig) -> None:
     """Refuse a drafter that has more than a card runs."""
-    if not config.plain:
+    if isinstance(config, DraftConfig) and not config.plain:
         raise UnsupportedError(
             f"{config.name} is a {config.title} drafter with heads that do not run on a card yet; draft with a plain"
             " DFlash drafter or from the text, or run it on the CPU",

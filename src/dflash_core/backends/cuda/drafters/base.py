@@ -23,6 +23,7 @@ from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.knobs import Knobs
 
 # Binds launches under a key and runs them.
 Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
@@ -64,7 +65,10 @@ class DeviceDrafter(Protocol):
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
         """Pending rows row0..row0 + rows enter the cache."""
 
-    def propose_launches(self, head: Head) -> list[Launch]:
+    def passes(self, knobs: Knobs) -> int:
+        """Passes of its model that a draft takes with these knobs, one behind the other."""
+
+    def propose_launches(self, head: Head, passes: int) -> list[Launch]:
         """In a step: what the last one committed enters the cache, and ranked candidates come out, where tree_build
         reads them."""
 

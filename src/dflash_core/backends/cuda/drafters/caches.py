@@ -1,4 +1,4 @@
-"""The drafter's keys and values on a card: a ring for each layer that looks back over a window, else all positions.
+"""What a drafter on a card keeps by position: a ring for each layer that looks back over a window, else all positions.
 
 Position p of a layer lies in slot p % slots, so a ring holds the newest positions. It has SPARE more than a row sees:
 that far a sequence can be cut with nothing lost. Further back, rows that were overwritten come from the host's memory:
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import At, ceil_div
+from dflash_core.backends.cuda.launch import ceil_div
 from dflash_core.errors import Code, ContextError
 
 TILE = 64  # slots of a ring come in whole tiles of the attention, of which this is the largest
@@ -31,45 +30,55 @@ def ring_slots(window: int, positions: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """Rows by position, in `tensors` of (heads, slots, row) each, such as keys and values. `window`: positions that a
+    row sees, its own included; 0 for all of them."""
+
+    tensors: tuple[Tensor, ...]
+    window: int
+
+    @staticmethod
+    def of(kv: KVCache, window: int) -> Layer:
+        """A cache of one layer."""
+        return Layer((kv.k[0], kv.v[0]), window)
+
+    @property
+    def slots(self) -> int:
+        return self.tensors[0].shape[1]
+
+
+@dataclass(frozen=True, slots=True)
 class HostRows:
-    """Keys and values of positions begin..end of some layers, in the host's memory: (2, kv heads, positions, row)."""
+    """Of some layers the rows of positions begin..end in the host's memory: tensors of (heads, positions, row)."""
 
     begin: int
     end: int
-    layers: tuple[Tensor, ...]
+    layers: tuple[tuple[Tensor, ...], ...]
 
     def part(self, begin: int, end: int) -> HostRows:
         """Of these the positions begin..end."""
         rows = slice(begin - self.begin, end - self.begin)
-        return HostRows(begin, end, tuple(layer[:, :, rows] for layer in self.layers))
+        return HostRows(begin, end, tuple(tuple(one[:, rows] for one in layer) for layer in self.layers))
+
+
+def cache_table(caches: Sequence[KVCache]) -> Tensor:
+    """Of every cache of one layer what kernels/kv.cuh has as KeyValues: two addresses and a count."""
+    addresses = [(kv.k.data_ptr(), kv.v.data_ptr(), kv.slots) for kv in caches]
+    return torch.tensor(addresses, dtype=torch.int64, device=caches[0].k.device)
 
 
 class DraftCaches:
-    """`layers`: a cache of one layer each. `slots`: of a ring, 0 where every layer holds all positions."""
+    """`block`: positions that a draft takes behind the committed ones. `positions`: of the longest sequence with them.
+    `slots`: of a ring, 0 where every layer holds all positions."""
 
-    def __init__(self, draft: DeviceDraft, context: int) -> None:
-        self.block = draft.config.block_size
-        positions = context + self.block  # the block's own rows lie behind the context
-        sizes = [ring_slots(layer.window, positions) for layer in draft.layers]
-        heads, device = draft.heads, draft.device.torch_device
-        self.layers = [KVCache(1, heads.kv_heads, size, heads.head_dim, device) for size in sizes]
-        self._rings = [kv for kv in self.layers if kv.slots < positions]
-        self.slots = min((kv.slots for kv in self._rings), default=0)
-        self._window = max(layer.window for layer in draft.layers)
-        # Of every layer what kernels/kv.cuh has as KeyValues: two addresses and a count.
-        addresses = [(kv.k.data_ptr(), kv.v.data_ptr(), kv.slots) for kv in self.layers]
-        self._table = torch.tensor(addresses, dtype=torch.int64, device=device)
+    def __init__(self, layers: Sequence[Layer], block: int, positions: int) -> None:
+        self.block, self._layers = block, tuple(layers)
+        self._rings = [layer for layer in layers if layer.slots < positions]
+        self.slots = min((layer.slots for layer in self._rings), default=0)
+        self._window = max(layer.window for layer in layers)
         self._first = 0  # positions before it are in no ring
         self._copies: list[HostRows] = []  # of the answer under way: what its steps have overwritten
         self._copied = 0  # where they end
-
-    @property
-    def nbytes(self) -> int:
-        return sum(kv.nbytes for kv in self.layers)
-
-    def table(self, first: int) -> At:
-        """The caches from layer `first` on, as draft_update takes them."""
-        return At(self._table, first * self._table.shape[1])
 
     # ---- Where rings have come round ---------------------------------------------------------------------------------
 
@@ -131,8 +140,8 @@ class DraftCaches:
             return
         missing = self._missing(at, length) if self._rings else []
         # The block's own rows go behind its context, where later positions stand.
-        held = [(self.layers, self._copy(self.layers, at, at + self.block))]
-        held += [(self._rings, self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
+        held = [(self._layers, self._copy(self._layers, at, at + self.block))]
+        held += [(tuple(self._rings), self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
         try:
             for rows in missing:
                 self._put(self._rings, rows)
@@ -155,24 +164,23 @@ class DraftCaches:
 
     # ---- Rows between card and host ----------------------------------------------------------------------------------
 
-    def _copy(self, layers: Sequence[KVCache], begin: int, end: int) -> HostRows:
+    def _copy(self, layers: Sequence[Layer], begin: int, end: int) -> HostRows:
         copies = []
-        for kv in layers:
-            heads, row = kv.k.shape[1], kv.k.shape[3]
-            out = torch.empty(2, heads, end - begin, row, dtype=kv.k.dtype)
-            for place, slots in _runs(begin, end, kv.slots):
-                for to, tensor in zip(out, (kv.k, kv.v)):
-                    for head in range(heads):  # one piece of memory each: no copy of it is made on the card
-                        to[head, place : place + len(slots)] = tensor[0, head, slots.start : slots.stop]
-            copies.append(out)
+        for layer in layers:
+            kept = tuple(torch.empty(one.shape[0], end - begin, one.shape[2], dtype=one.dtype) for one in layer.tensors)
+            for place, slots in _runs(begin, end, layer.slots):
+                for to, tensor in zip(kept, layer.tensors, strict=True):
+                    for head in range(len(to)):  # one piece of memory each: no copy of it is made on the card
+                        to[head, place : place + len(slots)] = tensor[head, slots.start : slots.stop]
+            copies.append(kept)
         return HostRows(begin, end, tuple(copies))
 
-    def _put(self, layers: Sequence[KVCache], rows: HostRows) -> None:
-        for kv, kept in zip(layers, rows.layers, strict=True):
-            for place, slots in _runs(rows.begin, rows.end, kv.slots):
-                for tensor, held in zip((kv.k, kv.v), kept):
+    def _put(self, layers: Sequence[Layer], rows: HostRows) -> None:
+        for layer, kept in zip(layers, rows.layers, strict=True):
+            for place, slots in _runs(rows.begin, rows.end, layer.slots):
+                for tensor, held in zip(layer.tensors, kept, strict=True):
                     for head in range(len(held)):
-                        tensor[0, head, slots.start : slots.stop] = held[head, place : place + len(slots)]
+                        tensor[head, slots.start : slots.stop] = held[head, place : place + len(slots)]
 
 
 def _runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:

@@ -18,8 +18,9 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows, Layer, cache_table, ring_slots
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
+from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
@@ -34,6 +35,7 @@ from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, widt
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
+from dflash_core.knobs import Knobs
 
 PENDING_ROWS = MAX_NODES  # features that may wait for the drafter: those of the longest path at the least
 UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
@@ -46,7 +48,13 @@ class DFlashMemory:
     def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena) -> None:
         device, config = draft.device.torch_device, draft.config
         self.block = config.block_size
-        self.caches = DraftCaches(draft, context)
+        positions = context + self.block  # the block's own rows lie behind the context
+        slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
+        self.kv = [KVCache(1, heads.kv_heads, count, heads.head_dim, device) for count in slots]
+        self.caches = DraftCaches(
+            [Layer.of(kv, layer.window) for kv, layer in zip(self.kv, draft.layers, strict=True)], self.block, positions
+        )
+        self._table = cache_table(self.kv)
         pending, rest = pending_rows(draft), own.behind(*pending_rows(draft))
         self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
         inside = room.behind(*PassBuffers.partials(*draft.projections()))
@@ -56,7 +64,11 @@ class DFlashMemory:
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        return {"drafter KV": self.caches.nbytes}
+        return {"drafter KV": sum(kv.nbytes for kv in self.kv)}
+
+    def table(self, first: int) -> At:
+        """The caches from layer `first` on, as draft_update takes them."""
+        return At(self._table, first * self._table.shape[1])
 
 
 def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
@@ -112,13 +124,13 @@ class DFlash:
 
     def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Launch:
         """Rows of a context's projection, f32 (split_k, rows, width), as keys and values behind those in the cache."""
-        draft, heads, caches = self.draft, self.draft.heads, self.memory.caches
+        draft, heads, memory = self.draft, self.draft.heads, self.memory
         return Launch(
-            "draft.cu", "draft_update", {**self._split.defines, "SPLIT_K": split_k, **caches.layers[0].defines},
+            "draft.cu", "draft_update", {**self._split.defines, "SPLIT_K": split_k, **memory.kv[0].defines},
             (ceil_div(part.count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
             [self.state.pointer, np.int32(row0), projected, np.int32(rows), np.int32(part.count),
              np.int32(heads.kv_heads), draft.k_norms[part.first], draft.frequencies, np.float32(draft.config.rms_eps),
-             caches.table(part.first)],
+             memory.table(part.first)],
         )  # fmt: skip
 
     def block_launches(self, head: Projection) -> list[Launch]:
@@ -148,7 +160,7 @@ class DFlash:
         mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits
         split, defines = self._split, self._defines(mixer.inputs)
         block, kv_heads = np.int32(self.block), np.int32(heads.kv_heads)
-        cache, tasks = memory.caches.layers[index].layer(0), heads.heads + 2 * heads.kv_heads
+        cache, tasks = memory.kv[index].layer(0), heads.heads + 2 * heads.kv_heads
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.block)
         yield Launch(
             "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), self.block), WARP * PREPARE_WARPS,
@@ -176,18 +188,21 @@ class DFlash:
         return SplitLaunch.of(self.draft.heads, self.memory.splits.order, self.block, limit)
 
     def _defines(self, projection: Projection) -> dict[str, object]:
-        return {**self._split.defines, "SPLIT_K": projection.split_k, **self.memory.caches.layers[0].defines}
+        return {**self._split.defines, "SPLIT_K": projection.split_k, **self.memory.kv[0].defines}
 
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward and its logits."""
         return [*self.block_launches(head.full), *head.launches(self.memory.buffers.acts, self.block)]
 
-    def propose_launches(self, head: Head) -> list[Launch]:
+    def passes(self, knobs: Knobs) -> int:
+        return 1
+
+    def propose_launches(self, head: Head, passes: int) -> list[Launch]:
         """In a step: what the last one committed enters the cache, and the block becomes ranked candidates."""
         return [
             *self.update_launches(self.block),
             *self.block_launches(head.full),
-            *head.candidate_launches(self.memory.buffers.acts, self.block),
+            *head.candidate_launches(self.memory.buffers.acts, self.block, skip=1),
         ]
 
     def commit_launches(self, width: int) -> list[Launch]:
@@ -246,7 +261,7 @@ class DFlash:
             try:
                 self.state.push()
                 launch(("draft",), partial(self.logits_launches, head))
-                logits: Logits = head.draft_logits(self.block).to("cpu", copy=True).numpy()
+                logits: Logits = head.logits(self.block)[1:].to("cpu", copy=True).numpy()
             finally:
                 state["length"] = state["draft_length"] = length
         return logits

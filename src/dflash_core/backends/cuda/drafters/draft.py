@@ -1,14 +1,23 @@
-"""The DFlash drafter on a card: it proposes inside the step, and borrows the target's embedding and head."""
+"""Loaded drafters on a card: they propose inside the step, and borrow the target's embedding and head."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.config import DraftConfig
+from dflash_core.backends.cuda.drafters.base import OnDevice
+from dflash_core.backends.cuda.drafters.mtp import Mtp
+from dflash_core.config import DraftConfig, MtpConfig
+from dflash_core.drafters.base import DraftLogits
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import checked_features
+from dflash_core.drafters.mtp import OpenedMtp
+from dflash_core.errors import MismatchError
 from dflash_core.formats.weights import WeightFile
 from dflash_core.ids import check_ids
 
@@ -23,7 +32,7 @@ class CudaDFlash:
         self,
         file: WeightFile,
         config: DraftConfig,
-        model: DFlashOnDevice,
+        model: OnDevice,
         target: CudaTarget,
         weight_bytes: int,
         notes: tuple[str, ...] = (),
@@ -42,3 +51,35 @@ class CudaDFlash:
         session = self.target.session(self, context=len(array))
         session.observe(array)
         return session.draft(int(anchor), 0)
+
+
+class CudaMtp:
+    """A loaded MTP head: implements `drafters.base.Draft`."""
+
+    def __init__(self, opened: OpenedMtp, model: OnDevice, target: CudaTarget, weight_bytes: int) -> None:
+        """`weight_bytes`: what the weights take on the card."""
+        self.file, self.notes, self.model, self.target = opened.file, opened.notes, model, target
+        self.weight_bytes, self._config = weight_bytes, opened.config
+
+    @property
+    def config(self) -> MtpConfig:
+        return self._config
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.model.capabilities
+
+    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
+        raise MismatchError("an MTP head reads tokens beside features; expected a drafter that reads features alone")
+
+    def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
+        """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
+        session = self.target.session(self, context=len(tokens))
+        drafter = session.drafter
+        assert isinstance(drafter, Mtp), "the drafter of another head"
+        rows = []
+        with session.device.stream():
+            for at, (token, behind) in enumerate(itertools.pairwise(tokens)):
+                drafter.follow(token, torch.from_numpy(outputs[at]))
+                rows.append(drafter.chain(behind, 1, None, session.head, session.launcher))
+        return np.concatenate(rows)

@@ -13,10 +13,10 @@ NO_MASK = -1
 
 
 class Embedding:
-    """token_embd as it lies in the file."""
+    """token_embd as it lies in the file, or another matrix of its kind."""
 
-    def __init__(self, upload: Upload, width: int) -> None:
-        self.type, self.blocks = upload.raw("token_embd.weight")
+    def __init__(self, upload: Upload, width: int, name: str = "token_embd.weight") -> None:
+        self.type, self.blocks = upload.raw(name)
         self.width = width
 
     def launch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from dflash_core.backends.cuda.launch import WARP, At, Launch
 from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.plan import WARPS
 from dflash_core.backends.cuda.products import Arena, Wanted
-from dflash_core.backends.cuda.projection import Acts, Projection
+from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS, blocks_of
 from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -28,7 +29,7 @@ class Head:
     """
 
     def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Arena) -> None:
-        device = target.device.torch_device
+        device, self._device = target.device.torch_device, target.device
         self._state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
@@ -72,14 +73,14 @@ class Head:
         draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0)
         return [*self._logits_launches(acts, rows, sums=False), *draws]
 
-    def candidate_launches(self, acts: Acts, block: int) -> list[Launch]:
-        """The candidates of a draft block; draft position r is row r + 1 of the block."""
+    def candidate_launches(self, acts: Acts, rows: int, *, skip: int = 0, position: int = 0) -> list[Launch]:
+        """Candidates of draft positions from `position` on, from rows `skip`.. of `rows` rows of activations."""
+        live = [At(x, skip * x.shape[1]) for x in (self.rows, self.maxima, self.sums)]
         ranked = Launch(
-            "candidates.cu", "candidates", {}, block - 1, CANDIDATE_THREADS,
-            [self.state.pointer, At(self.rows, self.stride), *(At(x, x.shape[1]) for x in (self.maxima, self.sums)),
-             np.int32(self.vocab), np.int32(self.stride)],
+            "candidates.cu", "candidates", {}, rows - skip, CANDIDATE_THREADS,
+            [self.state.pointer, *live, np.int32(self.vocab), np.int32(self.stride), np.int32(position)],
         )  # fmt: skip
-        return [*self._logits_launches(acts, block, sums=True), ranked]
+        return [*self._logits_launches(acts, rows, sums=True), ranked]
 
     def _logits_launches(self, acts: Acts, rows: int, *, sums: bool) -> list[Launch]:
         """Logits with the maxima of their blocks; `sums`: with their share of the softmax's denominator."""
@@ -95,13 +96,15 @@ class Head:
             for first, count in plan.passes(rows)
         ]  # fmt: skip
 
+    def of(self, matrix: Matrix) -> Head:
+        """The same of another matrix of as many rows, with logits in the same memory."""
+        other = copy.copy(self)
+        other.full = Projection(self._device, [matrix], self.full.product.rounding, split_k=1)
+        return other
+
     def _table(self) -> bytes:
         return self.full.plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
 
     def logits(self, rows: int) -> Tensor:
         """(rows, vocab) of the last `launches`."""
         return self.rows[:rows, : self.vocab]
-
-    def draft_logits(self, block: int) -> Tensor:
-        """(block - 1, vocab) of the last `launches` for a draft block."""
-        return self.rows[1:block, : self.vocab]

@@ -1,0 +1,391 @@
+"""An MTP head on a card: its cache of pairs, what waits to enter it, and its launches, over one sequence.
+
+Pair s is (token s, hidden behind token s - 1), in slot s of the head's own cache. Committed pairs are *pending* until
+they are there; the newest token makes the pair that drafts, and every drafted token the next one. What those leave in
+the cache is written over: pairs that count have the target's own hiddens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.captured import CapturedLayers
+from dflash_core.backends.cuda.chunk import Chunk
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows, Layer, cache_table, ring_slots
+from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
+from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
+from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.head import Head
+from dflash_core.backends.cuda.layers.norm import chunk_norm, norm_launch
+from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.repack import GROUP, groups_of
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.cache_types import F16, CachePair
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.mtp import capabilities
+from dflash_core.knobs import MOST_MTP_DEPTH, Knobs
+
+BLOCK = 1 + MOST_MTP_DEPTH  # the pairs of a draft, the root's and those of its tokens but the last, and what they bring
+PENDING_ROWS = MAX_NODES  # pairs that may wait: those of the longest path at the least
+STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the longest path of the step before
+UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
+HIDDEN_WINDOW = 2  # a draft behind `length` positions sees the hidden of the last of them
+COPY_THREADS = 256
+JOIN_WARPS = 20  # of mtp_join at most
+
+
+class MtpMemory:
+    """What the head takes for `context` positions, beside its weights. `hidden`: the target's residual stream behind
+    the newest positions, `tokens` the tokens there, position p in slot p % slots."""
+
+    def __init__(self, draft: DeviceMtp, context: int, room: Arena, own: Arena) -> None:
+        device, width, positions = draft.device.torch_device, draft.config.embedding_length, context + BLOCK
+        heads = draft.heads
+        self.kv = KVCache(1, heads.kv_heads, positions, heads.head_dim, device)
+        slots = ring_slots(HIDDEN_WINDOW, positions)
+        self.hidden = torch.zeros(slots, width, device=device)
+        self.tokens = torch.zeros(slots, dtype=torch.int32, device=device)
+        layers = [Layer.of(self.kv, 0), Layer((self.hidden[None],), HIDDEN_WINDOW)]
+        self.caches = DraftCaches(layers, BLOCK, positions)
+        self.table = cache_table([self.kv])
+        self.buffers = PassBuffers(width, *draft.projections(), own, room)
+        inside = room.behind(*PassBuffers.partials(*draft.projections()))
+        self.splits = Splits(split_order(draft, context), heads, inside)
+        self.counts = torch.tensor([1, PASS_ROWS], dtype=torch.int32, device=device)
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        return {"drafter KV": self.kv.nbytes + self.hidden.nbytes}
+
+
+def split_order(draft: DeviceMtp, context: int) -> SplitOrder:
+    """Of the attention of the pair that drafts."""
+    card = draft.device.card
+    return SplitOrder.of(draft.heads, context + BLOCK, card.multiprocessors, card.shared_bytes, trees=False)
+
+
+def join_warps(width: int) -> int:
+    """Warps of mtp_join: as many as have registers enough, each with as many groups as the others."""
+    groups = groups_of(2 * width)
+    return ceil_div(groups, ceil_div(groups, JOIN_WARPS))
+
+
+class Mtp:
+    """Implements `drafters.base.DeviceDrafter`. `captured` is the target's last layer."""
+
+    block = BLOCK
+    most_pending = PENDING_ROWS
+
+    def __init__(
+        self, draft: DeviceMtp, target: DeviceTarget, memory: MtpMemory, captured: CapturedLayers, state: DeviceState
+    ) -> None:
+        self.draft, self.memory, self.captured, self.state = draft, memory, captured, state
+        self.embedding: Embedding = draft.embedding or target.embedding
+        self.output_norm = target.output_norm
+        self.norm: Tensor = target.output_norm if draft.norm is None else draft.norm
+        self.one_row, self.all_rows = At(memory.counts, 0), At(memory.counts, 1)
+
+    # ---- Launches ------------------------------------------------------------------------------------------------
+
+    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+        """Pending pairs row0..row0 + rows enter the cache."""
+        return list(self._enter(rows, row0, 0))
+
+    def _enter(self, rows: int, first: int, depth: int) -> Iterator[Launch]:
+        """Keys and values of the pairs of a pass, and queries of the one that drafts."""
+        draft, memory, buffers, eps = self.draft, self.memory, self.memory.buffers, self.draft.config.rms_eps
+        eh_proj, mixer, heads, place = draft.eh_proj, draft.mixer, draft.heads, [np.int32(first), np.int32(depth)]
+        # Behind depth 0 the hidden is the head's own, which its norm left in the first row.
+        hidden, norm = (buffers.h, self.norm) if depth else (memory.hidden, self.output_norm)
+        slots = 1 if depth else len(memory.hidden)
+        width = draft.config.embedding_length
+        yield Launch(
+            "mtp_join.cu", "mtp_join", {"FORMAT": self.embedding.type, "WIDTH": width, **eh_proj.forms},
+            rows, WARP * join_warps(width),
+            [self.state.pointer, *place, self.embedding.blocks, memory.tokens, hidden, np.int32(slots), draft.enorm,
+             norm, draft.hnorm, np.float32(eps), *eh_proj.wanted(buffers.acts)],
+        )  # fmt: skip
+        yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
+        yield norm_launch(
+            buffers.h, draft.attn_norm, eps, rows, buffers.acts, mixer.inputs, self.all_rows, 0,
+            added=(eh_proj, buffers.narrow), fresh=True,
+        )  # fmt: skip
+        yield from mixer.inputs.launches(buffers.acts, buffers.wide, rows)
+        yield Launch(
+            "mtp.cu", "mtp_prepare", self._defines, (ceil_div(heads.heads + 2 * heads.kv_heads, PREPARE_WARPS), rows),
+            WARP * PREPARE_WARPS,
+            [self.state.pointer, *place, buffers.wide, np.int32(rows), np.int32(heads.kv_heads), mixer.q_norm,
+             mixer.k_norm, draft.frequencies, np.float32(draft.spec.eps), np.float32(heads.query_scale),
+             memory.splits.q, *memory.kv.layer(0)],
+        )  # fmt: skip
+
+    def _draft(self, head: Projection, rows: int, depth: int) -> Iterator[Launch]:
+        """From the pairs of a pass to the activations of `head`, of the one that drafts."""
+        draft, memory, buffers = self.draft, self.memory, self.memory.buffers
+        mixer, heads, splits, count = draft.mixer, draft.heads, memory.splits, np.int32(rows)
+        yield from self._enter(rows, -1, depth)
+        yield Launch(
+            "mtp.cu", "mtp_split", self._defines, self._split.grid, self._split.block,
+            [self.state.pointer, np.int32(depth), count, splits.q, *memory.kv.layer(0), splits.out, splits.stats],
+            self._split.shared,
+        )  # fmt: skip
+        yield Launch(
+            "mtp.cu", "mtp_combine", self._defines, ceil_div(heads.heads * heads.head_dim, GROUP), COMBINE_THREADS,
+            [splits.out, splits.stats, np.int32(splits.order.parts), buffers.wide, count, np.int32(heads.kv_heads),
+             *mixer.out.wanted(buffers.acts)],
+        )  # fmt: skip
+        yield from mixer.out.launches(buffers.acts, buffers.narrow, 1)
+        yield self._norm(draft.ffn_norm, draft.ffn.inputs, mixer.out)
+        yield from draft.ffn.launches(Pass(self.state, buffers, 1, 0, self.one_row))
+        yield self._norm(self.norm, head, draft.ffn.out)
+
+    def _norm(self, weight: Tensor, wanted: Projection, added: Projection) -> Launch:
+        buffers, eps = self.memory.buffers, self.draft.config.rms_eps
+        added_to = (added, buffers.narrow)
+        return norm_launch(buffers.h, weight, eps, 1, buffers.acts, wanted, self.one_row, 0, added=added_to)
+
+    @property
+    def _split(self) -> SplitLaunch:
+        limit = self.draft.device.card.shared_bytes
+        return SplitLaunch.of(self.draft.heads, self.memory.splits.order, 1, limit)
+
+    @property
+    def _defines(self) -> dict[str, object]:
+        gates = {} if self.draft.spec.gated else {"UNGATED": 1}
+        split_k = self.draft.mixer.inputs.split_k
+        return {**self._split.defines, "SPLIT_K": split_k, **gates, **self.memory.kv.defines}
+
+    def passes(self, knobs: Knobs) -> int:
+        return knobs.mtp_depth
+
+    def propose_launches(self, head: Head, passes: int) -> list[Launch]:
+        """In a step: what the last one committed enters the cache, then one token behind the other is drafted."""
+        return [launch for depth in range(passes) for launch in self._token_launches(head, depth)]
+
+    def _token_launches(self, head: Head, depth: int) -> list[Launch]:
+        own = head if self.draft.head is None else head.of(self.draft.head)
+        forward = self._draft(own.full, 1 if depth else STEP_ROWS, depth)
+        return [*forward, *own.candidate_launches(self.memory.buffers.acts, 1, position=depth)]
+
+    def commit_launches(self, width: int) -> list[Launch]:
+        """The residual behind an accepted path of up to `width` nodes, and its tokens, become pending pairs."""
+        features, memory = self.captured, self.memory
+        grid = (ceil_div(ceil_div(features.width, 4), COPY_THREADS), width)
+        return [
+            Launch("features.cu", "keep_hidden", {}, grid, COPY_THREADS,
+                   [self.state.pointer, features.rows, memory.hidden, memory.tokens, np.int32(features.width),
+                    np.int32(len(memory.hidden))])
+        ]  # fmt: skip
+
+    def drain_launches(self) -> list[Launch]:
+        """Everything that may be pending enters the cache, behind what is queued."""
+        rows0 = range(0, PENDING_ROWS, PASS_ROWS)
+        updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
+        return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
+
+    # ---- Driven from the host ------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Committed positions whose pairs are not in the cache."""
+        return int(self.state.host["length"] - self.state.host["draft_length"])
+
+    def update_cache(self, launch: Launcher) -> None:
+        """Bring the cache up to date with what is committed."""
+        self.state.push()
+        pending = self.pending
+        for row0 in range(0, pending, PASS_ROWS):
+            rows = width_for(min(PASS_ROWS, pending - row0), UPDATE_WIDTHS)
+            launch(("update", rows, row0), partial(self.update_launches, rows, row0))
+        self.state.host["draft_length"] = self.state.host["length"]
+
+    def observe(self, features: Tensor, launch: Launcher) -> None:
+        """It reads tokens beside features: `commit` tells it both."""
+        raise AssertionError("features alone say nothing to an MTP head")
+
+    def keep(self, rows: Tensor) -> None:
+        """The target's residual stream (n, hidden) behind the last committed positions."""
+        slots = len(self.memory.hidden)
+        rows = rows[-slots:]
+        first = (int(self.state.host["length"]) - len(rows)) % slots
+        ahead = min(len(rows), slots - first)
+        self.memory.hidden[first : first + ahead] = rows[:ahead]
+        self.memory.hidden[: len(rows) - ahead] = rows[ahead:]
+
+    def follow(self, token: int, row: Tensor) -> None:
+        """Commit one position: its token, and the target's residual stream (hidden,) there."""
+        self.memory.tokens[int(self.state.host["length"]) % len(self.memory.tokens)] = token
+        self.state.host["length"] += 1
+        self.keep(row[None].to(self.memory.hidden.device))
+
+    def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
+        """Logits (MOST_MTP_DEPTH, vocab) behind the first `at` positions, or all of them. Nothing of the state
+        changes."""
+        return self.chain(root, MOST_MTP_DEPTH, at, head, launch)
+
+    def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:
+        """The same of `depths` tokens, one behind the other."""
+        self.update_cache(launch)
+        state = self.state.host
+        length = int(state["length"])
+        begin, rows = length if at is None else at, list[Tensor]()
+        with self.memory.caches.cut_to(begin, length):
+            state["root"], state["draft_depth"], state["inv_tree_temperature"] = root, depths, 1
+            state["stop"] = StopCode.RUNNING
+            state["length"] = state["draft_length"] = begin
+            try:
+                self.state.push()
+                for depth in range(depths):  # the next pass works where these logits are
+                    launch(("draft", depth), partial(self._token_launches, head, depth))
+                    rows.append(head.logits(1).to("cpu", copy=True))
+            finally:
+                state["length"] = state["draft_length"] = length
+        return torch.cat(rows).numpy()
+
+    def checkpoint(self) -> HostRows | None:
+        """What its caches cannot be cut back to, behind the committed positions; nothing may be pending."""
+        return self.memory.caches.checkpoint(int(self.state.host["length"]))
+
+    def reaches(self, length: int) -> bool:
+        return self.memory.caches.reaches(length, int(self.state.host["length"]))
+
+    def restore(self, kept: object, length: int) -> None:
+        """Go back to `length` committed positions, where `kept` was made; 0: to the beginning of a sequence."""
+        if not length:
+            self.memory.caches.forget()
+            return
+        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
+        self.memory.caches.restore(kept, length, int(self.state.host["length"]))
+
+    def begin_turn(self) -> None:
+        """An answer begins behind what is committed."""
+        self.memory.caches.begin_turn(int(self.state.host["length"]))
+
+    def before_step(self, queued: int) -> None:
+        """A step is about to be queued behind `queued` others that the host has not seen the end of."""
+        self.memory.caches.before_steps(int(self.state.host["length"]), BLOCK * (queued + 1), self.most_pending)
+
+    # ---- Prompts -------------------------------------------------------------------------------------------------
+
+    def chunk(self, chunk: Chunk) -> MtpChunk:
+        return MtpChunk(self, chunk)
+
+
+class MtpOnDevice:
+    """Implements `drafters.base.OnDevice`: a head's weights, and the target that it borrows from."""
+
+    def __init__(self, weights: DeviceMtp, target: DeviceTarget) -> None:
+        self.weights, self.target = weights, target
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.weights.config, on_device=True)
+
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+        partials = PassBuffers.partials(*self.weights.projections())
+        return [*partials, *Splits.pieces(split_order(self.weights, context), self.weights.heads)]
+
+    def own_room(self) -> Sequence[Wanted]:
+        draft = self.weights
+        return PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
+
+    def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> MtpMemory:
+        return MtpMemory(self.weights, context, room, own)
+
+    def drafter(self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> Mtp:
+        assert isinstance(memory, MtpMemory), "the memory of another drafter"
+        return Mtp(self.weights, self.target, memory, captured, state)
+
+    def projections(self) -> Sequence[Projection]:
+        inputs, outputs = self.weights.projections()
+        return [*inputs, *outputs]
+
+    def chunk_projections(self) -> Sequence[Projection]:
+        return [self.weights.eh_proj, self.weights.mixer.inputs]
+
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+        return chunk_rooms(self.weights, rows)
+
+    def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
+        return ()
+
+
+def chunk_rooms(draft: DeviceMtp, rows: int) -> Sequence[Sequence[Wanted]]:
+    """Of a chunk of `rows` rows the joined pairs, the hiddens before them, one of which an earlier chunk has, and keys
+    and values."""
+    width, heads = draft.config.embedding_length, draft.heads
+    pairs = ((rows, width), torch.float32)
+    return ((pairs, ((rows + 1, width), torch.float16), ((rows, 2 * heads.kv_heads * heads.head_dim), torch.float32)),)
+
+
+class MtpChunk:
+    """A prompt's chunk as pairs: each token with the hidden of the row before it."""
+
+    def __init__(self, drafter: Mtp, chunk: Chunk) -> None:
+        draft, memory, ops, products = drafter.draft, drafter.memory, chunk.ops, chunk.products
+        self._drafter, self._chunk = drafter, chunk
+        self._pairs, self._hidden, self._context = chunk.arena.carve(*chunk_rooms(draft, chunk.rows)[0])
+        width, eps, count, later = draft.config.embedding_length, draft.config.rms_eps, chunk.count, self._hidden[1:]
+        self._embed = ops.add(drafter.embedding.launch(self._pairs, chunk.tokens, count, chunk.rows))
+        self._token_norm = chunk_norm(ops, count, self._pairs, draft.enorm, eps, chunk.x)
+        self._hidden_norms = [
+            chunk_norm(ops, count, chunk.h, drafter.output_norm, eps, later),
+            chunk_norm(ops, count, later, draft.hnorm, eps, later),
+        ]
+        self._norm = chunk_norm(ops, count, self._pairs, draft.attn_norm, eps, chunk.x)
+        (joined,) = draft.eh_proj.matrices
+        self._halves = [products.parts(joined, range(at, at + width)) for at in (0, width)]
+        _, *key_value = draft.mixer.inputs.matrices
+        self._key_value = [products.parts(matrix) for matrix in key_value]
+        heads = draft.heads
+        self._store = ops.add(
+            Launch(
+                "draft.cu", "draft_update", {**drafter._split.defines, "SPLIT_K": 1, **memory.kv.defines},
+                (ceil_div(2 * heads.kv_heads, PREPARE_WARPS), chunk.rows), WARP * PREPARE_WARPS,
+                [drafter.state.pointer, np.int32(0), self._context, np.int32(chunk.rows), np.int32(1),
+                 np.int32(heads.kv_heads), draft.mixer.k_norm, draft.frequencies, np.float32(draft.spec.eps),
+                 At(memory.table, 0)],
+            )
+        )  # fmt: skip
+
+    def capture(self, layer: int, n: int) -> None:
+        """The last layer's output stays where it is."""
+
+    def update_cache(self, n: int) -> None:
+        """The rows' pairs enter the cache; the rows are committed by now."""
+        drafter, chunk, state = self._drafter, self._chunk, self._drafter.state
+        begin = int(state.host["length"]) - n
+        state.push()
+        self._embed()
+        self._token_norm()
+        chunk.products.multiply(chunk.x[:n], self._halves[0], self._pairs[:n])
+        for norm in self._hidden_norms:
+            norm()
+        slots = len(drafter.memory.hidden)
+        before = _normed(drafter.memory.hidden[(begin - 1) % slots], drafter.output_norm, drafter.draft.config.rms_eps)
+        self._hidden[0] = _normed(before, drafter.draft.hnorm, drafter.draft.config.rms_eps)
+        chunk.products.multiply(self._hidden[:n], self._halves[1], self._pairs[:n], add=True)
+        self._norm()
+        chunk.products.multiply_all(chunk.x[:n], self._key_value, self._context[:n])
+        self._store()
+        drafter.keep(chunk.h[:n])
+        state.host["draft_length"] = state.host["length"]
+
+
+def _normed(row: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm of one row."""
+    return row * torch.rsqrt(row.square().mean() + eps) * weight
