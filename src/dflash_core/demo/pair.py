@@ -12,7 +12,7 @@ def demo_target_path() -> Path:
     return WEIGHTS / "demo-target.gguf"
 
 
-DEMO_KINDS = ("dflash", "mtp", "text")
+DEMO_KINDS = ("dflash", "dflash2", "mtp", "text")
 """Kinds of drafters that the demo target has."""
 
 
@@ -21,9 +21,14 @@ def demo_mtp_path() -> Path:
     return WEIGHTS / "demo-mtp.gguf"
 
 
+def demo_dflash2_path() -> Path:
+    """The shipped DFlash 2 drafter, a dflash GGUF."""
+    return WEIGHTS / "demo-dflash2.gguf"
+
+
 def demo_draft(source: str | Path | None = None) -> Path:
     """The demo target's drafter of a kind, or several joined by "+"; the DFlash one unless said otherwise."""
-    files = {"dflash": demo_draft_path(), "mtp": demo_mtp_path()}
+    files = {"dflash": demo_draft_path(), "dflash2": demo_dflash2_path(), "mtp": demo_mtp_path()}
     return Path("+".join(str(files.get(kind, kind)) for kind in str(source or "dflash").split("+")))
 
 

@@ -53,6 +53,7 @@ class Measured:
     depth_rates: list[float]
     """Accept rate of the tree mode by draft position."""
     chains: dict[str, tuple[float, list[float]]]
+    by_parent: tuple[float, float]  # acceptance lengths of DFlash 2: scored by the token above, and by marginals
     """Of each drafter: acceptance length and accept rates by draft position, as a chain of MTP_DEPTHS."""
 
 
@@ -83,6 +84,8 @@ at work, not to predict the speed of another model.
   Q4_0.
 - **MTP head** `demo-mtp.gguf`: one layer like the target's own of full attention, behind its last; Q8_0. It learned the
   target's own next words, four deep; the target stayed as it was.
+- **DFlash 2** `demo-dflash2.gguf`: 3 layers, block 16, convolutions of 2 taps over groups of 16 channels, a candidate
+  selector of rank 32 over the best 16 tokens; Q4_0. It learned from the target's own answers to 100,000 new prompts.
 
 ## What it was trained on
 
@@ -113,6 +116,8 @@ lists of more than a few numbers with mistakes. English only.
 Accept rate by draft position, tree of 22: {depths}.
 
 {chains}
+
+{parents}
 
 ### Budget
 
@@ -262,6 +267,16 @@ def chains_table(m: Measured) -> str:
     return "\n".join(lines)
 
 
+def parents_line(m: Measured) -> str:
+    """What scores by the token above are worth."""
+    on, off = m.by_parent
+    return (
+        f"DFlash 2, tree of 22, thinking off: acceptance length {on:.2f} with nodes scored by the token above them,"
+        f" {off:.2f} by the marginals\nof their depth, {on / off - 1:+.1%}; the app repeats it:"
+        " `dflash-tui ask --demo --draft dflash2`, `/ab mode=tree by_parent=on | mode=tree by_parent=off`."
+    )
+
+
 def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> str:
     """Both stages' loss curves as an SVG."""
     left, top, plot_w, plot_h = 50, 30, width - 70, height - 70
@@ -309,6 +324,7 @@ def card(m: Measured) -> str:
         held=m.held_questions, copies=len(copies["held"]),
         bench=corpus.get("bench near-copies", 0), bench_all=corpus.get("bench prompts", 0),
         count=m.count, table=bars_table(m), sweep=sweep_table(m), depths=depth_line(m), chains=chains_table(m),
+        parents=parents_line(m),
         notes=NOTES,
         target_seconds=final["t"], target_tokens=final["tokens"], draft_seconds=draft[-1]["t"],
     )  # fmt: skip

@@ -21,7 +21,7 @@ import torch
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.base import Target
 from dflash_core.conversation import Message, build_prompt
-from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_mtp_path, demo_target_path
+from dflash_core.demo.pair import WEIGHTS, demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.events import PrefillEvent, StepEvent, TurnStats, turn_stats
 
 from . import bench_prompts, export
@@ -173,7 +173,15 @@ class Walked:
         return acceptance(self.c, self.weights, drafter, export.read_weights(file), texts, BUDGETS)
 
 
-DRAFTERS = {"DFlash": demo_draft_path(), "MTP head": demo_mtp_path()}
+DRAFTERS = {"DFlash": demo_draft_path(), "DFlash 2": demo_dflash2_path(), "MTP head": demo_mtp_path(), "text": Path("text")}
+
+
+def by_parent(target: Target, questions: Sequence[Question]) -> tuple[float, float]:
+    """Acceptance lengths of the DFlash 2 drafter's trees of 22: scored by the token above, and by marginals."""
+    engine = Engine(target, load_draft(demo_dflash2_path(), target=target))
+    tree = Knobs(mode="tree", max_tokens=128)
+    on, off = (run(engine, target, questions, tree.replace(by_parent=one)).acceptance_length for one in (True, False))
+    return on, off
 
 
 def chain_rates(target: Target, draft: Path, questions: Iterable[Question]) -> tuple[float, list[float]]:
@@ -256,6 +264,7 @@ def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measu
         tree_length=decoder[1],
         depth_rates=decoder[2],
         chains=chains,
+        by_parent=by_parent(target, mixed),
     )
 
 
