@@ -28,6 +28,7 @@ from dflash_core.policy.kept import Kept, pair_of, shipped_beside
 from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
+from dflash_core.policy.several import SeveralPolicy
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
 from dflash_core.text.tokenizer import THINK_TAGS
@@ -43,8 +44,9 @@ class Engine:
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
-    `kept`: where what is learned of the pair is kept; without it, it is forgotten with the engine. `kv`: how keys and
-    values are kept: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what was chosen, and why.
+    `kept`: where what is learned of each drafter is kept, in their order; else it is forgotten with the engine.
+    `kv`: how keys and values are kept: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what
+    was chosen, and why.
     Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, KnobError
     for a type of cache that there is not, and OutOfMemoryError where the context does not fit.
     """
@@ -55,7 +57,7 @@ class Engine:
         draft: Draft | None = None,
         *,
         context_length: int | None = None,
-        kept: Kept | None = None,
+        kept: Sequence[Kept] = (),
         kv: str = AUTO,
     ) -> None:
         wished = checked(kv)
@@ -72,7 +74,8 @@ class Engine:
         remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
         memory.check(self.machine.breakdown(needed), remedies)
         self.session: Session = target.session(draft, context=context, kv=self.kv.pair)
-        self.kept = kept
+        self.kept = tuple(kept)
+        self._learners: tuple[LearnedPolicy | LatePolicy, ...] = ()
         self.policy = self._policy()
         self.runner = Runner(
             self.session,
@@ -85,27 +88,31 @@ class Engine:
             str(self.kv.pair),
         )
 
-    def _policy(self) -> LearnedPolicy | LatePolicy | None:
+    def _policy(self) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
         """What decides the steps of `auto`; None where the knobs alone do."""
         drafter = self.session.capabilities
-        shape = self.machine.step_costs(drafter) if drafter is not None else None
-        if shape is None or drafter is None:
+        if drafter is None:
             return None
+        shapes = [(one, self.machine.step_costs(one)) for one in drafter.parts or (drafter,)]
         special = self.target.tokenizer.special
         think = tuple(special.get(tag, -1) for tag in THINK_TAGS)
-        make = LatePolicy if drafter.on_device else LearnedPolicy
-        return make(
-            drafter,
-            self.kept.read() if self.kept is not None else PairState(),
-            StepCosts(shape),
-            think_ids=None if -1 in think else (think[0], think[1]),
-            keep=self.kept.write if self.kept is not None else None,
-        )
+        think_ids = None if -1 in think else (think[0], think[1])
+        learners = []
+        for at, (one, shape) in enumerate(shapes):
+            if shape is None:
+                return None
+            kept = self.kept[at] if at < len(self.kept) else None
+            make = LatePolicy if one.on_device else LearnedPolicy
+            state, keep = (kept.read(), kept.write) if kept is not None else (PairState(), None)
+            learners.append(make(one, state, StepCosts(shape), think_ids=think_ids, keep=keep))
+        self._learners = tuple(learners)
+        host = [one for one in learners if isinstance(one, LearnedPolicy)]
+        return SeveralPolicy(host) if len(host) > 1 else learners[0]
 
     def forget_learned(self) -> None:
         """Begin with start values again, on disk too; not while an answer is under way."""
-        if self.policy is not None:
-            self.policy.state = self.kept.forget() if self.kept is not None else PairState()
+        for at, learner in enumerate(self._learners):
+            learner.state = self.kept[at].forget() if at < len(self.kept) else PairState()
 
     # ---- Answering, all of it the runner's ---------------------------------------------------------------------------
 
@@ -236,7 +243,7 @@ def load_pair(
     opened.check_room(opened_draft, context_length, kv)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
-    kept = _kept(learned, opened, opened_draft) if opened_draft is not None else None
+    kept = _kept(learned, opened, opened_draft) if opened_draft is not None else ()
     engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
@@ -244,11 +251,14 @@ def load_pair(
     return engine
 
 
-def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> Kept | None:
-    """Where what is learned of a pair is kept; start values may ship with the drafter all the same."""
-    file = None if isinstance(draft, OpenedSeveral) else draft.file
-    pair = pair_of(target.file.path, file.path if file is not None else draft.capabilities.kind)
-    return Kept(folder, pair, shipped_beside(file.path) if file is not None else None)
+def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[Kept, ...]:
+    """Where what is learned of each drafter is kept; start values may ship with one all the same."""
+    found = []
+    for one in draft.parts if isinstance(draft, OpenedSeveral) else (draft,):
+        file = one.file.path if one.file is not None else None
+        pair = pair_of(target.file.path, file if file is not None else one.capabilities.kind)
+        found.append(Kept(folder, pair, shipped_beside(file) if file is not None else None))
+    return tuple(found)
 
 
 def _leave_a_core() -> None:

@@ -132,7 +132,7 @@ class StepEvent:
     inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed. `drafts` are all
     candidates that were there to choose from, `bonus` the token that the target drew after the last accepted one,
     `knobs` what this step ran with, `choice` what was known where `auto` had a say. `guard`: a guard stepped in; with
-    "close" the tokens are its own, not the target's.
+    "close" the tokens are its own, not the target's. `drafter`: the kind that drafted, "" where none was asked.
     """
 
     tokens: tuple[int, ...]
@@ -149,6 +149,7 @@ class StepEvent:
     knobs: Knobs = DEFAULT_KNOBS
     guard: GuardEvent | None = None
     choice: Choice | None = None
+    drafter: str = ""
 
     @property
     def bonus_rank(self) -> int | None:
@@ -199,6 +200,19 @@ class PartStats:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterStats:
+    """A drafter's part of a turn: the steps it drafted for and their tokens, nodes verified and accepted of them, and
+    milliseconds of these steps."""
+
+    kind: str
+    steps: int = 0
+    tokens: int = 0
+    verified: int = 0
+    accepted: int = 0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TurnStats:
     """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the part that reached it.
 
@@ -230,6 +244,7 @@ class TurnStats:
     copied_accepted: int = 0
     nodes: tuple[int, ...] = ()
     kv: str = ""
+    drafters: tuple[DrafterStats, ...] = ()
 
     @property
     def accepted_per_verified(self) -> float:
@@ -254,9 +269,16 @@ class StepTotals:
         self.lengths: list[int] = []  # by tokens committed: steps
         self.nodes: list[int] = []  # by nodes verified: steps
         self._stages = dict.fromkeys(STAGES, 0.0)
+        self._drafters: dict[str, DrafterStats] = {}
 
     def add(self, step: StepEvent) -> None:
         """Count one step."""
+        if step.drafter:
+            it = self._drafters.get(step.drafter, DrafterStats(step.drafter))
+            self._drafters[step.drafter] = DrafterStats(
+                it.kind, it.steps + 1, it.tokens + len(step.tokens), it.verified + len(step.tree.tokens) - 1,
+                it.accepted + step.accepted_depth, it.ms + step.stages.total - step.stages.host,
+            )  # fmt: skip
         self.steps += 1
         self.tokens += len(step.tokens)
         self.positions += max(len(step.drafts.tokens), step.drafted_depth)
@@ -276,6 +298,11 @@ class StepTotals:
             self.reached[depth] += depth < step.accepted_depth
         for name in self._stages:
             self._stages[name] += getattr(step.stages, name)
+
+    @property
+    def drafters(self) -> tuple[DrafterStats, ...]:
+        """By kind of drafter, in the order in which they came."""
+        return tuple(self._drafters.values())
 
     @property
     def acceptance_length(self) -> float:

@@ -156,7 +156,7 @@ class Knobs:
         "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
     )  # fmt: skip
     draft: Literal["auto", "dflash", "dflash2", "dspark", "mtp", "text"] = _knob(
-        "auto", "drafter", "which of several loaded drafters drafts; auto is the first of them",
+        "auto", "drafter", "which of several loaded drafters drafts; auto picks one for each step",
         "speculation", choices=("auto", "dflash", "dflash2", "dspark", "mtp", "text"),
     )  # fmt: skip
     mtp_depth: int = _knob(

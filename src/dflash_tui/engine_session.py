@@ -146,8 +146,9 @@ def load_engine(
         learned=user_folder("data") / "policy",
         kv=request.kv,
     )
-    if engine.kept is not None and engine.kept.note:
-        LOG.warning("%s", engine.kept.note)
+    for kept in engine.kept:
+        if kept.note:
+            LOG.warning("%s", kept.note)
     notes = list(engine.notes)
     if engine.draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")

@@ -150,9 +150,16 @@ class Decoder:
             bonus=walk.next_token,
             knobs=self.knobs,
             choice=choice,
+            drafter=self._drafter(),
         )
         self.policy.observe(event)
         return event
+
+    def _drafter(self) -> str:
+        """The kind of the drafter that the step asked; "" where none was."""
+        asked = self.decision.mode != "ar" and self.decision.drafts
+        capabilities = self.backend.capabilities
+        return (self.decision.drafter or (capabilities.kind if capabilities else "")) if asked else ""
 
     @property
     def ahead(self) -> bool:
@@ -166,7 +173,8 @@ class Decoder:
         """The drafter's best tokens per depth behind the root, or none where it is not asked."""
         if self.decision.mode == "ar" or not self.decision.drafts:
             return NO_CANDIDATES
-        return self.backend.propose(self.answer[-1], self.knobs)
+        named = self.decision.drafter
+        return self.backend.propose(self.answer[-1], self.knobs.replace(draft=named) if named else self.knobs)
 
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain is made

@@ -19,7 +19,7 @@ class Capabilities:
     """`kind`: its name in the registry. `block`: positions of its block, the anchor included, so that it proposes for
     `depths` positions at most. `on_device`: it proposes inside the device's own step; otherwise the host asks it before
     each step, in lock-step. `captured_layers`: target layers whose outputs it observes. `knobs`: those of DRAFT_KNOBS
-    that change what is drafted with it.
+    that change what is drafted with it. `parts`: of each, where these are several drafters at once.
     """
 
     kind: str
@@ -27,6 +27,7 @@ class Capabilities:
     on_device: bool = False
     captured_layers: tuple[int, ...] = ()
     knobs: frozenset[str] = BLOCK_KNOBS
+    parts: tuple[Capabilities, ...] = ()
 
     @property
     def depths(self) -> int:

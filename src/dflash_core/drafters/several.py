@@ -1,4 +1,4 @@
-"""Several drafters of one target, loaded together so that they can be compared: the `draft` knob says which one drafts.
+"""Several drafters of one target, loaded together: the policy picks one for each step, or the `draft` knob names it.
 
 All of them follow the sequence; only the one that drafts is asked. They propose on the host.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.base import (
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from dflash_core.formats.weights import WeightFile
 
+One = TypeVar("One", Draft, OpenedDraft)
+
 NOT_HERE = "several drafters at once run on the CPU alone; expected one, or run them there"
 
 
@@ -43,6 +45,7 @@ def together(parts: Sequence[Capabilities]) -> Capabilities:
         max(one.block for one in parts),
         captured_layers=tuple(sorted({layer for one in parts for layer in one.captured_layers})),
         knobs=frozenset({"draft"}).union(*(one.knobs for one in parts)),
+        parts=tuple(parts),
     )
 
 
@@ -108,12 +111,12 @@ def _models(parts: Sequence[Draft | OpenedDraft]) -> SeveralModels | None:
     return SeveralModels(" and ".join(one.name for one in found), sum(one.block_count for one in found), tuple(found))
 
 
-@dataclass(frozen=True, slots=True)
-class SeveralDrafts:
-    """Implements `drafters.base.Draft` and `HostDraft`."""
+class _Together(Generic[One]):
+    """What drafters say of themselves, said of all of them."""
 
-    target: DraftTarget
-    parts: tuple[Draft, ...]
+    def __init__(self, target: DraftTarget, parts: Sequence[One]) -> None:
+        self.target = target
+        self.parts: tuple[One, ...] = tuple(parts)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,12 +127,16 @@ class SeveralDrafts:
         return _models(self.parts)
 
     @property
-    def weight_bytes(self) -> int:
-        return sum(one.weight_bytes for one in self.parts)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         return tuple(note for one in self.parts for note in one.notes)
+
+
+class SeveralDrafts(_Together[Draft]):
+    """Implements `drafters.base.Draft` and `HostDraft`."""
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(one.weight_bytes for one in self.parts)
 
     def drafter(self) -> SeveralDrafters:
         parts = [one.drafter() for one in self.parts if isinstance(one, HostDraft)]
@@ -139,28 +146,12 @@ class SeveralDrafts:
         raise MismatchError("several drafters have no logits in common; expected one")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedSeveral:
+class OpenedSeveral(_Together[OpenedDraft]):
     """Implements `drafters.base.OpenedDraft`: headers that were read."""
-
-    target: DraftTarget
-    parts: tuple[OpenedDraft, ...]
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return together([one.capabilities for one in self.parts])
 
     @property
     def file(self) -> WeightFile | None:
         return next((one.file for one in self.parts if one.file is not None), None)
-
-    @property
-    def config(self) -> DraftModel | None:
-        return _models(self.parts)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(note for one in self.parts for note in one.notes)
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> SeveralDrafts:
         loaded = tuple(one.load(dtype=dtype, progress=progress) for one in self.parts)

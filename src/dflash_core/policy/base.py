@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a step really runs, and why it is not something else. `budget`: nodes below the root at most, 0 where none;
-    `drafts`: whether the drafter is asked."""
+    `drafts`: whether the drafter is asked; `drafter`: which, where there are several."""
 
     mode: EffectiveMode
     budget: int
     reason: str
     drafts: bool = True
+    drafter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

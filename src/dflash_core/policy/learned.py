@@ -68,6 +68,11 @@ class LearnedPolicy(PairPolicy):
         self._step: _Step | None = None
 
     @property
+    def kind(self) -> str:
+        """Its drafter's; "" without one."""
+        return self._drafter.kind if self._drafter is not None else ""
+
+    @property
     def text(self) -> Sequence[int]:
         """The conversation as it is known here: prompt and answer, the root at its end."""
         return self._text.tokens

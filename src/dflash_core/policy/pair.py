@@ -69,6 +69,11 @@ class PairPolicy:
         return self.state.parts[self._part]
 
     @property
+    def part(self) -> Part:
+        """What the text stands in now."""
+        return self._part
+
+    @property
     def rate(self) -> float:
         """Tokens per millisecond at present."""
         return self.state.pace.rate(self.costs.curve()[START_ROWS])

@@ -110,12 +110,12 @@ def drawn(it: Figures, width: int) -> Content:
             [
                 *_numbers(it, stats, width), *_changes(it, width), *_sparks(it, width), *_positions(stats, width),
                 *_stages(stats, width), *_lengths(stats, width), *_sizes(stats, width), *_totals(stats, width),
-                *_parts(stats), *_learned(it),
+                *_drafters(stats), *_parts(stats), *_learned(it),
             ]
         )  # fmt: skip
     half = (width - 2) // 2
     left = [*_numbers(it, stats, half), *_changes(it, half), *_stages(stats, half)]
-    left += [*_totals(stats, half), *_parts(stats), *_learned(it)]
+    left += [*_totals(stats, half), *_drafters(stats), *_parts(stats), *_learned(it)]
     right = [*_positions(stats, half)[1:], *_sparks(it, half), *_lengths(stats, half), *_sizes(stats, half)]
     return content(beside(left, right, half))
 
@@ -218,6 +218,21 @@ def _totals(stats: TurnStats, width: int) -> Block:
     block: Block = [line(), line("drafts in all", (" and per step", _DIM))]
     for name, count, what in rows:
         block.append(line(f" {name:<8} {short(count):>6} {count / steps:>6.1f}  ", (what, _DIM)))
+    return block
+
+
+def _drafters(stats: TurnStats) -> Block:
+    """Acceptance by drafter, where several took turns."""
+    if len(stats.drafters) < 2:
+        return []
+    block: Block = [line(), line("drafters", ("    steps tok/step  nodes taken  tok/s", _DIM))]
+    for one in stats.drafters:
+        taken = f"{one.accepted / one.verified:.0%}" if one.verified else "-"
+        fast = speed(one.tokens / one.ms * 1e3) if one.ms > 0 else "-"
+        block.append(
+            line(f" {one.kind:<9}{short(one.steps):>7}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}"
+                 f"{taken:>6}{fast:>7}")
+        )  # fmt: skip
     return block
 
 

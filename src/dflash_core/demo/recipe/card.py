@@ -271,9 +271,9 @@ def parents_line(m: Measured) -> str:
     """What scores by the token above are worth."""
     on, off = m.by_parent
     return (
-        f"DFlash 2, tree of 22, thinking off: acceptance length {on:.2f} with nodes scored by the token above them,"
-        f" {off:.2f} by the marginals\nof their depth, {on / off - 1:+.1%}; the app repeats it:"
-        " `dflash-tui ask --demo --draft dflash2`, `/ab mode=tree by_parent=on | mode=tree by_parent=off`."
+        f"DFlash 2, tree of 22, thinking off: acceptance length {on:.2f} with nodes scored by the token above them,\n"
+        f"{off:.2f} by the marginals of their depth: {on / off - 1:+.1%}. In the app with `--demo --draft dflash2`:\n"
+        "`/ab mode=tree by_parent=on | mode=tree by_parent=off`."
     )
 
 

@@ -173,7 +173,12 @@ class Walked:
         return acceptance(self.c, self.weights, drafter, export.read_weights(file), texts, BUDGETS)
 
 
-DRAFTERS = {"DFlash": demo_draft_path(), "DFlash 2": demo_dflash2_path(), "MTP head": demo_mtp_path(), "text": Path("text")}
+DRAFTERS = {
+    "DFlash": demo_draft_path(),
+    "DFlash 2": demo_dflash2_path(),
+    "MTP head": demo_mtp_path(),
+    "text": Path("text"),
+}
 
 
 def by_parent(target: Target, questions: Sequence[Question]) -> tuple[float, float]:
