@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dflash_core.arch.kinds import Attention, DeltaNet, Experts, SwiGLU
 from dflash_core.arch.spec import LayerSpec, ModelSpec
@@ -15,7 +18,7 @@ from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.config import target_config, unusual
 from dflash_core.errors import Code, DFlashError, FormatError, UnsupportedError
-from dflash_core.formats.gguf import open_gguf
+from dflash_core.formats.gguf import GGUFFile, open_gguf
 from support.formats import ATTENTION, LINEAR, TARGET_KEYS, blocks, weights, without, write_gguf
 from support.golden import other_targets
 
@@ -212,6 +215,30 @@ def test_a_card_says_that_it_has_no_experts_yet() -> None:
         "a model with experts does not run on a card yet; run it on the CPU, or use a dense model",
         Code.NOT_ON_THIS_DEVICE,
     )
+
+
+JUNK = st.one_of(
+    st.booleans(), st.integers(-(2**31), 2**32 - 1), st.floats(), st.text(max_size=4),
+    st.lists(st.integers(), max_size=3), st.lists(st.booleans(), max_size=3),
+)  # fmt: skip
+OPTIONAL = {
+    "expert_weights_scale": 1.0, "expert_weights_norm": True, "expert_gating_func": 1, "feed_forward_length": 64,
+    "nextn_predict_layers": 0, "rope__scaling__type": "yarn", "pooling_type": 1,
+}  # fmt: skip
+
+
+@settings(max_examples=150, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(["qwen3", *MOE]), data=st.data())
+def test_fuzz_metadata(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    """Whatever the metadata say: a configuration or a refusal."""
+    if not (path := tmp_path / f"{name}.gguf").exists():
+        write_gguf(path, keys_of(name), weights(shapes_of(name)))
+    opened = open_gguf(path)
+    known = sorted({*keys_of(name), *keys_of(name, **OPTIONAL)} - {"general.architecture"})
+    changes = data.draw(st.dictionaries(st.sampled_from(known), JUNK, max_size=3))
+    changed = GGUFFile(path, opened.tensors, opened.shards, 3, {**opened.metadata, **changes})
+    with contextlib.suppress(DFlashError):
+        unusual(changed, target_config(changed))
 
 
 def test_active_parameters_are_those_that_one_token_meets(tmp_path: Path) -> None:
