@@ -178,8 +178,7 @@ class Engine:
         notes = [*self.target.notes, *self.machine.notes]
         if self.kv.why:
             notes.append(f"keys and values are kept as {self.kv.pair}: {self.kv.why}")
-        if self.target.template.notice:
-            notes.append(self.target.template.notice)
+        notes += [said for said in (self.target.template.notice, self.target.template.thinking_note) if said]
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         if self.context_length < self.target.config.context_length:

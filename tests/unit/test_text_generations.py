@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from test_conversation import FakeEngine
-from text_data import tiny
+from text_data import qwen, tiny
 
 from dflash_core.conversation import Conversation, Message, build_prompt
 from dflash_core.events import GuardEvent
@@ -40,6 +40,21 @@ def test_what_an_answer_begins_behind(name: str, template: ChatTemplate) -> None
         assert template.render(asked, thinking=thinking) == expected
     with_system = template.render([{"role": "system", "content": "S"}, *asked], thinking=True, generate=False)
     assert with_system == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n Hi\n<|im_end|>\n"
+
+
+def test_what_cannot_be_chosen_is_said(name: str, template: ChatTemplate) -> None:
+    assert (
+        template.thinking_note
+        == {
+            "hybrid": None,
+            "instruct": "this model's chat template knows no thinking: thinking on changes nothing",
+            "thinking": "this model always thinks before it answers: thinking off changes nothing",
+            "coder": "this model's chat template knows no thinking: thinking on changes nothing",
+        }[name]
+    )
+    assert ChatTemplate(None).thinking_note is None, "of plain ChatML nothing is known"
+    assert qwen().thinking_note is None
+    assert ChatTemplate("{{ raise_exception('no') }}").thinking_note is None
 
 
 def test_reasoning_of_earlier_turns_goes(name: str, template: ChatTemplate) -> None:

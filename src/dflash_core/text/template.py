@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dflash_core.errors import TemplateError
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.sandbox import Compiled
+from dflash_core.text.thinking import opens_thinking
 from dflash_core.text.tokenizer import Tokenizer
 
 CHATML = (
@@ -54,6 +56,20 @@ class ChatTemplate:
         """The template of the file that `tokenizer` came from. Raises TemplateError."""
         ids = {"bos_token": tokenizer.bos_token_id, "eos_token": tokenizer.eos_token_id}
         return cls(tokenizer.chat_template, {key: tokenizer.name(id) for key, id in ids.items() if id is not None})
+
+    @functools.cached_property
+    def thinking_note(self) -> str | None:
+        """What to say of a template that writes the same prompt with thinking and without; None of any other."""
+        asked = [{"role": "user", "content": "a"}]
+        try:
+            on, off = (self.render(asked, thinking=thinking) for thinking in (True, False))
+        except TemplateError:  # a template with rules of its own; the first turn says what it has against messages
+            return None
+        if on != off or self.notice is not None:
+            return None
+        if opens_thinking(on):
+            return "this model always thinks before it answers: thinking off changes nothing"
+        return "this model's chat template knows no thinking: thinking on changes nothing"
 
     def render(self, messages: Sequence[Mapping[str, str]], *, thinking: bool, generate: bool = True) -> str:
         """The text of a prompt. `generate` ends it with the opening of the assistant's answer.
