@@ -24,13 +24,15 @@ from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_targ
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.kept import Kept, pair_of, shipped_beside
+from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
+from dflash_core.snapshots.kept import Snapshots
+from dflash_core.snapshots.store import SnapshotStore, default_cap
 from dflash_core.text.tokenizer import THINK_TAGS
 from dflash_core.tree import Candidates
 
@@ -47,6 +49,7 @@ class Engine:
     `kept`: where what is learned of each drafter is kept, in their order; else it is forgotten with the engine.
     `kv`: how keys and values are kept: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what
     was chosen, and why.
+    `states`: where states of conversations are kept that the session does not hold; without it in a store of its own.
     Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, KnobError
     for a type of cache that there is not, and OutOfMemoryError where the context does not fit.
     """
@@ -59,6 +62,7 @@ class Engine:
         context_length: int | None = None,
         kept: Sequence[Kept] = (),
         kv: str = AUTO,
+        states: SnapshotStore | None = None,
     ) -> None:
         wished = checked(kv)
         if draft is not None and draft.target is not target:
@@ -86,7 +90,16 @@ class Engine:
             self.machine.tree_width,
             self.policy,
             str(self.kv.pair),
+            Snapshots(
+                states if states is not None else SnapshotStore(default_cap()),
+                f"{_space(target, draft)} {self.kv.pair}",
+                cut=not config.recurrent,
+            ),
         )
+
+    def leave(self) -> None:
+        """Keep the state of the sequence: this engine will not be asked again."""
+        self.runner.leave()
 
     def _policy(self) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
         """What decides the steps of `auto`; None where the knobs alone do."""
@@ -226,10 +239,12 @@ def load_pair(
     knobs: Knobs | None = None,
     learned: Path | None = None,
     kv: str = AUTO,
+    states: SnapshotStore | None = None,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
-    could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept. `kv`: as of `Engine`."""
+    could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept; `states`: where states
+    of conversations are kept, also those of an engine before this one. `kv`: as of `Engine`."""
     say, kv = progress or silent, checked(kv)
     _leave_a_core()
     opened = open_target(target, device, progress=say, card=card)
@@ -243,11 +258,21 @@ def load_pair(
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
     kept = _kept(learned, opened, opened_draft) if opened_draft is not None else ()
-    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv)
+    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
     say("ready", 1.0)
     return engine
+
+
+def _space(target: Target, draft: Draft | None) -> str:
+    """What states of this pair are kept under: they fit no other."""
+    try:
+        file = fingerprint(target.file.path)
+    except OSError:  # it is gone: then they fit nothing but this very engine
+        file = f"{id(target)}"
+    drafter = f"{draft.capabilities.kind} {draft.config and draft.config.name} {draft.weight_bytes}" if draft else ""
+    return f"{type(target).__name__} {file} {drafter}"
 
 
 def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[Kept, ...]:

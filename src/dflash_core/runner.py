@@ -24,6 +24,7 @@ from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.policy.base import Policy
+from dflash_core.snapshots.kept import Snapshots
 from dflash_core.tree import Candidates
 
 
@@ -40,12 +41,14 @@ class Runner:
         tree_width: int = MOST_WIDTH,
         policy: Policy | None = None,
         kv: str = "",
+        snapshots: Snapshots | None = None,
     ) -> None:
         """`policy`: what picks the steps of all answers; without one the knobs alone do. `kv`: how the backend keeps
-        keys and values, which events tell."""
+        keys and values, which events tell. `snapshots`: where sequences are kept that the session does not hold."""
         self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
-        self.policy, self._kv = policy, kv
+        self.policy, self._kv, self.snapshots = policy, kv, snapshots
+        self._scratch = False
         self._committed: list[int] = []
         self._checkpoints: list[Checkpoint] = []  # shortest first
         self._cancelled = threading.Event()
@@ -91,12 +94,17 @@ class Runner:
         What they overwrote is read again, which takes as long as reading a prompt of that length.
         """
         ids, keep = list(self._committed), frozenset(point.length for point in self._checkpoints)
+        self.leave()
+        self._scratch = True
         try:
             yield
         finally:
             self._cancelled.clear()
-            if ids != self._committed:
-                self._read_again(ids, keep)
+            try:
+                if ids != self._committed:
+                    self._read_again(ids, keep)
+            finally:
+                self._scratch = False
 
     def _read_again(self, ids: list[int], keep: frozenset[int]) -> None:
         try:
@@ -250,13 +258,52 @@ class Runner:
             if mine != theirs:
                 break
             shared += 1
-        if shared < len(self._committed) or shared == len(ids):
-            reachable = min(shared, len(ids) - 1)
-            self._checkpoints = [point for point in self._checkpoints if point.length <= reachable]
+        whole = shared == len(self._committed) < len(ids)
+        reachable = shared if whole else min(shared, len(ids) - 1)
+        if not whole:
+            self._keep_what_goes(reachable)
+        self._checkpoints = [point for point in self._checkpoints if point.length <= reachable]
+        if not self._resume(ids, reachable, whole=whole) and not whole:
             if not reachable or not self.backend.cut(reachable):
                 self.backend.restore(self._checkpoints[-1] if self._checkpoints else None)
             del self._committed[self.backend.length :]
         return len(self._committed)
+
+    def _resume(self, ids: Sequence[int], reachable: int, *, whole: bool) -> bool:
+        """Go on from a snapshot, where one shares more with `ids` than the session can go back to."""
+        if self.snapshots is None:
+            return False
+        newest = self._checkpoints[-1].length if self._checkpoints else 0
+        snapshot = self.snapshots.resume(self.backend, ids[:-1], reachable if whole or self.snapshots.cut else newest)
+        if snapshot is None:
+            return False
+        self._committed = list(ids[: self.backend.length])
+        self._checkpoints = [point for point in self._checkpoints if point.length < len(self._committed)]
+        if snapshot.length == len(self._committed):
+            self._checkpoints.append(self.backend.state_of(snapshot.length, snapshot.state.tensors))
+        return True
+
+    def _keep_what_goes(self, reachable: int) -> None:
+        """The session goes back to `reachable` positions at most: keep what a later prompt may go on from."""
+        if self.snapshots is None or self._scratch:
+            return
+        lost = [point for point in self._checkpoints if point.length > reachable]
+        # An answer that is left, as its conversation goes on without its reasoning, is not asked for again; one of a
+        # conversation that is left is.
+        if len(lost) == len(self._checkpoints) and 2 * reachable < len(self._committed):
+            lost.append(self.backend.checkpoint())
+        self._keep(lost)
+
+    def _keep(self, points: Sequence[Checkpoint]) -> None:
+        if self.snapshots is None or self._scratch:
+            return
+        for point in points[-1:] if self.snapshots.cut else points:
+            self.snapshots.keep(self.backend, self._committed[: point.length], point)
+
+    def leave(self) -> None:
+        """Keep all that the session could go on from: it will not be asked again."""
+        if self._committed and self.backend.length == len(self._committed):
+            self._keep([*self._checkpoints, self.backend.checkpoint()])
 
     def _prefill(
         self, ids: Sequence[int], keep: frozenset[int], on_prefill: Callable[[int, int], None] | None
@@ -274,7 +321,9 @@ class Runner:
                 return None
             self._committed += ids[at:end]
             if end in keep:
-                self._checkpoints = [*self._checkpoints, self.backend.checkpoint()][-MAX_CHECKPOINTS:]
+                points = [*self._checkpoints, self.backend.checkpoint()]
+                self._checkpoints = points[-MAX_CHECKPOINTS:]
+                self._keep(points[:-MAX_CHECKPOINTS])
             if on_prefill:
                 on_prefill(end, len(ids))
         return logits

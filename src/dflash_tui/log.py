@@ -15,6 +15,7 @@ from dflash_core.user_folders import user_folder
 FILE_NAME = "dflash-tui.log"
 SIZE, KEPT = 1_000_000, 3  # bytes of one file, older files that are kept
 LOG = logging.getLogger("dflash_tui")
+DECODER = logging.getLogger("dflash_core")
 
 
 class _Format(logging.Formatter):
@@ -34,11 +35,12 @@ def log_file() -> Path:
 
 def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str:
     """Log into the file, and with `verbose` on stderr too. Returns the problem in a line, or ""."""
-    LOG.setLevel(level.upper())
-    LOG.propagate = False
-    for old in list(LOG.handlers):
-        LOG.removeHandler(old)
-        old.close()
+    for logger in (LOG, DECODER):
+        logger.setLevel(level.upper())
+        logger.propagate = False
+        for old in list(logger.handlers):
+            logger.removeHandler(old)
+            old.close()
     problem = ""
     path = path or log_file()
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)] if verbose else []
@@ -53,5 +55,6 @@ def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str
     for handler in handlers or [logging.NullHandler()]:
         handler.setFormatter(_FORMAT)
         LOG.addHandler(handler)
+        DECODER.addHandler(handler)
     logging.raiseExceptions = False  # a full disk must not print traces over the app
     return problem

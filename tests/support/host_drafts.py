@@ -54,6 +54,12 @@ class ToyDrafter:
     def cut(self, length: int) -> None:
         del self.ids[length:]
 
+    def rows(self, begin: int, end: int) -> tuple[Any, ...]:
+        return ()
+
+    def resume(self, begin: int, tokens: Sequence[int], rows: object) -> None:
+        self.ids += tokens
+
 
 @dataclass(frozen=True)
 class ToyDraft(TextDraft):

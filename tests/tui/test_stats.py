@@ -44,7 +44,7 @@ def test_every_figure() -> None:
         "accept 3.25 tok/step",
         "50.0 steps/s  14 tok",
         "3.2x plain decoding, 50 tok/s: timed for it, 64 steps",
-        "prompt 20 tok, 200 tok/s; 10 reused",
+        "prompt 20 tok, 200 tok/s; 10 of 30 tokens reused",
         "tree: asked for",
         "   1      4   75%",
         "   3      3  100%",

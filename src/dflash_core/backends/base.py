@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dflash_core.fits import Reckoner
     from dflash_core.formats.gguf import GGUFFile
     from dflash_core.progress import Progress
+    from dflash_core.snapshots.base import Snapshot
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
 
@@ -50,6 +51,9 @@ class Checkpoint(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All of it, in host memory."""
 
 
 class Backend(Protocol):
@@ -147,6 +151,16 @@ class Session(Backend, Protocol):
     @property
     def nbytes(self) -> Mapping[str, int]:
         """Bytes held now, by component of the memory breakdown."""
+
+    def rows(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:
+        """Copies of what is kept of the committed positions begin..end, a drafter's too, in host memory."""
+
+    def state_of(self, length: int, tensors: Sequence[torch.Tensor]) -> Checkpoint:
+        """A checkpoint behind `length` positions, of its `tensors`. Raises SnapshotError."""
+
+    def resume(self, snapshot: Snapshot) -> None:
+        """Become the sequence of a snapshot. Raises SnapshotError for one of another model or layout: then the
+        sequence is empty."""
 
     @property
     def captured_layers(self) -> Sequence[int]:

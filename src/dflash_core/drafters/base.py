@@ -6,7 +6,7 @@ drafter of every commit and cuts it back together with itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -60,6 +60,12 @@ class Drafter(Protocol):
 
     def cut(self, length: int) -> None:
         """Go back to the first `length` positions of this sequence."""
+
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        """Copies of what it keeps of the positions begin..end, each made of the tokens up to there alone."""
+
+    def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
+        """Take `tokens`, the committed ones from position `begin` on, with the tensors that `rows` gave of them."""
 
 
 @runtime_checkable

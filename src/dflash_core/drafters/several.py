@@ -6,7 +6,7 @@ All of them follow the sequence; only the one that drafts is asked. They propose
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -81,6 +81,13 @@ class SeveralDrafters:
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return self.parts[chosen(self._kinds, knobs)].propose(root, knobs, at)
+
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        return tuple(tensor for one in self.parts for tensor in one.rows(begin, end))
+
+    def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
+        for one in self.parts:
+            one.resume(begin, tokens, rows)
 
     def cut(self, length: int) -> None:
         for one in self.parts:

@@ -70,6 +70,12 @@ class TextDrafter:
         tokens = np.array([one.token for one in found], np.int64)
         return Candidates(tokens[:, None], np.log([[HIT_RATES[one.match]] for one in found]))
 
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        return ()
+
+    def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
+        self._text.extend(tokens)
+
     def cut(self, length: int) -> None:
         self._text.cut(length)
 

@@ -5,7 +5,7 @@ Formulas: Qwen3.5's own definition; the tree form is derived in docs/architectur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +46,16 @@ class DeltaState:
     def checkpoint(self) -> DeltaState:
         """The committed state alone, on memory of its own."""
         return DeltaState(self.s.clone(), self.conv.clone())
+
+    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        return ()  # nothing by position
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        pass
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.s, self.conv
 
     @property
     def nbytes(self) -> int:

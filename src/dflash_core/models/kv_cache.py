@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import torch
@@ -68,6 +68,22 @@ class KVCache:
 
     def checkpoint(self) -> None:
         """Nothing: what lies behind the committed length is never read, so a cache only needs to be cut."""
+
+    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        """Copies of what is kept of positions begin..end: keys and values (kv_heads, positions, row)."""
+        return self.k[:, begin:end].clone(), self.v[:, begin:end].clone()
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        """Put rows of positions from `begin` on back, where `begin` are there."""
+        k, v = next(rows), next(rows)
+        end = begin + k.shape[1]
+        if end > self.k.shape[1]:
+            self.k, self.v = self._grown(self.k, begin, end), self._grown(self.v, begin, end)
+        self.k[:, begin:end], self.v[:, begin:end] = k, v
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
 
     @property
     def nbytes(self) -> int:

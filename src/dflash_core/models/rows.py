@@ -6,7 +6,7 @@ a verify pass the root and its drafts, plain decoding the root alone. One code p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,6 +65,16 @@ class LayerState(Protocol):
 
     def checkpoint(self) -> LayerState | None:
         """A copy of what cannot be rewound; None where cutting is enough."""
+
+    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        """Copies of what is kept of the committed positions begin..end."""
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        """Put what `positions` gave of positions from `begin` on back, as many tensors as it gives."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What `checkpoint` copies, as it is held."""
 
     @property
     def nbytes(self) -> int: ...

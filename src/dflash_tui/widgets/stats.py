@@ -124,7 +124,7 @@ def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
     steps = f"{stats.steps / stats.decode_s:.1f} steps/s  " if stats.decode_s > 0 else ""
     read = stats.prompt_tokens - stats.reused_tokens
     prompt = f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"
-    reused = f"; {short(stats.reused_tokens)} reused" if stats.reused_tokens else ""
+    reused = f"; {stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused" if stats.reused_tokens else ""
     speeds = (f"{speed(stats.tokens_per_second)} tok/s", "bold $primary")
     return [
         line((it.title, "bold")),

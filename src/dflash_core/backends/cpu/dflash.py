@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,6 +89,15 @@ class CpuDFlashDrafter:
         out = model.forward(model.embed(block, target.token_embd), length, caches, window)
         out = out[len(block) - model.config.depths :]
         return out, model.spread(model.logits(out, target.output), target.spec.vocab_size)
+
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        self._update()
+        return tuple(tensor for cache in self.caches for tensor in cache.positions(begin, end))
+
+    def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
+        for cache in self.caches:
+            cache.put(begin, rows)
+        self._length = self._cached = begin + len(tokens)
 
     def cut(self, length: int) -> None:
         self._update()  # some of what is pending may stay

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dflash_core.backends.base import PREFILL_CHUNK, Logits
@@ -49,12 +50,16 @@ class CpuMtpDrafter:
     @torch.inference_mode()
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
         assert hidden is not None, "a drafter that is not given its captured layer"
+        self._remember(tokens, self._model.hidden(hidden))
+
+    def _remember(self, tokens: Sequence[int], hidden: Tensor) -> None:
+        """Committed tokens, and the hiddens that the head reads at them."""
         length, end = len(self._tokens), len(self._tokens) + len(tokens)
         if end > len(self._hidden):
             grown = self._hidden.new_empty(max(end, 2 * len(self._hidden), LEAST_ROWS), self._hidden.shape[1])
             grown[:length] = self._hidden[:length]
             self._hidden = grown
-        self._hidden[length:end] = self._model.hidden(hidden)
+        self._hidden[length:end] = hidden
         self._tokens += tokens
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
@@ -82,10 +87,25 @@ class CpuMtpDrafter:
         array: Logits = torch.cat(rows).float().numpy()
         return array
 
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        self._update()
+        # Pair p - 1 stands beside hidden p: both follow from the tokens up to p. There is none before the first.
+        pairs = self.cache.positions(max(begin - 1, 0), max(end - 1, 0))
+        if begin == 0 and end > 0:
+            pairs = tuple(F.pad(rows, (0, 0, 1, 0)) for rows in pairs)
+        return (self._hidden[begin:end].clone(), *pairs)
+
+    def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
+        self._remember(tokens, next(rows))
+        k, v = next(rows), next(rows)
+        self.cache.put(max(begin - 1, 0), iter((k[:, 1:], v[:, 1:]) if begin == 0 else (k, v)))
+        self._cached = begin + len(tokens) - 1
+
     def cut(self, length: int) -> None:
         del self._tokens[length:]
         self._cached = min(self._cached, max(length - 1, 0))
 
+    @torch.inference_mode()
     def _update(self) -> None:
         """Bring the cache up to date with what was committed, with the target's own hiddens."""
         for at in range(self._cached, len(self._tokens) - 1, PREFILL_CHUNK):

@@ -19,6 +19,7 @@ from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
 from dflash_core.policy.base import Policy
 from dflash_core.progress import Progress
+from dflash_core.snapshots.base import Snapshot, check_rows, check_tensors
 from dflash_core.tree import Candidates
 
 
@@ -32,6 +33,10 @@ class CpuCheckpoint:
     @property
     def nbytes(self) -> int:
         return sum(state.nbytes for state in self.states if state is not None)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for state in self.states if state is not None for tensor in state.tensors)
 
 
 class CpuSession:
@@ -130,6 +135,32 @@ class CpuSession:
             return False
         self._cut(length)
         return True
+
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        found = [tensor for state in self.states for tensor in state.positions(begin, end)]
+        return (*found, *(self.drafter.rows(begin, end) if self.drafter is not None else ()))
+
+    def state_of(self, length: int, tensors: Sequence[Tensor]) -> CpuCheckpoint:
+        empty = [state.checkpoint() for state in self.target.new_states()]
+        found = CpuCheckpoint(length, empty)
+        check_tensors(tensors, found.tensors)
+        for mine, theirs in zip(found.tensors, tensors, strict=True):
+            mine.copy_(theirs)
+        return found
+
+    def resume(self, snapshot: Snapshot) -> None:
+        self._reset()
+        check_rows(snapshot.pages, self.rows(0, 0), snapshot.length)
+        point = self.state_of(snapshot.length, snapshot.state.tensors)
+        tokens = snapshot.tokens.tolist()
+        for page in snapshot.pages:
+            rows = iter(page.tensors)
+            for state in self.states:
+                state.put(page.begin, rows)
+            if self.drafter is not None:
+                self.drafter.resume(page.begin, tokens[page.begin : page.end], rows)
+        self.states = [kept or state for kept, state in zip(point.states, self.states, strict=True)]
+        self.length = snapshot.length
 
     def _cut(self, length: int) -> None:
         self.length = length

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Argument, Launch
+from dflash_core.backends.cuda.to_host import to_host
 from dflash_core.cache_types import CHUNK_BYTES, F16, CachePair
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.models.cache_rows import CODECS
@@ -75,7 +76,11 @@ class KVCache:
         """A copy of slots begin..end of all layers."""
         return self.k[:, :, begin:end].clone(), self.v[:, :, begin:end].clone()
 
+    def positions(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """The same in host memory."""
+        return to_host(self.k[:, :, begin:end]), to_host(self.v[:, :, begin:end])
+
     def load(self, begin: int, saved: tuple[Tensor, Tensor]) -> None:
         """Put a copy back."""
         for tensor, rows in zip((self.k, self.v), saved):
-            tensor[:, :, begin : begin + rows.shape[2]] = rows
+            tensor[:, :, begin : begin + rows.shape[2]].copy_(rows, non_blocking=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import CHOICES
 from dflash_core.progress import Progress
+from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
 
 MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with unless asked otherwise
@@ -45,9 +47,15 @@ class CudaCheckpoint:
     kept: list[Kept]
     draft: object = None  # what a drafter on the card cannot be cut back to
 
+    drafted: tuple[Tensor, ...] = ()  # the tensors of that
+
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for kept in self.kept for tensor in kept)
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*(tensor for kept in self.kept for tensor in kept), *self.drafted)
 
 
 class CudaSession:
@@ -157,7 +165,8 @@ class CudaSession:
             self.update_drafter()
             self._flush()
             draft = self.drafter.checkpoint() if self.drafter else None
-            return CudaCheckpoint(self.length, [memory.checkpoint() for memory in self.memory.mixers], draft)
+            drafted = self.drafter.tensors_of(draft) if self.drafter else ()
+            return CudaCheckpoint(self.length, [memory.checkpoint() for memory in self.memory.mixers], draft, drafted)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         with self.device.stream():
@@ -183,6 +192,48 @@ class CudaSession:
                 memory.restore(kept)
             if self.host_drafter is not None:
                 self.host_drafter.cut(checkpoint.length)
+
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        with self.device.stream():
+            self.update_drafter()
+            found = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
+            found += self.drafter.positions(begin, end) if self.drafter else ()
+        return (*found, *(self.host_drafter.rows(begin, end) if self.host_drafter else ()))
+
+    def state_of(self, length: int, tensors: Sequence[Tensor]) -> CudaCheckpoint:
+        counts = [len(memory.tensors) for memory in self.memory.mixers]
+        like = [tensor for memory in self.memory.mixers for tensor in memory.tensors]
+        check_tensors(tensors[: len(like)], like)
+        drafted = tuple(tensors[len(like) :])
+        if self.drafter is None:
+            check_tensors(drafted, ())
+        draft = self.drafter.kept_of(length, drafted) if self.drafter else None
+        ends = list(itertools.accumulate(counts, initial=0))
+        kept = [tuple(tensors[begin:end]) for begin, end in itertools.pairwise(ends)]
+        return CudaCheckpoint(length, kept, draft, drafted)
+
+    def resume(self, snapshot: Snapshot) -> None:
+        self.restore(None)
+        length, tokens = snapshot.length, snapshot.tokens.tolist()
+        if length > self.memory.slots - MAX_NODES:
+            raise SnapshotError(f"{length:,} positions, expected {self.memory.slots - MAX_NODES:,} at most")
+        check_rows(snapshot.pages, self.rows(0, 0), length)
+        point = self.state_of(length, snapshot.state.tensors)
+        with self.device.stream():
+            for page in snapshot.pages:
+                rows = iter(page.tensors)
+                for memory in self.memory.mixers:
+                    memory.put(page.begin, rows)
+                if self.drafter is not None:
+                    self.drafter.put(page.begin, rows)
+                if self.host_drafter is not None:
+                    self.host_drafter.resume(page.begin, tokens[page.begin : page.end], rows)
+            for memory, kept in zip(self.memory.mixers, point.kept, strict=True):
+                memory.restore(kept)
+            if self.drafter is not None:
+                self.drafter.resume(point.draft, length)
+            self.state.host["length"] = self.state.host["draft_length"] = length
+            self.device.synchronize()  # the copies read memory that may be dropped
 
     def cut(self, length: int) -> bool:
         if self.target.spec.recurrent or (self.drafter is not None and not self.drafter.reaches(length)):

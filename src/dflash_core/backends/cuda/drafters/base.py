@@ -7,7 +7,7 @@ drafters/base.py of the core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -95,6 +95,22 @@ class DeviceDrafter(Protocol):
 
     def restore(self, kept: object, length: int) -> None:
         """Before the committed length becomes `length`, where `kept` was made; 0: another sequence begins."""
+
+    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        """Copies of what is kept of every position, of begin..end, in host memory; nothing is pending."""
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        """Put what `positions` gave of positions from `begin` on into an empty sequence's cache."""
+
+    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> object:
+        """What `checkpoint` gave behind `length` positions, of its tensors. Raises SnapshotError."""
+
+    def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
+        """Those of what `checkpoint` gave."""
+
+    def resume(self, kept: object, length: int) -> None:
+        """An empty sequence's cache becomes that of one of `length` positions, all of which were put; `kept`: what
+        `checkpoint` gave there."""
 
     def begin_turn(self) -> None:
         """An answer begins; later it may be drafted again from any of its positions."""

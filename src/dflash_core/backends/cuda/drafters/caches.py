@@ -17,7 +17,9 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import ceil_div
+from dflash_core.backends.cuda.to_host import to_host
 from dflash_core.errors import Code, ContextError
+from dflash_core.snapshots.base import check_tensors
 
 TILE = 64  # slots of a ring come in whole tiles of the attention, of which this is the largest
 # Positions of a ring beside its window: a block, what steps under way may commit, and what may wait to enter the cache.
@@ -55,6 +57,11 @@ class HostRows:
     end: int
     layers: tuple[tuple[Tensor, ...], ...]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Of all layers."""
+        return tuple(tensor for layer in self.layers for tensor in layer)
+
     def part(self, begin: int, end: int) -> HostRows:
         """Of these the positions begin..end."""
         rows = slice(begin - self.begin, end - self.begin)
@@ -74,6 +81,7 @@ class DraftCaches:
     def __init__(self, layers: Sequence[Layer], block: int, positions: int) -> None:
         self.block, self._layers = block, tuple(layers)
         self._rings = [layer for layer in layers if layer.slots < positions]
+        self._whole = [layer for layer in layers if layer.slots >= positions]
         self.slots = min((layer.slots for layer in self._rings), default=0)
         self._window = max(layer.window for layer in layers)
         self._first = 0  # positions before it are in no ring
@@ -115,6 +123,31 @@ class DraftCaches:
             self._put(self._rings, kept.part(begin, end))
         self._first = min(begin, self._oldest(before))
         self._copied = length
+
+    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        """Copies of the positions begin..end of the layers that hold all of them, in host memory."""
+        return tuple(to_host(tensor[:, begin:end]) for layer in self._whole for tensor in layer.tensors)
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        """Put such copies back."""
+        for layer in self._whole:
+            for tensor, held in zip(layer.tensors, rows):
+                tensor[:, begin : begin + held.shape[1]].copy_(held, non_blocking=True)
+
+    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
+        """What `checkpoint` gave behind `length` positions, of its tensors. Raises SnapshotError."""
+        rings, begin = [layer.tensors for layer in self._rings], self._seen(length)
+        check_tensors(tensors, [tensor[:, :0] for layer in rings for tensor in layer], length - begin)
+        rest = iter(tensors)
+        layers = tuple(tuple(next(rest) for _ in layer) for layer in rings)
+        return HostRows(begin, length, layers) if layers else None
+
+    def resume(self, kept: HostRows | None, length: int) -> None:
+        """Another sequence of `length` positions begins, where `kept` was made and all positions have been put."""
+        self.forget()
+        if kept is not None:
+            self._put(self._rings, kept)
+            self._first, self._copied = kept.begin, length
 
     def begin_turn(self, length: int) -> None:
         """An answer begins behind `length` positions."""

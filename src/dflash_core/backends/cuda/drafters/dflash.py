@@ -281,6 +281,22 @@ class DFlash:
         assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
         self.memory.caches.restore(kept, length, int(self.state.host["length"]))
 
+    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        return self.memory.caches.positions(begin, end)
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        self.memory.caches.put(begin, rows)
+
+    def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
+        return kept.tensors if isinstance(kept, HostRows) else ()
+
+    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
+        return self.memory.caches.kept_of(length, tensors)
+
+    def resume(self, kept: object, length: int) -> None:
+        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
+        self.memory.caches.resume(kept, length)
+
     def begin_turn(self) -> None:
         """An answer begins behind what is committed."""
         self.memory.caches.begin_turn(int(self.state.host["length"]))

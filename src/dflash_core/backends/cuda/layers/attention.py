@@ -166,6 +166,16 @@ class AttentionMemory:
     def restore(self, kept: Kept | None) -> None:
         """Rows behind the committed length are never read."""
 
+    @property
+    def tensors(self) -> Kept:
+        return ()
+
+    def positions(self, begin: int, end: int) -> Kept:
+        return self.kv.positions(begin, end)
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        self.kv.load(begin, (next(rows), next(rows)))
+
     def keep(self) -> None:
         """A chunk only writes behind the committed length."""
 

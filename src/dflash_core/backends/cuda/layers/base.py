@@ -137,6 +137,16 @@ class MixerMemory(Protocol):
     def restore(self, kept: Kept | None) -> None:
         """Return to a checkpoint, or to the empty state."""
 
+    @property
+    def tensors(self) -> Kept:
+        """What a checkpoint copies, as it is held."""
+
+    def positions(self, begin: int, end: int) -> Kept:
+        """Copies of what is kept of the committed positions begin..end, in host memory."""
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        """Put what `positions` gave of positions from `begin` on back, as many tensors as it gives."""
+
     def keep(self) -> None:
         """Note what a prompt's chunk changes; no pass comes in between `keep` and `undo`."""
 

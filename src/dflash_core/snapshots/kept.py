@@ -1,0 +1,44 @@
+"""What a runner asks of snapshots: to keep what its session is about to lose, and to bring back what fits a prompt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dflash_core.snapshots.base import Resumable, Snapshot, SnapshotError, State
+from dflash_core.snapshots.store import SnapshotStore
+
+LOG = logging.getLogger(__name__)
+LEAST_GAIN = 64  # a snapshot is taken where it saves reading more than this share of it
+
+
+class Snapshots:
+    """Those of one pair. `space` names it and how its states are laid out; `cut` says whether its sequences can be cut
+    back anywhere, as those of attention alone can."""
+
+    def __init__(self, store: SnapshotStore, space: str, *, cut: bool) -> None:
+        self.store, self.space, self.cut = store, space, cut
+
+    def keep(self, session: Resumable, tokens: Sequence[int], state: State) -> None:
+        """Keep the first positions of what the session holds, `state` behind them."""
+        self.store.put(self.space, tokens, state, session.rows)
+
+    def resume(self, session: Resumable, ids: Sequence[int], own: int) -> Snapshot | None:
+        """Have `session` become the sequence that shares more with `ids` than the `own` first tokens which it can go
+        back to by itself. None, and nothing done, where there is none worth the copying.
+
+        A snapshot that cannot be used is dropped, and the session is empty.
+        """
+        found = self.store.find(self.space, ids, cut=self.cut)
+        if found is None or found[1] - own <= found[1] // LEAST_GAIN:
+            return None
+        snapshot, length = found
+        try:
+            session.resume(snapshot)
+            if length < snapshot.length and not session.cut(length):
+                raise SnapshotError(f"a sequence that cannot be cut back to {length:,} positions")
+        except SnapshotError as error:
+            LOG.warning("a kept state is dropped, its conversation is read again: %s", error)
+            self.store.drop(self.space, snapshot)
+            session.restore(None)
+        return snapshot

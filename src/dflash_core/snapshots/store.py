@@ -1,0 +1,213 @@
+"""Snapshots in main memory, under a cap of bytes: the least recently used go first.
+
+Positions are kept in pages that snapshots share: those of one conversation differ in little but their last page and
+their states. A page is found by the hash of all tokens up to its end, a snapshot by the hash of its tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dflash_core.memory import host_memory
+from dflash_core.snapshots.base import Rows, Snapshot, State, Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PAGE = 512  # positions
+MOST_BYTES, SHARE = 8 << 30, 4  # by default a quarter of what is free, 8 GiB at most
+Key = tuple[str, bytes]
+
+
+def default_cap() -> int:
+    """Bytes that snapshots may take where nobody says."""
+    return min(MOST_BYTES, host_memory().free // SHARE)
+
+
+@dataclass(slots=True)
+class _Page:
+    rows: Rows
+    owners: set[Key] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    tokens: Tokens
+    pages: tuple[Key, ...]
+    state: State
+
+
+class SnapshotStore:
+    """Snapshots of several pairs: `space` names the pair and how its states are laid out."""
+
+    def __init__(self, most_bytes: int, page: int = PAGE) -> None:
+        self.most_bytes, self._page = most_bytes, page
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # the least recently used first
+        self._pages: dict[Key, _Page] = {}
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(
+        self, space: str, tokens: Sequence[int], state: State, rows: Callable[[int, int], tuple[Tensor, ...]]
+    ) -> bool:
+        """Keep a sequence. `rows` copies what is kept of some of its positions. False where there is no room for it."""
+        ids = np.asarray(tokens, np.int32)
+        if not len(ids) or self.most_bytes <= 0:
+            return False
+        return self._keep(space, ids, state, rows, sum(tensor.nbytes for tensor in rows(0, 1)))
+
+    def add(self, space: str, snapshot: Snapshot) -> bool:
+        """Keep a snapshot that was made elsewhere, in pages as they are here. False where there is no room for it."""
+        pages = {(page.begin, page.end): page.tensors for page in snapshot.pages}
+        if [(begin, end) for _, begin, end in self._spans(space, snapshot.tokens)] != list(pages):
+            return False
+        per_position = -(-sum(page.nbytes for page in snapshot.pages) // snapshot.length)
+        return self._keep(space, snapshot.tokens, snapshot.state, lambda begin, end: pages[begin, end], per_position)
+
+    def _keep(
+        self,
+        space: str,
+        ids: Tokens,
+        state: State,
+        rows: Callable[[int, int], tuple[Tensor, ...]],
+        per_position: int,
+    ) -> bool:
+        key = (space, _hash(ids))
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return True
+        spans = list(self._spans(space, ids))
+        held = {name for name, _, _ in spans}
+        new = [span for span in spans if span[0] not in self._pages]
+        if not self._make_room(state.nbytes + per_position * sum(end - begin for _, begin, end in new), held):
+            return False
+        for name, begin, end in new:
+            self._pages[name] = _Page(Rows(begin, end, rows(begin, end)))
+            self.nbytes += self._pages[name].rows.nbytes
+        for name in held:
+            self._pages[name].owners.add(key)
+        self._entries[key] = _Entry(ids, tuple(name for name, _, _ in spans), state)
+        self.nbytes += state.nbytes
+        return True
+
+    def find(self, space: str, ids: Sequence[int], *, cut: bool = False) -> tuple[Snapshot, int] | None:
+        """The snapshot that shares the longest beginning with `ids`, and how many tokens that is.
+
+        All of its tokens, unless `cut` says that a sequence can be cut back anywhere.
+        """
+        wanted = np.asarray(ids, np.int32)
+        best = self._beginning(space, wanted)
+        if cut:
+            for key in self._sharing(space, wanted):
+                shared = common(self._entries[key].tokens, wanted)
+                if best is None or shared > best[1]:
+                    best = key, shared
+        if best is None:
+            return None
+        key, length = best
+        self._entries.move_to_end(key)
+        return self._snapshot(key), length
+
+    def drop(self, space: str, snapshot: Snapshot) -> None:
+        """Forget a snapshot that turned out to be of no use."""
+        self._remove((space, _hash(snapshot.tokens)))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+        self._pages.clear()
+        self.nbytes = 0
+
+    def snapshots(self, space: str) -> Iterator[Snapshot]:
+        """Those of a space, the most recently used first."""
+        return (self._snapshot(key) for key in reversed(list(self._entries)) if key[0] == space)
+
+    def _snapshot(self, key: Key) -> Snapshot:
+        entry = self._entries[key]
+        return Snapshot(entry.tokens, tuple(self._pages[name].rows for name in entry.pages), entry.state)
+
+    def _beginning(self, space: str, ids: Tokens) -> tuple[Key, int] | None:
+        """The longest of those that `ids` begins with."""
+        lengths = sorted({len(one.tokens) for (where, _), one in self._entries.items() if where == space})
+        digest, at, best = _new_hash(), 0, None
+        for length in lengths:
+            if length > len(ids):
+                break
+            digest.update(ids[at:length].tobytes())
+            at = length
+            if (key := (space, digest.digest())) in self._entries:
+                best = key, length
+        return best
+
+    def _sharing(self, space: str, ids: Tokens) -> set[Key]:
+        """Those that have the most pages in common with `ids`; all of the space where none has one."""
+        owners: set[Key] = set()
+        for name, _, end in self._spans(space, ids):
+            if name not in self._pages:
+                break
+            if end % self._page == 0:
+                owners = self._pages[name].owners
+        return owners or {key for key in self._entries if key[0] == space}
+
+    def _spans(self, space: str, ids: Tokens) -> Iterator[tuple[Key, int, int]]:
+        """Pages that cover `ids`: the name of each, its first position and its end."""
+        digest = _new_hash()
+        for begin in range(0, len(ids), self._page):
+            end = min(begin + self._page, len(ids))
+            digest.update(ids[begin:end].tobytes())
+            yield (space, digest.digest()), begin, end
+
+    def _make_room(self, need: int, held: Collection[Key]) -> bool:
+        """Drop what was used longest ago until `need` bytes fit; pages named in `held` are wanted again."""
+        if need > self.most_bytes:
+            return False
+        for key in list(self._entries):
+            if self.nbytes + need <= self.most_bytes:
+                return True
+            self._remove(key, held)
+        if self.nbytes + need <= self.most_bytes:
+            return True
+        for name in held:
+            self._let_go(name)
+        return False
+
+    def _remove(self, key: Key, held: Collection[Key] = ()) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        self.nbytes -= entry.state.nbytes
+        for name in entry.pages:
+            self._pages[name].owners.discard(key)
+            if name not in held:
+                self._let_go(name)
+
+    def _let_go(self, name: Key) -> None:
+        page = self._pages.get(name)
+        if page is not None and not page.owners:
+            self.nbytes -= page.rows.nbytes
+            del self._pages[name]
+
+
+def common(a: Tokens, b: Tokens) -> int:
+    """How many tokens two sequences begin with together."""
+    count = min(len(a), len(b))
+    differ = np.flatnonzero(a[:count] != b[:count])
+    return int(differ[0]) if len(differ) else count
+
+
+def _new_hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
+
+
+def _hash(ids: Tokens) -> bytes:
+    digest = _new_hash()
+    digest.update(ids.tobytes())
+    return digest.digest()

@@ -1,0 +1,135 @@
+"""A card's sequence as a snapshot, and back: the bits of the sequence that it was, drafter and rings included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dflash_core import load_draft, load_target
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.drafters import caches
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
+from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.drafters.text import TextDrafter
+from dflash_core.knobs import Knobs
+from dflash_core.runner import Runner
+from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
+from dflash_core.snapshots.kept import Snapshots
+from dflash_core.snapshots.store import SnapshotStore
+from support.device_pairs import device_named, pair
+from support.golden import golden, other_targets
+
+CONTEXT, PAGE = 256, 48
+TREE = [3, 4, 5], [-1, 0, 0]
+
+
+def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
+    spans = [(begin, min(begin + PAGE, len(ids))) for begin in range(0, len(ids), PAGE)]
+    pages = tuple(Rows(begin, end, session.rows(begin, end)) for begin, end in spans)
+    return Snapshot(np.asarray(ids, np.int32), pages, session.checkpoint())
+
+
+def numbers(rng: np.random.Generator, count: int) -> list[int]:
+    return [int(token) for token in rng.integers(0, 250, count)]
+
+
+def same(a: CudaSession, b: CudaSession) -> None:
+    assert a.length == b.length
+    if a.drafter is not None:
+        assert np.array_equal(a.draft(7, 0), b.draft(7, 0))
+    assert np.array_equal(a.verify(*TREE), b.verify(*TREE))
+
+
+@pytest.mark.parametrize(
+    ("target_name", "draft_name", "window"),
+    [("tiny-F16.gguf", "tiny-dflash", 0), ("q3-F16.gguf", "q3-dflash", 0), ("q3-F16.gguf", "q3-dflash", 24)],
+)
+def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
+    device_name: str,
+    target_name: str,
+    draft_name: str,
+    window: int,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(caches, "SPARE", 40)  # rings of 64 slots
+    device = device_named(device_name)
+    find = golden if target_name.startswith("tiny") else lambda name: other_targets(name)[0]
+    target = load_target(find(target_name))
+    opened = load_draft(find(draft_name), target)
+    config = replace(opened.config, sliding_window=window, sliding=(True, False)) if window else opened.config
+    with device.stream():
+        uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
+        model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
+        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]), opened.mask_token)
+        for upload in uploads:
+            upload.close()
+    one, other = (CudaSession(model, draft, context=CONTEXT) for _ in range(2))
+    ids = numbers(rng, 110)
+    one.prefill(ids)
+    whole = taken(one, ids)
+    other.prefill(numbers(rng, 150))
+    other.resume(whole)
+    same(one, other)
+    more = numbers(rng, 30)
+    for session in (one, other):
+        session.prefill(more)
+    same(one, other)
+    # Through the file's form, too: tensors, and nothing else.
+    other.restore(None)
+    other.resume(Snapshot(whole.tokens, whole.pages, other.state_of(110, whole.state.tensors)))
+    other.prefill(more)
+    same(one, other)
+    with pytest.raises(SnapshotError):
+        other.resume(Snapshot(whole.tokens, whole.pages[1:], whole.state))
+    if whole.state.tensors:
+        with pytest.raises(SnapshotError):
+            one.state_of(110, whole.state.tensors[1:])
+    short = CudaSession(model, draft, context=100)
+    with pytest.raises(SnapshotError, match="110 positions, expected 100 at most"):
+        short.resume(whole)
+    assert short.length == other.length == 0
+
+
+def test_two_conversations_and_back(device_name: str, rng: np.random.Generator) -> None:
+    """Through a runner: answers are those of a session that never held anything else."""
+    made = pair(device_name, "tiny-F16.gguf")
+    knobs = Knobs(temperature=0.0, max_tokens=3, mode="tree", budget=6)
+
+    def runner(store: SnapshotStore) -> Runner:
+        session = made.sessions(CONTEXT)[0]
+        kept = Snapshots(store, "here", cut=False)
+        return Runner(session, frozenset(), CONTEXT, made.target.config.vocab_size, 64, snapshots=kept)
+
+    def read(on: Runner, ids: Sequence[int], keep: Sequence[int] = ()) -> tuple[int, list[int]]:
+        events = list(on.generate(ids, knobs, keep=keep))
+        return events[0].reused_tokens, [token for event in events for token in event.tokens]  # type: ignore[union-attr]
+
+    ours, alone = runner(SnapshotStore(1 << 30, PAGE)), runner(SnapshotStore(0))
+    a, b = numbers(rng, 60), numbers(rng, 20)
+    _, said = read(ours, a, [50])
+    read(ours, b)
+    again = [*a, *said, 9, 8, 7]
+    reused, answer = read(ours, again)
+    assert reused == len(a) + len(said) - 1
+    assert read(alone, a, [50])[1] == said
+    assert answer == read(alone, again)[1]
+    assert read(ours, [*a[:55], 1, 2])[0] == 50
+
+
+def test_a_drafter_on_the_host_comes_along(device_name: str, rng: np.random.Generator) -> None:
+    made = pair(device_name, "tiny-F16.gguf")
+    one, other = (CudaSession(made.device_target, host_drafter=TextDrafter(), context=CONTEXT) for _ in range(2))
+    ids = numbers(rng, 60) * 2
+    one.prefill(ids)
+    other.prefill(numbers(rng, 20))
+    other.resume(taken(one, ids))
+    knobs = Knobs()
+    assert one.propose(ids[0], knobs).tokens.tolist() == other.propose(ids[0], knobs).tokens.tolist() != []
+    same(one, other)
