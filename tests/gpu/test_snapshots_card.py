@@ -24,6 +24,7 @@ from dflash_core.snapshots.kept import Snapshots
 from dflash_core.snapshots.store import SnapshotStore
 from support.device_pairs import device_named, pair
 from support.golden import golden, other_targets
+from support.mtp_device import mtp_pair
 
 CONTEXT, PAGE = 256, 48
 TREE = [3, 4, 5], [-1, 0, 0]
@@ -132,4 +133,20 @@ def test_a_drafter_on_the_host_comes_along(device_name: str, rng: np.random.Gene
     other.resume(taken(one, ids))
     knobs = Knobs()
     assert one.propose(ids[0], knobs).tokens.tolist() == other.propose(ids[0], knobs).tokens.tolist() != []
+    same(one, other)
+
+
+def test_an_mtp_head_comes_along(device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "SPARE", 40)
+    made = mtp_pair(device_name)
+    one, other = made.sessions()[0], made.sessions()[0]
+    ids = numbers(rng, 100)
+    one.prefill(ids)
+    other.prefill(numbers(rng, 20))
+    whole = taken(one, ids)
+    other.resume(Snapshot(whole.tokens, whole.pages, other.state_of(100, whole.state.tensors)))
+    same(one, other)
+    more = numbers(rng, 9)
+    for session in (one, other):
+        session.prefill(more)
     same(one, other)
