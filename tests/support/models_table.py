@@ -9,10 +9,10 @@ from typing import Any
 from dflash_core.arch.architecture import Head
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.cache_types import F16
 
 GIB, KIB = 1 << 30, 1 << 10
 Q4_K_M, Q8_0 = 4.85, 8.5  # bits per weight, the whole file counted; published files differ by a few hundredths
-F16_BYTES = 2
 CARDS = (16, 24, 32)
 # What a card cannot give to weights and cache: the driver, kernels, passes and graphs, and rounding of what it is
 # called.
@@ -106,7 +106,7 @@ def weight_bytes(spec: ModelSpec, bits: float) -> float:
 
 
 def position_bytes(spec: ModelSpec) -> int:
-    return sum(layer.mixer.position_numbers for layer in spec.layers) * F16_BYTES
+    return spec.position_bytes(F16)
 
 
 def context_on(spec: ModelSpec, card: int) -> str:
