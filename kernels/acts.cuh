@@ -67,8 +67,8 @@ template <int LANES> __device__ __forceinline__ u32 acts_largest(const float x[8
     return largest;
 }
 
-// Quantise and store 256 values of a row. The whole warp calls; lane l holds k = 8 l .. 8 l + 7 of the group in x.
-__device__ __forceinline__ void acts_store_q8(u8* acts, int row, int group, const float x[8]) {
+// Quantise 256 values into row r of a block, and of its second one. The whole warp calls; lane l holds k = 8 l .. 8 l + 7 in x.
+__device__ __forceinline__ void acts_fill_q8(u8* block, u8* second, int r, const float x[8]) {
     constexpr int MOST = 127 << PLANE_BITS;
     const int lane = threadIdx.x & 31;
     const float largest = __uint_as_float(acts_largest<32 / SPANS>(x)), scale = largest / float(MOST);
@@ -85,9 +85,7 @@ __device__ __forceinline__ void acts_store_q8(u8* acts, int row, int group, cons
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
 
-    u8* block = acts + (acts_block(row, group) + (size_t)group * (ACTS_ROWS / 8)) * ACTS_Q8_BLOCK;
-    u8* second = block + (ACTS_ROWS / 8) * ACTS_Q8_BLOCK;
-    const int r = row & 7, sub = lane >> 2;
+    const int sub = lane >> 2;
     // k within the sub is 8 (lane & 3): word 0 goes to t = 2 (lane & 1), word 1 to the next t.
     const int at = (sub >> 1) * 512 + (r * 4 + 2 * (lane & 1)) * 16, h = (lane >> 1) & 1;
     if (PLANE_BITS) {
@@ -108,8 +106,14 @@ __device__ __forceinline__ void acts_store_q8(u8* acts, int row, int group, cons
     if (SPANS == 2 && lane == 16) ((float*)(second + ACTS_Q8_SCALES))[r] = scale;
 }
 
+// Quantise and store 256 values of a row.
+__device__ __forceinline__ void acts_store_q8(u8* acts, int row, int group, const float x[8]) {
+    u8* block = acts + (acts_block(row, group) + (size_t)group * (ACTS_ROWS / 8)) * ACTS_Q8_BLOCK;
+    acts_fill_q8(block, block + (ACTS_ROWS / 8) * ACTS_Q8_BLOCK, row & 7, x);
+}
+
 // The same in half precision.
-__device__ __forceinline__ void acts_store_f16(u8* acts, int row, int group, const float x[8]) {
+__device__ __forceinline__ void acts_fill_f16(u8* block, int r, const float x[8]) {
     const int lane = threadIdx.x & 31;
     const u32 bits = acts_largest<32>(x), exponent = bits >> 23;
     // max|x| = 2^(exponent - 127) * [1, 2) becomes [512, 1024); under 2^-117 it counts as zero.
@@ -128,8 +132,7 @@ __device__ __forceinline__ void acts_store_f16(u8* acts, int row, int group, con
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
 
-    u8* block = acts + acts_block(row, group) * ACTS_F16_BLOCK;
-    const int r = row & 7, sub = lane >> 2;
+    const int sub = lane >> 2;
     u8* to = block + sub * 512 + (r * 4 + 2 * (lane & 1)) * 16 + ((lane >> 1) & 1) * 8;
     *(uint2*)to = make_uint2(word[0], word[1]);
     *(uint2*)(to + 16) = make_uint2(word[2], word[3]);
@@ -139,6 +142,10 @@ __device__ __forceinline__ void acts_store_f16(u8* acts, int row, int group, con
         ((half*)(block + ACTS_F16_SUMS_LOW))[r * 8 + sub] = __float2half_rn(sum - __half2float(high));
     }
     if (lane == 0) ((float*)(block + ACTS_F16_SCALES))[r] = scale;
+}
+
+__device__ __forceinline__ void acts_store_f16(u8* acts, int row, int group, const float x[8]) {
+    acts_fill_f16(acts + acts_block(row, group) * ACTS_F16_BLOCK, row & 7, x);
 }
 
 __device__ __forceinline__ void acts_store(Acts acts, int row, int group, const float x[8]) {

@@ -11,7 +11,8 @@
 // bits are the same at every width.
 //
 // COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
-// PREFETCH: tiles behind its first that a warp asks into the L2 while the previous kernel ends.
+// PREFETCH: tiles behind its first that a warp asks into the L2 while the previous kernel ends. AHEAD_BYTES: of a lane's
+// units ahead of their use, at most.
 
 #pragma once
 
@@ -27,6 +28,10 @@
 #define PREFETCH 0
 #endif
 static_assert(PREFETCH <= 32, "a lane asks for one tile");
+
+#ifndef AHEAD_BYTES
+#define AHEAD_BYTES 1024
+#endif
 
 constexpr int MATMUL_THREADS = WARPS * 32;
 constexpr int COLUMN_BLOCKS = ceil_div(COLUMNS, 8);
@@ -53,7 +58,8 @@ template <class F> struct Meeting {
     static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;  // and of it second one
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
     static constexpr int STAGE = COLUMN_BLOCKS * (BLOCK + SECOND);  // bytes per 256 k
-    static constexpr int SLOTS = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
+    static constexpr int WANTED = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
+    static constexpr int SLOTS = WANTED > 2 && WANTED * int(sizeof(typename F::Unit)) > AHEAD_BYTES ? 2 : WANTED;
 };
 
 template <bool INTEGER> struct SumType {

@@ -10,7 +10,7 @@
 // 2 us to read what 8 partials hold of a row.
 //
 // Defines: WIDTH, elements of a row, a multiple of 8; SPLIT_K, partials to add, 0 for none; CLUSTER, blocks of a row;
-// FRESH where the partials are all of the sum, and h is not read.
+// FRESH where the partials are all of the sum, and h is not read; ROWS where the normed rows go out as f32 too.
 
 #include "acts.cuh"
 #include "partials.cuh"
@@ -34,10 +34,14 @@ constexpr int HELD = TURNS > 1 ? 2 : WARPS > 20 ? 4 : 8;  // partials that there
 static_assert(WIDTH % 8 == 0, "a lane holds 8 elements");
 
 // grid (CLUSTER * rows), block THREADS. h f32 [rows][WIDTH]; partials f32 [SPLIT_K][rows][WIDTH]; weight (WIDTH);
-// captured f32 [node][captured_stride], or null; row i is node node0 + i. Live are the nodes below *count.
+// captured f32 [node][captured_stride], or null; row i is node node0 + i. Live are the nodes below *count. normed f32
+// [rows][WIDTH].
 extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_norm(
     float* h, const float* partials, int rows, const float* weight, float eps, u8* acts_q8, u8* acts_f16,
     float* captured, int captured_stride, const int* count, int node0
+#ifdef ROWS
+    , float* normed
+#endif
 ) {
     __shared__ float sums[TURNS * STEP];  // of the whole row, by group
     const int row = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER, group0 = rank * WARPS + warp_id();
@@ -115,6 +119,15 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         w[turn].values(by);
 #pragma unroll
         for (int i = 0; i < 8; i++) values[turn][i] *= scale * by[i];
+#ifdef ROWS
+        if (k < WIDTH) {
+            float4* to = (float4*)(normed + (u64)row * WIDTH + k);
+#pragma unroll
+            for (int i = 0; i < 8; i += 4) {
+                to[i / 4] = make_float4(values[turn][i], values[turn][i + 1], values[turn][i + 2], values[turn][i + 3]);
+            }
+        }
+#endif
         acts_store({acts_q8, acts_f16}, row, group, values[turn]);
     }
 }

@@ -25,12 +25,12 @@ from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.bench.kernels import products_27b
-from dflash_core.bench.synthetic import (
+from dflash_core.bench.synthetic_models import (
     DRAFT_27B,
-    SETTINGS_27B,
+    SIZE_27B,
+    SIZE_35B_A3B,
     TARGET_27B,
     draft_types,
-    mtp_of,
     mtp_types,
     target_types,
 )
@@ -96,14 +96,17 @@ def large() -> Pair:
     """The synthetic 27B pair, cut to the first layers: all types and sizes occur among them."""
     spec = replace(TARGET_27B, layers=TARGET_27B.layers[:LAYERS])
     draft = replace(DRAFT_27B, target_layers=tuple(range(len(DRAFT_27B.target_layers))))
-    files = header("27b", spec.tensors(), target_types(spec)), header("27b-draft", draft.tensors(), draft_types(draft))
+    files = (
+        header("27b", spec.tensors(), target_types(spec, SIZE_27B)),
+        header("27b-draft", draft.tensors(), draft_types(draft)),
+    )
     return Pair(files[0], spec, files[1], draft)
 
 
 def large_mtp() -> Pair:
     """The same target with an MTP head."""
-    target, config = large(), mtp_of(SETTINGS_27B)
-    return replace(target, draft=header("27b-mtp", config.tensors(), mtp_types(config)), draft_config=config)
+    target, config = large(), SIZE_27B.mtp()
+    return replace(target, draft=header("27b-mtp", config.tensors(), mtp_types(config, SIZE_27B)), draft_config=config)
 
 
 def demo_mtp() -> Pair:
@@ -111,6 +114,33 @@ def demo_mtp() -> Pair:
     target = demo()
     config, file = find_head(demo_mtp_path(), target.target, target.target_config)
     return replace(target, draft=file, draft_config=config)
+
+
+def experts() -> Pair:
+    """The synthetic 35B-A3B pair in the same way."""
+    spec = SIZE_35B_A3B.target()
+    spec = replace(spec, layers=spec.layers[:4])
+    config = replace(SIZE_35B_A3B.draft, block_count=2, sliding=(True, False), causal=(False,) * 2)
+    draft = replace(config, target_layers=tuple(range(4)))
+    files = (
+        header("35b", spec.tensors(), target_types(spec, SIZE_35B_A3B)),
+        header("35b-draft", draft.tensors(), draft_types(draft)),
+    )
+    return Pair(files[0], spec, files[1], draft)
+
+
+def tiny_experts() -> Pair:
+    """The golden pair with experts, in the types of its file."""
+    target = open_gguf(golden("targets/q35moe-F16.gguf"))
+    draft_config, draft = open_drafter(golden("targets/q35moe-dflash"))
+    return Pair(target, target_config(target), draft, draft_config)
+
+
+def attention_alone() -> Pair:
+    """The golden pair without recurrent layers."""
+    target = open_gguf(golden("targets/q3-F16.gguf"))
+    draft_config, draft = open_drafter(golden("targets/q3-dflash"))
+    return Pair(target, target_config(target), draft, draft_config)
 
 
 def demo() -> Pair:
@@ -138,7 +168,8 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     """All programs for one architecture; `quick`: those of one width of the demo pair, which hold every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
-    for pair in (demo(), demo_mtp()) if quick else (large(), large_mtp(), demo(), demo_mtp()):
+    quick_pairs = [demo(), demo_mtp(), tiny_experts()]
+    for pair in quick_pairs if quick else [large(), large_mtp(), experts(), *quick_pairs]:
         for launch in _launches(pair, arch, widths):
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))

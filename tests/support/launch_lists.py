@@ -17,7 +17,18 @@ from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.knobs import Knobs
-from support.kernel_variants import CARDS, Pair, demo, demo_mtp, large, large_mtp, tiny
+from support.kernel_variants import (
+    CARDS,
+    Pair,
+    attention_alone,
+    demo,
+    demo_mtp,
+    experts,
+    large,
+    large_mtp,
+    tiny,
+    tiny_experts,
+)
 from support.recording_device import NamedUpload, RecordingDevice
 
 CONTEXT = 320
@@ -42,6 +53,9 @@ CASES = (
     Case("demo", demo, "sm_90a"),
     Case("demo-half", demo, "sm_90a", half=True),
     Case("demo-sm_86", demo, "sm_86"),
+    Case("experts", tiny_experts, "sm_90a"),
+    Case("35b-a3b", experts, "sm_90a"),
+    Case("attention-alone", attention_alone, "sm_90a"),
     Case("27b", large, "sm_90a"),
     Case("27b-half", large, "sm_90a", half=True),
     Case("27b-alone", large, "sm_90a", drafted=False),

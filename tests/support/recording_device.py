@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dflash_core.backends.cuda.expert_plan import KIND_BYTES, KINDS, LAUNCH_BYTES, MATRICES, MATRIX_BYTES
 from dflash_core.backends.cuda.launch import Argument, Launch, Run
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import MAX_SEGMENTS, Card
@@ -131,14 +132,15 @@ class RecordingDevice:
         return f"{name}+{address - begin}" if address < begin + size else ""
 
     def _table(self, data: bytes) -> str:
-        """The struct of a matmul: addresses as names, the rest as it is."""
-        names, rest = [], b""
-        for segment in range(MAX_SEGMENTS):
-            part = data[SEGMENT * segment : SEGMENT * (segment + 1)]
-            (address,) = struct.unpack_from("<Q", part)
-            names += [self._weight(address) or "other"] if address else []
-            rest += part[8:]
-        return f"[{' '.join(names)} {hashlib.sha256(rest + data[SEGMENT * MAX_SEGMENTS :]).hexdigest()[:12]}]"
+        """The struct of a product: addresses as names, the rest as it is."""
+        places, rest = [SEGMENT * segment for segment in range(MAX_SEGMENTS)], bytearray(data)
+        if len(data) == LAUNCH_BYTES:
+            places = [KIND_BYTES * kind + MATRIX_BYTES * matrix for kind in range(KINDS) for matrix in range(MATRICES)]
+        addresses = [struct.unpack_from("<Q", data, place)[0] for place in places]
+        names = [self._weight(address) or "other" for address in addresses if address]
+        for place in reversed(places):
+            del rest[place : place + 8]
+        return f"[{' '.join(names)} {hashlib.sha256(rest).hexdigest()[:12]}]"
 
 
 def _shape(launch: Launch) -> str:

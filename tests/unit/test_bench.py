@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda.step import StepKind
-from dflash_core.bench import sampled, synthetic
+from dflash_core.bench import sampled, synthetic, synthetic_models
 from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
 from dflash_core.drafters.dflash_file import open_drafter
@@ -29,13 +29,26 @@ def sizes(shapes: dict[str, tuple[int, ...]], types: dict[str, str]) -> tuple[in
     return params, sum(math.prod(shapes[n]) // BY_NAME[k].block * BY_NAME[k].size for n, k in types.items())
 
 
-def test_the_27b_has_the_size_of_the_real_files() -> None:
-    target, draft = synthetic.TARGET_27B, synthetic.DRAFT_27B
-    params, total = sizes(target.tensors(), synthetic.target_types(target))
-    assert params == pytest.approx(26.90e9, rel=1e-3)
-    assert total / 2**30 == pytest.approx(15.58, abs=0.02)
-    _, total = sizes(draft.tensors(), synthetic.draft_types(draft))
-    assert total == pytest.approx(1.84e9, rel=5e-3)
+@pytest.mark.parametrize(
+    ("name", "parameters", "active", "target_gib", "draft_gb"),
+    [
+        ("27b", 26.90e9, 25.62e9, 15.58, 1.84),
+        ("35b-a3b", 34.66e9, 2.94e9, 19.88, 0.40),
+        ("8b", 8.19e9, 7.57e9, 4.68, 1.12),
+        ("4b", 4.02e9, 4.02e9, 2.33, 0.57),
+    ],
+)
+def test_made_up_pairs_have_the_sizes_of_real_files(
+    name: str, parameters: float, active: float, target_gib: float, draft_gb: float
+) -> None:
+    model = synthetic_models.MODELS[name]
+    spec = model.target()
+    params, total = sizes(spec.tensors(), model.storage_types)
+    assert params == spec.parameters == pytest.approx(parameters, rel=1e-3)
+    assert spec.active_parameters == pytest.approx(active, rel=3e-3)
+    assert total / 2**30 == pytest.approx(target_gib, abs=0.02)
+    _, total = sizes(model.draft.tensors(), synthetic_models.draft_types(model.draft))
+    assert total / 1e9 == pytest.approx(draft_gb, abs=0.02)
 
 
 def test_every_kind_of_sampling_is_timed_beside_greedy() -> None:
@@ -59,24 +72,34 @@ def test_made_up_blocks_are_weights_of_unit_gain(kind: str) -> None:
     assert abs(values.mean()) * math.sqrt(columns) < 0.04
 
 
-def test_a_made_up_pair_opens(tmp_path: Path) -> None:
-    small = synthetic.SETTINGS_27B | {
-        "block_count": 4, "embedding_length": 256, "feed_forward_length": 256, "attention.head_count": 2,
-        "attention.head_count_kv": 1, "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 256,
-    }  # fmt: skip
+SMALL = {
+    "block_count": 4, "embedding_length": 256, "feed_forward_length": 256, "attention.head_count": 2,
+    "attention.head_count_kv": 1, "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 256,
+    "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 256,
+    "expert_shared_feed_forward_length": 256,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", synthetic_models.MODELS)
+def test_a_made_up_pair_opens(tmp_path: Path, name: str) -> None:
+    model = synthetic_models.MODELS[name]
     draft = dataclasses.replace(
-        synthetic.DRAFT_27B, block_count=2, embedding_length=256, feed_forward_length=256, head_count=2,
-        head_count_kv=1, target_layers=(1, 3), sliding=(True, False), causal=(False, False),
+        model.draft, block_count=2, embedding_length=256, feed_forward_length=256, head_count=2,
+        head_count_kv=1, target_layers=(1, 3), sliding=model.draft.sliding[-2:], causal=(False, False),
     )  # fmt: skip
-    synthetic._write_target(tmp_path / "t", small, lambda phase, done: None)
-    synthetic._write_draft(tmp_path / "d", draft, lambda phase, done: None)
-    assert target_config(open_gguf(tmp_path / "t")) == synthetic.target_of(small)
+    settings = {**model.settings, **{key: value for key, value in SMALL.items() if key in model.settings}}
+    model = dataclasses.replace(model, settings=settings, draft=draft)
+    synthetic.write_target(tmp_path / "t", model, lambda phase, done: None)
+    synthetic.write_draft(tmp_path / "d", model, lambda phase, done: None)
+    assert target_config(open_gguf(tmp_path / "t")) == model.target()
     config, _ = open_drafter(tmp_path / "d")
-    assert (config.block_size, config.target_layers, config.mask_token_id) == (16, (1, 3), synthetic.MASK)
-    synthetic._write_mtp(tmp_path / "m", small, lambda phase, done: None)
-    head, _ = find_head(tmp_path / "m", open_gguf(tmp_path / "t"), synthetic.target_of(small))
-    assert head == synthetic.mtp_of(small)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "m", "t"]  # nothing half-written is left
+    assert (config.block_size, config.target_layers, config.mask_token_id) == (16, (1, 3), draft.mask_token_id)
+    assert (config.sliding_window, config.sliding) == (draft.sliding_window, draft.sliding)
+    if model.head == "mtp":
+        synthetic.write_mtp(tmp_path / "m", model, lambda phase, done: None)
+        head, _ = find_head(tmp_path / "m", open_gguf(tmp_path / "t"), model.target())
+        assert head == model.mtp()
+    assert not list(tmp_path.glob("*.part"))  # nothing half-written is left
 
 
 def test_without_a_card_no_synthetic_files_are_written(
@@ -123,7 +146,7 @@ def test_the_cases_are_those_of_the_bars() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--synthetic", "13b"], "--synthetic 13b: expected 27b or 27b-mtp"),
+        (["--synthetic", "13b"], "--synthetic 13b: expected one of 27b 27b-mtp 35b-a3b 35b-a3b-mtp 8b 4b"),
         (["--accept-trace", "many"], "--accept-trace many: expected a mean acceptance length"),
         (["--accept-trace", "99"], "--accept-trace 99: expected"),
         (["--steps"], "step times need a target and its drafter"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B
+from dflash_core.bench.synthetic_models import DRAFT_27B, TARGET_27B
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, TYPES, CachePair, checked
 from dflash_core.errors import KnobError
 from dflash_core.memory import HostMemory

@@ -17,7 +17,7 @@ LOOSE = 14
 ARCHITECTURE = re.compile(r"qwen_?3\W?5", re.IGNORECASE)
 # Who may name it outside arch/, and for what; nobody is added.
 NAMES = {
-    "dflash_core/bench/synthetic.py": "writes a model of it",
+    "dflash_core/bench/synthetic_models.py": "writes a model of it",
     "dflash_core/config.py": "the name of a format of drafter files",
     "dflash_core/demo/": "is a model of it",
     "dflash_core/drafters/dflash_file.py": "the name of a format of drafter files",

@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.tuner import name_of, target_name
 from dflash_core.bench.predict import counted_products, predict
 from dflash_core.bench.statistics import summary
 from dflash_core.bench.steps import StepReport, Timed
-from dflash_core.bench.synthetic import TARGET_27B, target_types
+from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
 from dflash_tui.cli.share import shared
 from support.kernel_variants import PlanningDevice, header, tiny
 
@@ -67,7 +67,7 @@ def test_only_figures_are_shared(target: Any) -> None:
 
 def test_the_27b_of_the_benchmark_is_known_by_its_shapes() -> None:
     """What a benchmark of it found is what `doctor` looks for."""
-    file = header("27b", TARGET_27B.tensors(), target_types(TARGET_27B))
+    file = header("27b", TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B))
     model = DeviceTarget(PlanningDevice(H200), MetaUpload(file), TARGET_27B)
     assert target_name(model) == name_of(counted_products())
 

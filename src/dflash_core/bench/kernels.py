@@ -30,7 +30,7 @@ from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.synthetic import TARGET_27B, target_types
+from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import Progress
 
@@ -94,7 +94,7 @@ class Ladder:
 
 def products_27b() -> list[Product]:
     """All products of a step of the synthetic 27B target, in order, its head last."""
-    shapes, types = TARGET_27B.tensors(), target_types(TARGET_27B)
+    shapes, types = TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B)
     found = []
     for index, layer in enumerate(TARGET_27B.layers):
         for names in (*(FULL if isinstance(layer.mixer, Attention) else DELTA), *FEED_FORWARD):

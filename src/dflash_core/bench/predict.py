@@ -15,7 +15,7 @@ from dflash_core.arch.kinds import DeltaNet
 from dflash_core.backends.cuda.plan import Card, Product, plan
 from dflash_core.backends.cuda.repack import packed_bytes
 from dflash_core.bench.kernels import products_27b
-from dflash_core.bench.synthetic import DRAFT_27B, TARGET_27B, draft_types
+from dflash_core.bench.synthetic_models import DRAFT_27B, TARGET_27B, draft_types
 
 ROWS = 24  # of the tree that is predicted
 FLOAT_BYTES = 4

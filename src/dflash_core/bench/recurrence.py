@@ -24,7 +24,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Argument, Device, Launch, pointer
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
-from dflash_core.bench.synthetic import TARGET_27B
+from dflash_core.bench.synthetic_models import TARGET_27B
 from dflash_core.errors import KernelError, UnsupportedError
 
 WIDTHS = (1, 8, 16, 24, 40, 64)

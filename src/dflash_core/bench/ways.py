@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.backends.cuda.plan import Way
-from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.steps import CONTEXT, DEEP, Case, StepBench, default_cases
@@ -29,7 +29,7 @@ CASES = ("ar", "tree 15", "tree 23", "tree 39", f"ar at {DEEP:,}")
 PROMPT, ROWS = 40, 24  # of the pass whose bits are compared
 
 
-def projections(session: CudaSession) -> Iterator[Projection]:
+def projections(session: CudaSession) -> Iterator[AnyProjection]:
     """Every product of the session's steps."""
     for group in session.target.projections():
         yield from group

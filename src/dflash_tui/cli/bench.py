@@ -228,14 +228,15 @@ def _lengths(text: str) -> tuple[float, ...]:
 
 def _synthetic(job: Job, notes: Notes) -> dict[str, Any]:
     from dflash_core.backends.cuda.target import open_device
-    from dflash_core.bench.synthetic import PAIRS, synthetic_pair
+    from dflash_core.bench.synthetic import synthetic_pair
+    from dflash_core.bench.synthetic_models import MODELS
     from dflash_core.user_folders import user_folder
 
-    if job.synthetic not in PAIRS:
-        raise DFlashError(f"--synthetic {job.synthetic}: expected {' or '.join(PAIRS)}")
+    if job.synthetic not in MODELS:
+        raise DFlashError(f"--synthetic {job.synthetic}: expected one of {' '.join(MODELS)}")
     open_device(0)  # raises where there is none, before gigabytes are written
     folder = job.folder or user_folder("cache") / "synthetic"
-    pair = synthetic_pair(folder, progress=notes.progress, name=job.synthetic)
+    pair = synthetic_pair(folder, MODELS[job.synthetic], notes.progress)
     notes.line(f"synthetic files: {folder}")
     return {"target": pair.target, "draft": pair.draft}
 

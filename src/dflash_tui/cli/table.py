@@ -202,7 +202,8 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add("--prompts", type=file_path, metavar="FILE", help="a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines")
     add("--samples", type=int, default=10, metavar="N", help="prompts drawn from it (10)")
     add("--repeats", type=int, metavar="N", help="runs of each")
-    add("--synthetic", metavar="27b", help="step times of made-up files with the shapes of a 27B model")
+    sizes = "27b, 35b-a3b, 8b or 4b"
+    add("--synthetic", metavar="SIZE", help=f"step times of made-up files with the shapes of a real model: {sizes}")
     add("--folder", type=file_path, metavar="DIR", help="where the synthetic files lie")
     add(
         "--accept-trace", metavar="AL", help="force this acceptance length, or lengths step by step, while timing steps"

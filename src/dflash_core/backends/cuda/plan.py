@@ -149,20 +149,17 @@ class Plan:
     @property
     def needs_q8(self) -> bool:
         """Whether int8 activations are read."""
-        return _reads_q8(self.shapes, self.rounding)
+        return reads_q8(self.shapes, self.rounding)
 
     @property
     def needs_f16(self) -> bool:
         """Whether f16 activations are read."""
-        return _reads_f16(self.shapes, self.rounding)
+        return reads_f16(self.shapes, self.rounding)
 
     @property
     def forms(self) -> dict[str, object]:
         """Defines of int8 activations, for who writes them and who reads them (kernels/acts.cuh)."""
-        if not self.needs_q8:
-            return {}
-        bits = plane_bits(self.shapes, self.rounding)
-        return {"PLANE_BITS": bits} if bits else {"SPANS": self.rounding.spans} if self.rounding.spans > 1 else {}
+        return forms_of(self.shapes, self.rounding)
 
     @property
     def partial_bytes(self) -> int:
@@ -195,7 +192,7 @@ class Plan:
 
     @property
     def _staged(self) -> int:
-        return _staged_block(self.shapes, self.rounding)
+        return staged_block(self.shapes, self.rounding)
 
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: what two buffers hold, in even shares of the longest part."""
@@ -248,7 +245,7 @@ def _plan(product: Product, card: Card) -> Plan:
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     tiles_k = groups_of(columns)
-    block = _staged_block(shapes, rounding)
+    block = staged_block(shapes, rounding)
     grid = min(card.multiprocessors, MAX_GRID)
     costs = [(blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes]
 
@@ -313,11 +310,21 @@ def _plan(product: Product, card: Card) -> Plan:
     return Plan(shapes, tiles_k, parts, part_begin, row_begin, at, stride, rounding, room, chunked, overlaps, way)
 
 
-def _reads_q8(shapes: Sequence[Shape], rounding: Rounding) -> bool:
+def forms_of(shapes: Sequence[Shape], rounding: Rounding) -> dict[str, object]:
+    """Defines of int8 activations of a launch of `shapes`."""
+    if not reads_q8(shapes, rounding):
+        return {}
+    bits = plane_bits(shapes, rounding)
+    return {"PLANE_BITS": bits} if bits else {"SPANS": rounding.spans} if rounding.spans > 1 else {}
+
+
+def reads_q8(shapes: Sequence[Shape], rounding: Rounding) -> bool:
+    """Whether a launch of `shapes` reads int8 activations."""
     return not rounding.half and any(not tile_type(s.type).half_activations for s in shapes)
 
 
-def _reads_f16(shapes: Sequence[Shape], rounding: Rounding) -> bool:
+def reads_f16(shapes: Sequence[Shape], rounding: Rounding) -> bool:
+    """Whether it reads f16 ones."""
     return rounding.half or any(tile_type(s.type).half_activations for s in shapes)
 
 
@@ -327,10 +334,10 @@ def plane_bits(shapes: Sequence[Shape], rounding: Rounding) -> int:
     return min((k.plane_bits for k in kinds if not k.half_activations), default=0) if rounding.planes > 1 else 0
 
 
-def _staged_block(shapes: Sequence[Shape], rounding: Rounding) -> int:
+def staged_block(shapes: Sequence[Shape], rounding: Rounding) -> int:
     """Bytes of 8 columns x 256 k of activations in shared memory: of the largest form that the launch reads."""
-    f16 = F16_BLOCK if _reads_f16(shapes, rounding) else 0
-    q8 = q8_read(plane_bits(shapes, rounding), rounding.spans) if _reads_q8(shapes, rounding) else 0
+    f16 = F16_BLOCK if reads_f16(shapes, rounding) else 0
+    q8 = q8_read(plane_bits(shapes, rounding), rounding.spans) if reads_q8(shapes, rounding) else 0
     return max(f16, q8)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -36,6 +37,32 @@ class Acts:
     f16: Tensor
 
 
+class AnyProjection(Protocol):
+    """What multiplies rows, as those see it who write its input and read its output.
+
+    The result is f32 (split_k, rows of the pass, width): partials that the consumer adds up in order.
+    """
+
+    @property
+    def columns(self) -> int: ...
+
+    @property
+    def split_k(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def forms(self) -> dict[str, object]:
+        """What a kernel that writes its activations is compiled for."""
+
+    def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
+        """The int8 and f16 activations that it reads, null for a form that need not be made."""
+
+    def replan(self, card: Card) -> None:
+        """Plan again for what is known of the card now. Buffers for its output are made behind this, launches bound."""
+
+
 class Projection:
     """Matrices that share their input, multiplied in one launch.
 
@@ -52,7 +79,6 @@ class Projection:
         self.replan(device.card)
 
     def replan(self, card: Card) -> None:
-        """Plan again for what is known of the card now. Buffers for its output are made behind this, launches bound."""
         product = self.product
         self.plan: Plan = plan(
             product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k
@@ -81,7 +107,6 @@ class Projection:
         return self.matrices[0].columns
 
     def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
-        """The int8 and f16 activations that this launch reads, null for a form that need not be made."""
         return (
             pointer(acts.q8 if self.plan.needs_q8 else None),
             pointer(acts.f16 if self.plan.needs_f16 else None),
@@ -89,7 +114,6 @@ class Projection:
 
     @property
     def forms(self) -> dict[str, object]:
-        """What a kernel that writes activations for this launch is compiled for."""
         return self.plan.forms
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:

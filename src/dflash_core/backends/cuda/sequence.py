@@ -19,6 +19,7 @@ from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
+from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
@@ -52,7 +53,9 @@ class SequenceMemory:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
-        turn = Arena.need(partials) + max(Arena.need(mixer.pass_room(context, kv)) for mixer in target.mixers)
+        rooms = [mixer.pass_room(context, kv) for mixer in target.mixers]
+        rooms += [block.ffn.pass_room for block in target.blk]
+        turn = Arena.need(partials) + max(map(Arena.need, rooms))
         turn = max(turn, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target)))
         passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
@@ -116,7 +119,8 @@ def library_pieces(target: DeviceTarget, rows: int) -> Sequence[int]:
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None) -> ChunkNeeds:
     """What prompts are read in, `rows` rows at a time at most: a target's, and its drafter's."""
     inputs, outputs = target.projections()
-    projections = [*inputs, *outputs, *(draft.chunk_projections() if draft else ())]
+    projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # those that the library multiplies by
+    projections += [*(draft.chunk_projections() if draft else ())]
     rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows)]
     rooms += [room for block in target.blk for room in block.ffn.chunk_rooms(rows)]
     rooms += draft.chunk_rooms(rows) if draft else ()

@@ -16,26 +16,19 @@ from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
-from dflash_core.backends.cuda.projection import Matrix, Projection
-from dflash_core.errors import Code, UnsupportedError
+from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 
 # What runs each kind of layer: (device, spec, activations), and (device, upload, prefix, spec, activations).
 MIXERS: dict[type, Callable[[Device, Any, Activations], MixerLayers]] = {
     kinds.Attention: AttentionLayers,
     kinds.DeltaNet: DeltaNetLayers,
 }
-FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {kinds.SwiGLU: SwiGLU}
-
-
-def _feed_forward(kind: type) -> Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]:
-    """Raises UnsupportedError for a kind that no card runs yet."""
-    if kind not in FEED_FORWARDS:
-        raise UnsupportedError(
-            "a model with experts does not run on a card yet; run it on the CPU, or use a dense model",
-            code=Code.NOT_ON_THIS_DEVICE,
-        )
-    return FEED_FORWARDS[kind]
+FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {
+    kinds.SwiGLU: SwiGLU,
+    kinds.Experts: Experts,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ class DeviceTarget:
             prefix, group = f"blk.{index}.", groups.index(layer.mixer)
             attn_norm, ffn_norm = upload.vector(prefix + "attn_norm.weight"), upload.vector(prefix + layer.ffn_norm)
             self.mixers[group].load(upload, prefix)
-            ffn = _feed_forward(type(layer.ffn))(device, upload, prefix, layer.ffn, activations)
+            ffn = FEED_FORWARDS[type(layer.ffn)](device, upload, prefix, layer.ffn, activations)
             place = spec.mixers[layer.mixer].index(index)
             self.blk.append(Block(attn_norm, group, place, ffn_norm, ffn))
             if progress:
@@ -77,8 +70,9 @@ class DeviceTarget:
         self.output_norm = upload.vector("output_norm.weight")
         self.output: Matrix = upload.matrix("token_embd.weight" if spec.tied_output else "output.weight")
 
-    def projections(self) -> tuple[list[Projection], list[Projection]]:
+    def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
         """What reads the residual stream, and what is added to it."""
+        pairs: list[tuple[AnyProjection, AnyProjection]]
         pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
         pairs += [(block.ffn.inputs, block.ffn.out) for block in self.blk]
         return [inputs for inputs, _ in pairs], [out for _, out in pairs]
@@ -86,4 +80,9 @@ class DeviceTarget:
     @property
     def chunked(self) -> bool:
         """Whether the card can read prompts in chunks."""
-        return all(mixer.chunked for mixer in self.mixers)
+        return all(mixer.chunked for mixer in self.mixers) and all(block.ffn.chunked for block in self.blk)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of the weights, those that a single row leaves out."""
+        return sum(block.ffn.idle_bytes for block in self.blk)

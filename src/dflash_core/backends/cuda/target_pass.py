@@ -8,13 +8,13 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.base import Pass
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
-from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
 
 def target_pass(
-    target: DeviceTarget, memory: SequenceMemory, state: DeviceState, rows: int, node0: int, head: Projection
+    target: DeviceTarget, memory: SequenceMemory, state: DeviceState, rows: int, node0: int, head: AnyProjection
 ) -> Iterator[Launch]:
     """A pass of `rows` rows over nodes node0.. of the tree in `state`: from token ids to the activations of `head`."""
     buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
@@ -31,7 +31,7 @@ def target_pass(
         yield from mixer.launches(scope)
         yield norm_launch(
             buffers.h, block.ffn_norm, eps, rows, buffers.acts, ffn.inputs, scope.count, node0,
-            added=(mixer.out, buffers.narrow), captured_width=captured.width,
+            added=(mixer.out, buffers.narrow), captured_width=captured.width, normed=ffn.normed(buffers),
         )  # fmt: skip
         yield from ffn.launches(scope)
         before = ffn.out, buffers.narrow

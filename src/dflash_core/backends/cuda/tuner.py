@@ -61,7 +61,7 @@ def _driver() -> str:
 
 def products_of(target: DeviceTarget) -> Groups:
     """The target's products, each with all the launches that are one: the head last."""
-    inputs, outputs = target.projections()
+    inputs, outputs = ([p for p in group if isinstance(p, Projection)] for group in target.projections())
     head = Projection(target.device, [target.output], target.activations.head, split_k=1)
     found: Groups = {}
     for projection in (*inputs, *outputs, head):

@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, Wanted
-from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
@@ -144,7 +144,7 @@ class OnDevice(Protocol):
     ) -> DeviceDrafter:
         """Its part of a new sequence on the target that has this embedding."""
 
-    def projections(self) -> Sequence[Projection]:
+    def projections(self) -> Sequence[AnyProjection]:
         """Every product of its part of a step; its logits are the target's head's."""
 
     def chunk_projections(self) -> Sequence[Projection]:

@@ -57,8 +57,7 @@ class DFlashMemory:
         self._table = cache_table(self.kv)
         pending, rest = pending_rows(draft), own.behind(*pending_rows(draft))
         self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
-        inside = room.behind(*PassBuffers.partials(*draft.projections()))
-        self.splits = Splits(split_order(draft, context), draft.heads, inside)
+        self.splits = Splits(split_order(draft, context), draft.heads, self.buffers.inside)
         (self.pending,) = own.carve(*pending)
         self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
 

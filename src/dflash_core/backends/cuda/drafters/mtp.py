@@ -30,7 +30,7 @@ from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.products import Arena, Wanted
-from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -63,8 +63,7 @@ class MtpMemory:
         self.caches = DraftCaches(layers, BLOCK, positions)
         self.table = cache_table([self.kv])
         self.buffers = PassBuffers(width, *draft.projections(), own, room)
-        inside = room.behind(*PassBuffers.partials(*draft.projections()))
-        self.splits = Splits(split_order(draft, context), heads, inside)
+        self.splits = Splits(split_order(draft, context), heads, self.buffers.inside)
         self.counts = torch.tensor([1, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
@@ -149,14 +148,19 @@ class Mtp:
              *mixer.out.wanted(buffers.acts)],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, 1)
-        yield self._norm(draft.ffn_norm, draft.ffn.inputs, mixer.out)
+        normed = draft.ffn.normed(buffers)
+        yield self._norm(draft.ffn_norm, draft.ffn.inputs, mixer.out, normed)
         yield from draft.ffn.launches(Pass(self.state, buffers, 1, 0, self.one_row))
         yield self._norm(self.norm, head, draft.ffn.out)
 
-    def _norm(self, weight: Tensor, wanted: Projection, added: Projection) -> Launch:
+    def _norm(
+        self, weight: Tensor, wanted: AnyProjection, added: AnyProjection, normed: Tensor | None = None
+    ) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
-        added_to = (added, buffers.narrow)
-        return norm_launch(buffers.h, weight, eps, 1, buffers.acts, wanted, self.one_row, 0, added=added_to)
+        return norm_launch(
+            buffers.h, weight, eps, 1, buffers.acts, wanted, self.one_row, 0, added=(added, buffers.narrow),
+            normed=normed,
+        )  # fmt: skip
 
     @property
     def _split(self) -> SplitLaunch:
@@ -313,7 +317,8 @@ class MtpOnDevice:
 
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         partials = PassBuffers.partials(*self.weights.projections())
-        return [*partials, *Splits.pieces(split_order(self.weights, context), self.weights.heads)]
+        splits = Splits.pieces(split_order(self.weights, context), self.weights.heads)
+        return [*partials, *max(splits, self.weights.ffn.pass_room, key=Arena.need)]
 
     def own_room(self) -> Sequence[Wanted]:
         draft = self.weights
@@ -326,7 +331,7 @@ class MtpOnDevice:
         assert isinstance(memory, MtpMemory), "the memory of another drafter"
         return Mtp(self.weights, self.target, memory, captured, state)
 
-    def projections(self) -> Sequence[Projection]:
+    def projections(self) -> Sequence[AnyProjection]:
         inputs, outputs = self.weights.projections()
         return [*inputs, *outputs]
 

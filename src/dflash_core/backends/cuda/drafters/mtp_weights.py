@@ -11,7 +11,7 @@ from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequen
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
-from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.backends.cuda.projection import AnyProjection, Matrix, Projection
 from dflash_core.backends.cuda.target_model import FEED_FORWARDS
 from dflash_core.config import MtpConfig
 
@@ -39,6 +39,6 @@ class DeviceMtp:
             self.embedding = Embedding(upload, config.embedding_length, prefix + kinds.EMBEDDING)
         self.head: Matrix | None = upload.matrix(prefix + kinds.HEAD) if nextn.own_head else None
 
-    def projections(self) -> tuple[list[Projection], list[Projection]]:
+    def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
         """What reads rows as wide as the residual stream, and what writes such rows."""
         return [self.mixer.inputs, self.ffn.inputs], [self.eh_proj, self.mixer.out, self.ffn.out]

@@ -17,7 +17,7 @@ from torch import Tensor
 from dflash_core.backends.cuda.acts import F16_GROUP, Q8_GROUP
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import At, Launch
-from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
+from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
@@ -49,24 +49,28 @@ class PassBuffers:
     """Scratch of passes of up to PASS_ROWS rows; nothing in it means anything from one pass to the next.
 
     h: the residual stream (rows, hidden). acts: activations of whatever is multiplied next. wide, narrow: split-K
-    partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it.
-    `own`: zeros of its own, where `lasting` has been counted. `room`: where `partials` have been.
+    partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it. inside: what a branch
+    works in while the pass is at it.
+    `own`: zeros of its own, where `lasting` has been counted. `room`: where `partials` have been, and what branches
+    work in.
     """
 
     def __init__(
-        self, hidden: int, inputs: Sequence[Projection], outputs: Sequence[Projection], own: Arena, room: Arena
+        self, hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection], own: Arena, room: Arena
     ) -> None:
         self.h, *acts = own.carve(*self.lasting(hidden, inputs, outputs))
         self.acts = Acts(*acts)
-        self.wide, self.narrow = room.carve(*self.partials(inputs, outputs))
+        partials = self.partials(inputs, outputs)
+        self.wide, self.narrow = room.carve(*partials)
+        self.inside = room.behind(*partials)
 
     @staticmethod
-    def lasting(hidden: int, inputs: Sequence[Projection], outputs: Sequence[Projection]) -> Sequence[Wanted]:
+    def lasting(hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[Wanted]:
         """The residual stream, and activations: zeros at first, so that padding rows are numbers."""
         return [((PASS_ROWS, hidden), torch.float32), *acts_pieces(max(p.columns for p in (*inputs, *outputs)))]
 
     @staticmethod
-    def partials(inputs: Sequence[Projection], outputs: Sequence[Projection]) -> Sequence[Wanted]:
+    def partials(inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[Wanted]:
         """Room for the output of the largest of `inputs`, and of `outputs`."""
         sizes = [max(p.split_k * p.width for p in projections) * PASS_ROWS for projections in (inputs, outputs)]
         return [((size,), torch.float32) for size in sizes]
@@ -97,11 +101,11 @@ class Branch(Protocol):
     """One half of a layer, bound to what it works on."""
 
     @property
-    def inputs(self) -> Projection:
+    def inputs(self) -> AnyProjection:
         """What reads the norm's activations."""
 
     @property
-    def out(self) -> Projection:
+    def out(self) -> AnyProjection:
         """What is added to the residual stream."""
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
@@ -166,7 +170,7 @@ class MixerLayers(Protocol):
     def load(self, upload: Upload, prefix: str) -> None:
         """The next layer's weights."""
 
-    def projections(self, place: int) -> tuple[Projection, Projection]:
+    def projections(self, place: int) -> tuple[AnyProjection, AnyProjection]:
         """`inputs` and `out` of a layer."""
 
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
@@ -193,5 +197,19 @@ class MixerLayers(Protocol):
 
 class FeedForwardLayer(Branch, Protocol):
     """A feed-forward branch needs no memory of a sequence: weights and launches in one."""
+
+    @property
+    def pass_room(self) -> Sequence[Wanted]:
+        """What a pass works in while it is at the layer, from the norm before it on: carved from buffers.inside."""
+
+    chunked: bool
+    """Whether the card can read prompts in chunks through it."""
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of its weights, those that a single row leaves out."""
+
+    def normed(self, buffers: PassBuffers) -> Tensor | None:
+        """Where the norm before it leaves f32 rows as well, or None."""
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]: ...

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Wanted
 from dflash_core.backends.cuda.projection import Projection
@@ -23,6 +24,10 @@ SWIGLU_WARPS = 4
 class SwiGLU:
     """Rows of gate come before rows of up."""
 
+    chunked = True
+    pass_room: Sequence[Wanted] = ()
+    idle_bytes = 0
+
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
     ) -> None:
@@ -30,6 +35,9 @@ class SwiGLU:
         self.inputs = Projection(device, [gate, up], activations.inputs)
         self.out = Projection(device, [upload.matrix(prefix + "ffn_down.weight")], activations.outputs)
         self.width = spec.width
+
+    def normed(self, buffers: PassBuffers) -> Tensor | None:
+        return None
 
     @property
     def chunk_width(self) -> int:

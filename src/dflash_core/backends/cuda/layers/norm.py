@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Launch, ceil_div
-from dflash_core.backends.cuda.projection import Acts, Projection
+from dflash_core.backends.cuda.projection import Acts, AnyProjection
 from dflash_core.backends.cuda.repack import groups_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ROW_BLOCKS = 5  # that share a row of a norm, where blocks can form clusters
 ROW_THREADS = 256  # of the kernels that work on a chunk's rows
 
 # The projection whose split-K partials are added to the residual stream, and where they lie.
-Added = tuple[Projection, Tensor]
+Added = tuple[AnyProjection, Tensor]
 
 
 def norm_launch(
@@ -29,7 +29,7 @@ def norm_launch(
     eps: float,
     rows: int,
     acts: Acts,
-    wanted: Projection,
+    wanted: AnyProjection,
     count: At,
     node0: int,
     *,
@@ -38,11 +38,12 @@ def norm_launch(
     both: bool = False,
     captured: At | None = None,
     captured_width: int = 0,
+    normed: Tensor | None = None,
 ) -> Launch:
     """h += the partials of the projection before, then RMSNorm as the activations that `wanted` reads.
 
     `fresh`: h is the partials alone. `both`: other projections read the activations too. `captured`: where the sum
-    goes as well, in rows of `captured_width`.
+    goes as well, in rows of `captured_width`. `normed`: where the normed rows go as well, f32.
     """
     width = h.shape[1]
     defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added[0].split_k if added else 0, **wanted.forms}
@@ -54,6 +55,9 @@ def norm_launch(
         h, added[1] if added else NULL, np.int32(rows), weight, np.float32(eps), *forms,
         captured if captured is not None else NULL, np.int32(captured_width), count, np.int32(node0),
     ]  # fmt: skip
+    if normed is not None:
+        defines["ROWS"] = 1
+        args.append(normed)
 
     def launch(blocks: int, clustered: Launch | None = None) -> Launch:
         threads = WARP * min(ceil_div(groups_of(width), blocks), 32)

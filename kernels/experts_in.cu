@@ -1,0 +1,54 @@
+// experts_in: gate and up of the chosen experts, for the rows that take them.
+//
+// Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
+// by the list, so nothing is read before `route` has ended; what follows is let begin behind that, and may read the
+// list at once. Bound by memory. Defines: see experts_stream.cuh.
+
+#include "experts_stream.cuh"
+
+// Rows of activations of a pass, as the norm wrote them.
+struct GatheredRows {
+    const u8 *q8, *f16;
+
+    // Rows of the entry's pairs as the columns of a block, [k][STAGE].
+    template <class F>
+    __device__ __forceinline__ void stage(u8* staged, const ExpertKind& kind, const ExpertEntry& entry) const {
+        using M = Meeting<F>;
+        constexpr int BLOCKS = ACTS_ROWS / 8, GROUP = (M::F16_ACTS ? 1 : 2) * BLOCKS * M::BLOCK;
+        constexpr int VALUES = M::F16_ACTS ? 32 : 16;  // pieces of 16 B of a row
+        const int lane = lane_id(), columns = entry.count;
+#pragma unroll 1
+        for (int i = warp_id(); i < kind.tiles_k * columns; i += WARPS) {
+            const int k = i / columns, c = i - k * columns, row = entry.pair[c] % ACTS_ROWS, r = row & 7;
+            const u8* from = (M::F16_ACTS ? f16 : q8) + size_t(k) * GROUP + (row >> 3) * M::BLOCK;
+            u8* to = staged + k * M::STAGE;
+            const int unit = (lane >> 2) * 512 + (lane & 3) * 16;
+            if (lane < VALUES) cp_async16(to + unit + c * 64, from + unit + r * 64);
+            constexpr int SUMS = M::F16_ACTS ? ACTS_F16_SUMS : ACTS_Q8_SUMS;
+            if (lane == 0) cp_async16(to + SUMS + 16 * c, from + SUMS + 16 * r);
+            if (lane == 1) *(float*)(to + M::SCALES + 4 * c) = *(const float*)(from + M::SCALES + 4 * r);
+            if constexpr (M::F16_ACTS) {
+                if (lane == 2) cp_async16(to + ACTS_F16_SUMS_LOW + 16 * c, from + ACTS_F16_SUMS_LOW + 16 * r);
+            } else if constexpr (M::SECOND > 0) {
+                const u8* second = from + BLOCKS * M::BLOCK;
+                u8* other = to + ACTS_Q8_SECONDS;
+                if constexpr (PLANE_BITS > 0) {
+                    if (lane < VALUES) cp_async16(other + unit + c * 64, second + unit + r * 64);
+                    if (lane == 2) cp_async16(other + SUMS + 16 * c, second + SUMS + 16 * r);
+                } else {
+                    if (lane == 2) *(float*)(other + 4 * c) = *(const float*)(second + M::SCALES + 4 * r);
+                }
+            }
+        }
+    }
+};
+
+// acts_q8/f16: activations of up to 64 rows; the form that no matrix needs may be null. out f32 [pair's place]
+// [launch.stride]. Shared memory: 1,024 B per warp, then tiles_k * bytes of a staged tile.
+extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
+    const ExpertLaunch launch, const ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out, int rows) {
+    SHARED_DYNAMIC(shared);
+    pdl_wait();
+    pdl_launch();
+    stream_experts(Job{launch, work, nullptr, out, rows}, GatheredRows{acts_q8, acts_f16}, shared);
+}

@@ -1,0 +1,50 @@
+// experts_out: down of silu(gate) * up, times the pair's weight.
+//
+// A block makes the activations of its entries itself, from what experts_in left: a launch less, and the time that they
+// take is that of its first weights. Bound by memory. Defines: see experts_stream.cuh.
+
+#include "experts_stream.cuh"
+#include "partials.cuh"
+
+// silu(gate) * up of pairs, from what experts_in left: f32 [place of the pair][stride], gate before up.
+struct SwigluOfPairs {
+    const float* inner;
+    int rows, stride;
+
+    template <class F>
+    __device__ __forceinline__ void stage(u8* staged, const ExpertKind& kind, const ExpertEntry& entry) const {
+        using M = Meeting<F>;
+        static_assert(M::F16_ACTS || SPANS == 1, "one scale per group");
+        const int columns = entry.count;
+#pragma unroll 1
+        for (int i = warp_id(); i < kind.tiles_k * columns; i += WARPS) {
+            const int k = i / columns, c = i - k * columns, at = k * TILE_K + 8 * lane_id();
+            const float* from = inner + size_t(place_of(entry.pair[c], rows)) * stride + at;
+            Span<8> gate, up;
+            gate.zero();
+            up.zero();
+            if (at < kind.width) gate.load(from), up.load(from + kind.width);
+            float x[8], by[8];
+            gate.values(x);
+            up.values(by);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) x[j] = silu(x[j]) * by[j];
+            u8* block = staged + k * M::STAGE;
+            if constexpr (M::F16_ACTS) {
+                acts_fill_f16(block, c, x);
+            } else {
+                acts_fill_q8(block, block + ACTS_Q8_SECONDS, c, x);
+            }
+        }
+    }
+};
+
+// inner: the output of experts_in, of `stride`; weights f32 by pair. out f32 [pair's place][launch.stride].
+extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_out(
+    const ExpertLaunch launch, const ExpertWork* work, const float* weights, const float* inner, int stride, float* out,
+    int rows) {
+    SHARED_DYNAMIC(shared);
+    pdl_launch();
+    pdl_wait();
+    stream_experts(Job{launch, work, weights, out, rows}, SwigluOfPairs{inner, rows, stride}, shared);
+}

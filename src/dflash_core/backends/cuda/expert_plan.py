@@ -1,0 +1,153 @@
+"""Who computes what in a product by experts: tasks, warps that share K, and the launch's struct.
+
+A plan depends on shapes and on the card, never on rows or on what is chosen: the order of every sum is the same at all
+widths. How many tasks a pass has is known to the device alone; its blocks take equal shares. Mirrors
+kernels/experts_stream.cuh.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_core.backends.cuda.activations import INT8, Rounding
+from dflash_core.backends.cuda.launch import WARP
+from dflash_core.backends.cuda.plan import Card, Shape, forms_of, reads_f16, reads_q8, staged_block
+from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.errors import UnsupportedError
+
+COLUMNS = 8  # of an entry, at most
+WARPS = 8
+MOST_PER_SM = 2
+MATRICES, KINDS = 2, 2  # that a launch's struct has room for
+MATRIX_BYTES = 32  # there, its address first
+KIND_BYTES = MATRIX_BYTES * MATRICES + 16
+LAUNCH_BYTES = KINDS * KIND_BYTES + 8
+ENTRY_BYTES = 4 + 2 * COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Slabs:
+    """The experts of one kind: `count` slabs of each of `shapes`, whose rows are one expert's; all of K `columns`."""
+
+    shapes: tuple[Shape, ...]
+    columns: int
+    count: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.slab_bytes
+
+    @property
+    def slab_bytes(self) -> int:
+        """Of one expert."""
+        return sum(packed_bytes(shape.type, shape.rows, self.columns) for shape in self.shapes)
+
+    def __str__(self) -> str:
+        return f"{self.count} x {'+'.join(f'{s.type} {s.rows}' for s in self.shapes)} x {self.columns}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertProduct:
+    """One launch: routed experts, of which a row takes `used`, and the shared one where there is one."""
+
+    routed: Slabs
+    used: int
+    shared: Slabs | None = None
+    rounding: Rounding = INT8
+
+    @property
+    def kinds(self) -> tuple[Slabs, ...]:
+        return (self.routed, self.shared) if self.shared else (self.routed,)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple(shape for kind in self.kinds for shape in kind.shapes)
+
+    @property
+    def ranks(self) -> int:
+        """Experts of a row."""
+        return self.used + (self.shared is not None)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(kind.nbytes for kind in self.kinds)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of the experts that a single row leaves out."""
+        return (self.routed.count - self.used) * self.routed.slab_bytes
+
+    def __str__(self) -> str:
+        return f"{self.used} of {' and '.join(map(str, self.kinds))}{self.rounding}"
+
+
+class ExpertPlan:
+    """Of one product on one card. Raises UnsupportedError where activations do not fit its shared memory."""
+
+    def __init__(self, product: ExpertProduct, card: Card) -> None:
+        self.product = product
+        shapes, self.rounding = product.shapes, product.rounding
+        self.stride = max(sum(ROWS * blocks_of(s.rows) for s in kind.shapes) for kind in product.kinds)
+        self.tiles_k = max(groups_of(kind.columns) for kind in product.kinds)
+        self.shared_bytes = 2 * WARPS * WARP * 16 + self.tiles_k * staged_block(shapes, self.rounding)
+        room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
+        if self.shared_bytes > room:
+            raise UnsupportedError(
+                f"experts of {max(kind.columns for kind in product.kinds)} columns need {self.shared_bytes:,} bytes of"
+                f" shared memory, expected {room:,} at most; run it on the CPU"
+            )
+        self.per_sm = MOST_PER_SM if MOST_PER_SM * self.shared_bytes <= room else 1
+        self.grid = card.multiprocessors * self.per_sm
+
+    @property
+    def needs_q8(self) -> bool:
+        return reads_q8(self.product.shapes, self.rounding)
+
+    @property
+    def needs_f16(self) -> bool:
+        return reads_f16(self.product.shapes, self.rounding)
+
+    @property
+    def forms(self) -> dict[str, object]:
+        """Defines of int8 activations, for who writes them and who reads them (kernels/acts.cuh)."""
+        return forms_of(self.product.shapes, self.rounding)
+
+    def defines(self, rows: int) -> dict[str, object]:
+        """What the kernels of a pass over so many rows are compiled for."""
+        names = {tile_type(shape.type).name for shape in self.product.shapes}
+        found: dict[str, object] = {"COLUMNS": 1 if rows == 1 else COLUMNS, "WARPS": WARPS, "PER_SM": self.per_sm}
+        found |= {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
+        found |= self.forms
+        if self.rounding.half:
+            found["ACTS_F16"] = 1
+        return found
+
+    def pack(self, addresses: Sequence[Sequence[int]]) -> bytes:
+        """The launch's struct, with the device addresses of the tiles of each kind's matrices."""
+        kinds = [self._packed(kind, of_kind) for kind, of_kind in zip(self.product.kinds, addresses, strict=True)]
+        data = b"".join(kinds).ljust(KINDS * KIND_BYTES, b"\0") + struct.pack("<ii", self.stride, 0)
+        assert len(data) == LAUNCH_BYTES
+        return data
+
+    def _packed(self, kind: Slabs, addresses: Sequence[int]) -> bytes:
+        tiles = groups_of(kind.columns)
+        split = _split(tiles)
+        offset, found = 0, b""
+        for shape, address in zip(kind.shapes, addresses, strict=True):
+            form, blocks = tile_type(shape.type), blocks_of(shape.rows)
+            step = blocks * tiles * form.bytes
+            tasks = -(-blocks // (WARPS // split))
+            found += struct.pack("<QQiiii", address, step, form.number, blocks, tasks, offset)
+            offset += ROWS * blocks
+        found = found.ljust(MATRIX_BYTES * MATRICES, b"\0")
+        return found + struct.pack("<iiii", len(kind.shapes), tiles, split, kind.columns)
+
+
+def _split(tiles: int) -> int:
+    """Warps that share the tiles of a block of rows."""
+    split = 1
+    while 2 * split <= min(tiles, WARPS):
+        split *= 2
+    return split

@@ -1,0 +1,276 @@
+"""The models that made-up files stand in for: sizes as their files state them, and the types that publishers ship.
+
+Settings are GGUF keys without the architecture's prefix. The type mixes are llama.cpp's Q4_K_M rule, as for the 27B
+files of Qwen3.6 and for Qwen3; for experts a mix tensor by tensor as in the UD-Q4_K_XL files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash_core.arch.architecture import Head
+from dflash_core.arch.kinds import ROUTER, SHARED_GATE, Attention, NextN
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.config import DraftConfig, MtpConfig
+
+Q4_K_M = 15  # general.file_type
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Qwen's special tokens and their places; everything else is spelt letter by letter."""
+
+    pre: str
+    size: int
+    end_of_text: int
+    im_start: int
+    im_end: int
+    think: int
+    end_think: int
+
+
+QWEN35 = Vocabulary("qwen35", 248_320, 248_044, 248_045, 248_046, 248_068, 248_069)
+QWEN3 = Vocabulary("qwen2", 151_936, 151_643, 151_644, 151_645, 151_667, 151_668)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A target and its drafter. `storage`: the type of a matrix, from its name without the layer, and whether the layer
+    is one that llama.cpp gives more bits, counted over all layers and over those of attention."""
+
+    name: str
+    architecture: str
+    settings: Mapping[str, Any]
+    vocabulary: Vocabulary
+    draft: DraftConfig
+    storage: Callable[[str, bool, bool], str]
+    tied: bool = False
+    mix: str = "Q4_K_M"
+    head: str = "dflash"  # or "mtp": what drafts
+
+    def target(self) -> ModelSpec:
+        """The target that the settings describe."""
+        return self._read(self.settings)
+
+    @property
+    def with_block(self) -> dict[str, Any]:
+        """The settings with an MTP block behind the last layer."""
+        return {**self.settings, "block_count": self.settings["block_count"] + 1, "nextn_predict_layers": 1}
+
+    def mtp(self) -> MtpConfig:
+        """An MTP head, with what publishers give it: its own norm alone."""
+        spec = self._read(self.with_block)
+        assert spec.nextn is not None, "settings with an MTP block"
+        hidden, index = spec.embedding_length, spec.block_count
+        return MtpConfig(spec.name, index, spec.nextn, NextN(), hidden, spec.vocab_size, spec.rms_eps)
+
+    def _read(self, settings: Mapping[str, Any]) -> ModelSpec:
+        architecture = ARCHITECTURES[self.architecture]
+        values = {f"{self.architecture}.{key}": value for key, value in settings.items()}
+        general = {"general.name": f"synthetic {self.architecture} {self.name}", "general.file_type": Q4_K_M}
+        keys = architecture.settings("synthetic", {**values, **general})
+        return architecture.read(keys, Head(self.vocabulary.size, tied_output=self.tied))
+
+    @property
+    def storage_types(self) -> dict[str, str]:
+        """Of every tensor of the target."""
+        return target_types(self.target(), self)
+
+    def cut(self, layers: int) -> Model:
+        """The same with its first layers alone."""
+        if layers == self.settings["block_count"]:
+            return self
+        captured = tuple(layer for layer in self.draft.target_layers if layer < layers)
+        return replace(
+            self,
+            name=f"{self.name}-{layers}-layers",
+            settings={**self.settings, "block_count": layers},
+            draft=replace(self.draft, target_layers=captured),
+        )
+
+
+def is_float(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is never quantised."""
+    return len(shape) == 1 or name.endswith(("conv1d.weight", ROUTER, SHARED_GATE))
+
+
+def target_types(spec: ModelSpec, model: Model) -> dict[str, str]:
+    """The storage type of every tensor of a target of the model's kind."""
+    full = [index for index, layer in enumerate(spec.layers) if isinstance(layer.mixer, Attention)]
+    types: dict[str, str] = {}
+    for name, shape in spec.tensors().items():
+        index = int(name.split(".")[1]) if name.startswith("blk.") else 0
+        generous = _more_bits(index, spec.block_count), _more_bits(sum(at < index for at in full), len(full))
+        part = name.split(".", 2)[-1] if name.startswith("blk.") else name
+        types[name] = "F32" if is_float(name, shape) else model.storage(part, *generous)
+    return types
+
+
+def mtp_types(config: MtpConfig, model: Model) -> dict[str, str]:
+    """The storage type of every tensor of an MTP head, which is the last layer of its file."""
+    generous = _more_bits(config.index, config.index + 1), _more_bits(config.index // 4, (config.index + 1) // 4)
+    return {
+        name: "F32" if is_float(name, shape) else model.storage(name.split(".", 2)[-1], *generous)
+        for name, shape in config.tensors().items()
+    }
+
+
+def draft_types(config: DraftConfig) -> dict[str, str]:
+    """The storage type of every tensor of a drafter."""
+    return {name: "F32" if is_float(name, shape) else "Q8_0" for name, shape in config.tensors().items()}
+
+
+def _more_bits(at: int, count: int) -> bool:
+    """llama.cpp's use_more_bits: the first and last eighth, and every third layer between."""
+    return at < count // 8 or at >= 7 * count // 8 or (at - count // 8) % 3 == 2
+
+
+def _dense(part: str, generous: bool, generous_attention: bool) -> str:
+    """Q4_K_M, with what publishers of the hybrid models raise."""
+    if part == "output.weight":
+        return "Q6_K"
+    if part in ("attn_qkv.weight", "ssm_out.weight"):
+        return "Q5_K"
+    if part in ("ssm_alpha.weight", "ssm_beta.weight"):
+        return "Q8_0"
+    if part == "ffn_down.weight":
+        return "Q6_K" if generous else "Q4_K"
+    if part == "attn_v.weight":
+        return "Q6_K" if generous_attention else "Q4_K"
+    return "Q4_K"
+
+
+def _tied(part: str, generous: bool, generous_attention: bool) -> str:
+    """The same where the embedding is the head too."""
+    return "Q6_K" if part == "token_embd.weight" else _dense(part, generous, generous_attention)
+
+
+def _experts(part: str, generous: bool, generous_attention: bool) -> str:
+    """Experts at 4 and 5 bits, what every row goes through at 8, what is small as it came."""
+    if part.startswith(("ssm_alpha", "ssm_beta")):
+        return "F16"
+    if part.startswith(("attn_q.", "attn_k.", "attn_v.", "attn_output.")) or "shexp" in part:
+        return "Q8_0"
+    return "Q5_K" if part.startswith("ffn_down") else _dense(part, generous, generous_attention)
+
+
+def _draft(
+    layers: int, hidden: int, width: int, kv_heads: int, taps: tuple[int, ...], mask: int, base: float
+) -> DraftConfig:
+    """A drafter whose layers all see the whole context, in blocks of 16."""
+    return DraftConfig(
+        name="synthetic DFlash drafter",
+        flavour="dflash",
+        block_count=layers,
+        embedding_length=hidden,
+        feed_forward_length=width,
+        head_count=32,
+        head_count_kv=kv_heads,
+        key_length=128,
+        rms_eps=1e-6,
+        rope_freq_base=base,
+        block_size=16,
+        target_layers=taps,
+        mask_token_id=mask,
+        vocab_size=None,
+        target_block_count=None,
+        sliding_window=0,
+        sliding=(False,) * layers,
+        causal=(False,) * layers,
+    )
+
+
+def _sliding(config: DraftConfig, window: int) -> DraftConfig:
+    """All layers but the last see `window` positions."""
+    return replace(config, sliding_window=window, sliding=(True,) * (config.block_count - 1) + (False,))
+
+
+_HYBRID: dict[str, Any] = {
+    "context_length": 262_144,
+    "attention.key_length": 256,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 1e7,
+    "rope.dimension_count": 64,
+    "rope.dimension_sections": [11, 11, 10, 0],
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 128,
+    "ssm.group_count": 16,
+    "full_attention_interval": 4,
+}
+_QWEN3: dict[str, Any] = {
+    "block_count": 36,
+    "context_length": 40_960,
+    "attention.head_count": 32,
+    "attention.head_count_kv": 8,
+    "attention.key_length": 128,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 1e6,
+}
+_QWEN3_TAPS = (1, 9, 17, 25, 33)
+
+SIZE_27B = Model(
+    "27b",
+    "qwen35",
+    _HYBRID | {
+        "block_count": 64,
+        "embedding_length": 5120,
+        "feed_forward_length": 17_408,
+        "attention.head_count": 24,
+        "attention.head_count_kv": 4,
+        "ssm.time_step_rank": 48,
+        "ssm.inner_size": 6144,
+    },
+    QWEN35,
+    _sliding(_draft(5, 5120, 17_408, 8, (1, 16, 31, 46, 61), 248_070, 1e7), 2048),
+    _dense,
+)  # fmt: skip
+SIZE_35B_A3B = Model(
+    "35b-a3b",
+    "qwen35moe",
+    _HYBRID | {
+        "block_count": 40,
+        "embedding_length": 2048,
+        "attention.head_count": 16,
+        "attention.head_count_kv": 2,
+        "ssm.time_step_rank": 32,
+        "ssm.inner_size": 4096,
+        "expert_count": 256,
+        "expert_used_count": 8,
+        "expert_feed_forward_length": 512,
+        "expert_shared_feed_forward_length": 512,
+    },
+    QWEN35,
+    _sliding(_draft(6, 2048, 6144, 4, (1, 6, 11, 16, 22, 27, 32, 37), 248_077, 1e7), 4096),
+    _experts,
+    mix="UD-Q4_K_XL",
+)  # fmt: skip
+SIZE_8B = Model(
+    "8b",
+    "qwen3",
+    _QWEN3 | {"embedding_length": 4096, "feed_forward_length": 12_288},
+    QWEN3,
+    _draft(5, 4096, 12_288, 8, _QWEN3_TAPS, 151_669, 1e6),
+    _dense,
+)
+SIZE_4B = Model(
+    "4b",
+    "qwen3",
+    _QWEN3 | {"embedding_length": 2560, "feed_forward_length": 9728},
+    QWEN3,
+    _draft(5, 2560, 9728, 8, _QWEN3_TAPS, 151_669, 1e6),
+    _tied,
+    tied=True,
+)
+TARGET_27B, DRAFT_27B = SIZE_27B.target(), SIZE_27B.draft
+SIZE_27B_MTP, SIZE_35B_A3B_MTP = (replace(model, head="mtp") for model in (SIZE_27B, SIZE_35B_A3B))
+MODELS = {
+    "27b": SIZE_27B,
+    "27b-mtp": SIZE_27B_MTP,
+    "35b-a3b": SIZE_35B_A3B,
+    "35b-a3b-mtp": SIZE_35B_A3B_MTP,
+    "8b": SIZE_8B,
+    "4b": SIZE_4B,
+}

@@ -1,0 +1,84 @@
+"""Whole models with experts, and of attention alone: the logits of the reference, and one set of bits for all modes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dflash_core import load_target
+from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import DeviceUpload
+from support.bits import Plain, check_walk
+from support.device_pairs import TOLERANCE, device_named, pair_of
+from support.golden import golden, reference
+
+SMALLEST_MARGIN = 2e-4  # between the last expert that is taken and the next: nearer ones may change places in halves
+CONTEXT = 640
+MODELS = [
+    "q35moe-F16.gguf",
+    "q3moe-Q8_0.gguf",
+    "q3-F16.gguf",
+    pytest.param("q3-Q8_0.gguf", marks=pytest.mark.full),
+    pytest.param("q35moe-mtp-Q8_0.gguf", marks=pytest.mark.full),
+]
+
+
+def session(device_name: str, name: str, activations: str) -> CudaSession:
+    device, target = device_named(device_name), load_target(golden(f"targets/{name}"))
+    with device.stream():
+        upload = DeviceUpload(device, target.file)
+        on_device = DeviceTarget(device, upload, target.config, CHOICES[activations])
+        upload.close()
+    return CudaSession(on_device, context=CONTEXT)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_the_reference(device_name: str, name: str) -> None:
+    path = golden(f"targets/{name}")
+    found = reference(path)
+    ids = [int(token) for token in found["ids"]]
+    on_device = session(device_name, name, "f16")
+    logits = on_device.verify(ids, range(-1, len(ids) - 1))
+    rows = np.ones(len(ids), bool)
+    if "router_margin" in found:
+        rows = found["router_margin"] >= SMALLEST_MARGIN
+    assert rows.sum() >= 35
+    assert np.abs(logits[rows] - found["logits"][rows]).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("activations", ["f16", "mixed"])
+@pytest.mark.parametrize("name", ["q35moe-F16.gguf", "q3moe-Q8_0.gguf"])
+def test_trees_leave_the_bits_of_single_steps(
+    device_name: str, rng: np.random.Generator, name: str, activations: str
+) -> None:
+    on_device = session(device_name, name, activations)
+    vocab = on_device.target.spec.vocab_size
+    ids = rng.integers(0, vocab, 40).tolist()
+    plain = Plain.of(on_device, ids[:30], ids[30:], 1)
+    for shape, budgets in ((chain, (1, 7, 15)), (bushy, (4, 23, 63))):
+        check_walk(on_device, plain, shape, budgets, vocab, rng)
+
+
+def chain(n: int, rng: np.random.Generator) -> list[int]:
+    return list(range(-1, n - 1))
+
+
+def bushy(n: int, rng: np.random.Generator) -> list[int]:
+    reach = int(rng.integers(1, n + 1))
+    return [-1, *(int(rng.integers(max(0, node - reach), node)) for node in range(1, n))]
+
+
+@pytest.mark.parametrize(("target", "draft"), [("q35moe-F16.gguf", "q35moe-dflash"), ("q3-F16.gguf", "q3-dflash")])
+def test_drafts_are_those_of_the_reference(device_name: str, target: str, draft: str) -> None:
+    pair = pair_of(device_named(device_name), golden(f"targets/{target}"), golden(f"targets/{draft}"), half=True)
+    on_device, cpu = pair.sessions()
+    assert isinstance(cpu, CpuSession)
+    ids = [int(token) for token in reference(golden(f"targets/{target}"))["ids"]]
+    for one in (on_device, cpu):
+        one.prefill(ids)
+    expected = cpu.draft(7, 0)
+    found = on_device.draft(7, 0)
+    assert np.abs(found - expected).max() < TOLERANCE
