@@ -18,6 +18,8 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # On a machine with a card, whose Python has torch for it: make test-card PYTHON=python3
 # A few tests wait for the reference on the processor, minutes on one thread.
 CARD_PYTEST := OMP_NUM_THREADS=4 PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -p no:cacheprovider tests/gpu -k "not emulated" --durations=10
+# Where failures are written as they come: make test-card FAILURES=failures.txt
+FAILURES ?= $(or $(TMPDIR),/tmp)/dflash-card-failures.txt
 
 .PHONY: help chat test quick test-full test-card abuse lint format readme wheel wheel-check clean
 
@@ -52,8 +54,8 @@ abuse: $(VENV)/.dev
 
 # What measures the memory of the whole card runs after the rest, by itself.
 test-card:
-	$(CARD_PYTEST) -n 12 --dist worksteal -m "not alone and not full and not emulator"
-	$(CARD_PYTEST) -m alone
+	$(CARD_PYTEST) -n 12 --dist worksteal -m "not alone and not full and not emulator" --failures $(FAILURES); \
+	  shared=$$?; $(CARD_PYTEST) -m "alone and not full" --failures $(FAILURES).alone && exit $$shared
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -13,6 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
+pytest_plugins = ["support.failures"]
+
 MOST_WORKERS = 4  # each loads torch
 # `make quick` runs these folders, without the files that start programs, compile kernels or draw large samples.
 QUICK = ("unit", "golden")

@@ -160,7 +160,7 @@ def test_a_conversation_never_notices(how: str, knobs: Knobs) -> None:
     for question in (SUM, "Hello!"):
         held = engine().session.length
         last = Case("the last prompt", (*disturbed.messages[:-1],))
-        it = sweep("budget=4,40", "p_min=0,0.2", cases=(last, *CASES), repeats=1)
+        it = sweep("budget=4,40", cases=(last, CASES[0]), repeats=1)
         for progress in it:
             if how != "whole" and progress.done == 2:
                 if how == "given up":

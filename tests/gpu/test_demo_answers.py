@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -36,10 +38,17 @@ def half(request: pytest.FixtureRequest) -> bool:
     return chosen
 
 
-def test_logits_are_the_references(half: bool) -> None:
-    texts = held_out(demo_card.reference(), 24)
+@cache
+def exact_logits(count: int) -> tuple[list[list[int]], npt.NDArray[np.float32]]:
+    """Held-out texts, and what the reference says of them."""
+    texts = held_out(demo_card.reference(), count)
+    return texts, np.concatenate([demo_card.reference().logits(ids) for ids in texts])
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(24, marks=pytest.mark.full)])
+def test_logits_are_the_references(half: bool, count: int) -> None:
+    texts, exact = exact_logits(count)
     ours = np.concatenate([demo_card.target(half).logits(ids) for ids in texts])
-    exact = np.concatenate([demo_card.reference().logits(ids) for ids in texts])
     found = difference(exact, ours)
     print(f"{'f16' if half else 'mixed'}: max {np.abs(ours - exact).max():.3g}, {found}")  # noqa: T201
     if half:
@@ -78,12 +87,13 @@ def test_the_public_interface_is_the_references() -> None:
     assert all(isinstance(token, int) for event in events for token in event.tokens)
 
 
+@pytest.mark.parametrize("count", [12, pytest.param(PROMPTS, marks=pytest.mark.full)])
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
-def test_no_way_of_drafting_changes_an_answer(half: bool, sampled: bool, rng: np.random.Generator) -> None:
+def test_no_way_of_drafting_changes_an_answer(half: bool, sampled: bool, count: int, rng: np.random.Generator) -> None:
     """Token for token, behind the stop token too, where the demo target never learned anything and ties are near."""
     engine = demo_card.engine(half)
     budgets = rng.permutation(np.arange(1, 64))[:PROMPTS]
-    for place, ids in enumerate(demo_card.prompts(PROMPTS)):
+    for place, ids in enumerate(demo_card.prompts(count)):
         sampling: dict[str, Value] = {**SAMPLED, "seed": place} if sampled else {"temperature": 0.0}
         knobs = Knobs(mode="ar", max_tokens=TOKENS, ignore_eos=True).replace(**sampling)
         plain = generated(engine, ids, knobs)

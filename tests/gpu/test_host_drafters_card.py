@@ -24,7 +24,7 @@ from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
 
 TARGET = golden("tiny-F16.gguf")
 IDS = list(range(40, 52))
-TOKENS, CONTEXT = 24, 128
+TOKENS, SHORT, CONTEXT = 24, 14, 128
 SAMPLED = {"temperature": 0.9, "top_k": 20, "seed": 4}
 
 pytestmark = [
@@ -45,9 +45,9 @@ def engine(kind: str) -> Engine:
         return load_pair(TARGET, kind, "cuda", context_length=CONTEXT, card=CardOptions(activations="f16"))
 
 
-def answer(found: Engine, knobs: Knobs) -> tuple[list[int], list[StepEvent]]:
+def answer(found: Engine, knobs: Knobs, tokens: int = TOKENS) -> tuple[list[int], list[StepEvent]]:
     found.reset()
-    events = list(found.generate(IDS, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))
+    events = list(found.generate(IDS, knobs.replace(ignore_eos=True, max_tokens=tokens)))
     steps = [event for event in events if isinstance(event, StepEvent)]
     return [token for event in events for token in event.tokens], steps
 
@@ -62,8 +62,8 @@ def plain(sampled: bool) -> tuple[int, ...]:
 def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) -> None:
     for knobs in (Knobs(), Knobs(budget=1), Knobs(mode="chain", budget=2), Knobs(budget=9, chain_seed=True)):
         knobs = knobs.replace(**SAMPLED) if sampled else knobs
-        found, steps = answer(engine(kind), knobs)
-        assert tuple(found) == plain(sampled), knobs
+        found, steps = answer(engine(kind), knobs, SHORT)
+        assert tuple(found) == plain(sampled)[:SHORT], knobs
         assert all(step.mode == ("chain" if knobs.mode == "chain" else "tree") for step in steps)
         assert all(len(step.tree.tokens) <= 1 + knobs.budget for step in steps)
 

@@ -111,14 +111,15 @@ SAMPLED: list[dict[str, Value]] = [
 
 def test_all_ways_of_drafting_give_plain_decodings_tokens(device_name: str) -> None:
     ours, reference = runners(device_name)
-    expected, _ = answer(reference, prompt()[:7], mode="ar")
+    count = 10 if device_name == "cuda" else 6
+    expected, _ = answer(reference, prompt()[:7], mode="ar", max_tokens=count)
     for knobs in GREEDY:
         ours.reset()
-        found, events = answer(ours, prompt()[:7], **knobs)
+        found, events = answer(ours, prompt()[:7], max_tokens=count, **knobs)
         assert found == expected, knobs
         steps = [event for event in events if isinstance(event, StepEvent)]
         assert steps[-1].stop == "max tokens"
-        assert ours.backend.length == 7 + 10 - 1
+        assert ours.backend.length == 7 + count - 1
         assert all(len(step.tree.tokens) <= 1 + int(knobs.get("budget", 22)) for step in steps)
 
 

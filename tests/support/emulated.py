@@ -102,16 +102,30 @@ def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...]) -> Emula
     wrapper = f'#include "{path}"\nEMULATED_ENTRY({name})\n'
     runtime = _runtime_path()
     texts = kernel_source.closure(path, (EMULATOR, resources.kernels_dir()))
-    header = {EMULATOR / "emulator.h": (EMULATOR / "emulator.h").read_text()}
+    # The emulator's own headers take the place of the kernels' of the same name.
+    texts |= {header: header.read_text() for header in sorted(EMULATOR.glob("*.*h"))}
     library = _build(
         name,
-        kernel_source.content_hash(texts | header, name, options, runtime.name),
+        kernel_source.content_hash(texts, name, options, runtime.name),
         wrapper,
-        ["-include", str(EMULATOR / "emulator.h"), *options],
+        ["-include", str(_header()), *options],
         [str(runtime), f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"],
     )
     _runtime()
     return EmulatedKernel(ctypes.CDLL(str(library)), name)
+
+
+@functools.cache
+def _header() -> Path:
+    """What is in front of every kernel, precompiled: a sixth of the time that a kernel takes."""
+    digest = kernel_source.content_hash(kernel_source.closure(EMULATOR / "emulator.h"), "header", FLAGS)[:24]
+    header = BUILDS / f"emulator-{digest}.h"
+    compiled = header.with_suffix(".h.gch")
+    if not compiled.is_file():
+        _compile("the emulator", "#include <emulator.h>\n", ["-x", "c++-header"], [], compiled)
+    if not header.is_file():  # what the compiler asks for
+        header.write_text("#include <emulator.h>\n")
+    return header
 
 
 @functools.cache
@@ -141,14 +155,18 @@ def _build(name: str, digest: str, wrapper: str, options: Sequence[str], librari
     target = BUILDS / f"lib{name}-{flags}.so"
     if target.is_file():
         return target
+    _compile(name, wrapper, options, libraries, target)
+    return target
+
+
+def _compile(name: str, text: str, options: Sequence[str], libraries: Sequence[str], target: Path) -> None:
     BUILDS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILDS) as folder:
-        source, out = Path(folder) / "source.cpp", Path(folder) / "out.so"
-        source.write_text(wrapper)
+        source, out = Path(folder) / "source.cpp", Path(folder) / "out"
+        source.write_text(text)
         include = [f"-I{EMULATOR}", f"-I{resources.kernels_dir()}"]
-        command = ["g++", *FLAGS, *options, *include, str(source), "-o", str(out), *libraries]
+        command = ["g++", *FLAGS, *include, *options, str(source), "-o", str(out), *libraries]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise KernelFaultError(f"{name} does not compile for the emulator:\n{done.stderr[:6000]}")
         os.replace(out, target)
-    return target

@@ -15,6 +15,7 @@ from dflash_tui.engine_session import load_session
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
+from .conftest import SIZES
 from .fake import FakeSession
 from .scenes import QUESTION, answered, scene, send, still
 from .support import bare_text, idle, loaded, screen_text, settled, shows, wait_until
@@ -94,6 +95,11 @@ async def test_error(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
 STATES = [("", "answer"), ("f2", "params"), ("f3", "stats"), ("f4", "tree"), ("f5", "memory"), ("f1", "help")]
 
 
+# The middle size differs from the others as it does with color.
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param(one, marks=pytest.mark.full if one == SIZES[1] else (), id=f"{one[0]}x{one[1]}") for one in SIZES],
+)
 @pytest.mark.parametrize(("key", "state"), STATES)
 async def test_without_color(
     make_app: MakeApp, snapshot: Snapshot, no_color: None, size: Size, key: str, state: str

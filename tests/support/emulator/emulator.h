@@ -13,6 +13,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "fibers.h"
+
 // ---------------------------------------------------------------------------------------------------------------
 // The language
 
@@ -35,7 +37,6 @@ struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(4) uchar4 { unsigned char x, y, z, w; };
 struct alignas(4) char4 { signed char x, y, z, w; };
-struct uint3 { unsigned x, y, z; };
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
 
 inline int2 make_int2(int x, int y) { return {x, y}; }
@@ -52,20 +53,15 @@ constexpr int warpSize = 32;
 // ---------------------------------------------------------------------------------------------------------------
 // The runtime (runtime.cpp)
 
-extern uint3 threadIdx, blockIdx;
+extern uint3 blockIdx;
 extern dim3 blockDim, gridDim;
 
 namespace emulator {
 
-// Arguments of one lane in a warp collective live on its own stack; `combine` sees those of all lanes in `mask`.
-using Combine = void (*)(void* const* lanes, unsigned mask);
-
-void collective(unsigned mask, void* argument, Combine combine, const char* name, int line);
 void barrier(int line);
 int barrier_count(int predicate, int line);
 unsigned char* dynamic_shared();
 unsigned long long global_timer();
-[[noreturn]] void fail(const char* message, int line);
 
 template <class F> struct Signature;
 template <class... A> struct Signature<void (*)(A...)> {

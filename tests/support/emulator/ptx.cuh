@@ -29,36 +29,55 @@ template <class D, class T, int K, bool zero> struct Mma {
         else return float(v);
     }
 
-    static void combine(void* const* lanes, unsigned mask) {
+    [[gnu::optimize("O3")]] static void combine(void* const* lanes, unsigned mask) {
         if (mask != 0xffffffffu) fail("a matrix instruction needs all 32 lanes", 0);
-        using V = decltype(value(T()));
-        using Sum = std::conditional_t<std::is_same_v<V, int>, int, double>;
+        // Products of bytes and their sums are whole numbers that a float holds.
+        using Sum = std::conditional_t<std::is_same_v<D, int>, float, double>;
+        using Row [[gnu::vector_size(8 * sizeof(Sum))]] = Sum;
         constexpr int P = Shape::P;
-        V A[16][K], B[K][8];
+        T A[16 * K];
+        OfB B[K * 8];
+        D C[16 * 8];
         for (int lane = 0; lane < 32; ++lane) {
             const auto& mine = *static_cast<Mma*>(lanes[lane]);
             const int g = lane / 4, t = lane % 4;
-            T values[P];
             OfB of_b[P];
             for (int r = 0; r < Shape::RA; ++r) {
-                memcpy(values, &mine.a[r], 4);
-                for (int i = 0; i < P; ++i) A[g + 8 * (r & 1)][4 * P * (r >> 1) + P * t + i] = value(values[i]);
+                memcpy(&A[(g + 8 * (r & 1)) * K + 4 * P * (r >> 1) + P * t], &mine.a[r], 4);
             }
             for (int r = 0; r < Shape::RB; ++r) {
                 memcpy(of_b, &mine.b[r], 4);
-                for (int i = 0; i < P; ++i) B[4 * P * r + P * t + i][g] = value(of_b[i]);
+                for (int i = 0; i < P; ++i) B[(4 * P * r + P * t + i) * 8 + g] = of_b[i];
+            }
+            if constexpr (!zero) {
+                memcpy(&C[8 * g + 2 * t], mine.d, 2 * sizeof(D));
+                memcpy(&C[8 * g + 2 * t + 64], mine.d + 2, 2 * sizeof(D));
             }
         }
+        using Value = std::conditional_t<std::is_same_v<D, int>, int, float>;
+        Value narrow_a[16 * K], narrow_b[K * 8];  // in two steps: compilers know how to take many values at once
+        for (int i = 0; i < 16 * K; ++i) narrow_a[i] = value(A[i]);
+        for (int i = 0; i < K * 8; ++i) narrow_b[i] = value(B[i]);
+        Sum left[16 * K];
+        Row right[K];
+        for (int i = 0; i < 16 * K; ++i) left[i] = Sum(narrow_a[i]);
+        for (int k = 0; k < K; ++k) {
+            for (int column = 0; column < 8; ++column) right[k][column] = Sum(narrow_b[8 * k + column]);
+        }
         for (int row = 0; row < 16; ++row) {
-            Sum sums[8] = {};
-            for (int k = 0; k < K; ++k) {
-                for (int column = 0; column < 8; ++column) sums[column] += Sum(A[row][k]) * Sum(B[k][column]);
-            }
+            Row sums = {};
+            for (int k = 0; k < K; ++k) sums += left[row * K + k] * right[k];
             for (int column = 0; column < 8; ++column) {
-                auto& mine = *static_cast<Mma*>(lanes[row % 8 * 4 + column / 2]);
-                D& out = mine.d[row / 8 * 2 + column % 2];
-                out = zero ? D(sums[column]) : D(Sum(out) + sums[column]);
+                D& c = C[8 * row + column];
+                if constexpr (zero) c = D(sums[column]);
+                else if constexpr (std::is_same_v<D, int>) c += int(sums[column]);
+                else c = D(Sum(c) + sums[column]);
             }
+        }
+        for (int lane = 0; lane < 32; ++lane) {
+            D* const out = static_cast<Mma*>(lanes[lane])->d;
+            memcpy(out, &C[2 * lane], 2 * sizeof(D));
+            memcpy(out + 2, &C[2 * lane + 64], 2 * sizeof(D));
         }
     }
 };
@@ -72,7 +91,8 @@ struct tf32 {
     explicit operator float() const { return __uint_as_float(bits & 0xffffe000u); }
 };
 
-template <class D, class T, int K, bool zero> void mma(D* d, const unsigned* a, const unsigned* b, int line) {
+template <class D, class T, int K, bool zero>
+__forceinline__ void mma(D* d, const unsigned* a, const unsigned* b, int line) {
     Mma<D, T, K, zero> argument{d, a, b};
     collective(0xffffffffu, &argument, &Mma<D, T, K, zero>::combine, "mma", line);
 }
@@ -95,7 +115,7 @@ template <int count, bool transposed> struct LoadMatrix {
         }
     }
 };
-template <int count, bool transposed> void load_matrix(unsigned* r, const void* row, int line) {
+template <int count, bool transposed> __forceinline__ void load_matrix(unsigned* r, const void* row, int line) {
     LoadMatrix<count, transposed> argument{r, row};
     collective(0xffffffffu, &argument, &LoadMatrix<count, transposed>::combine, "ldmatrix", line);
 }
@@ -103,10 +123,10 @@ template <int count, bool transposed> void load_matrix(unsigned* r, const void* 
 }  // namespace emulator
 
 #define EMULATED_MMA(name, D, T, K, RA, RB)                                                                           \
-    inline void name(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB], int line = __builtin_LINE()) {      \
+    __forceinline__ void name(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB], int line = __builtin_LINE()) {      \
         emulator::mma<D, T, K, false>(d, a, b, line);                                                                 \
     }                                                                                                                 \
-    inline void name##_zero(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB],                              \
+    __forceinline__ void name##_zero(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB],                              \
                             int line = __builtin_LINE()) {                                                            \
         emulator::mma<D, T, K, true>(d, a, b, line);                                                                  \
     }

@@ -9,57 +9,34 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
+emulator::Running emulator::running;
 
 namespace {
 
 constexpr std::size_t STACK = 256 << 10;  // reserved per fiber; only touched pages exist
 constexpr std::size_t PAGE = 4096, GUARD = 16 << 20;
+// Stacks of neighbours begin this much apart within a page: at the same place all would share a few lines of the cache.
+constexpr std::size_t STAGGER = 15 * 64, STAGGERED = 16;
 constexpr unsigned POISON = 0x7fffffffu;  // NaN as float and as two halves, far out of range as an index
 
 // ------------------------------------------------------------------------------------------------ context switch
 
+using emulator::Context;
+using emulator::running;
+using emulator::switch_context;
+using emulator::Warp;
+
 #if defined(__x86_64__)
-using Context = void*;  // a stack pointer: everything a switch must keep lies on the stack
-extern "C" void emulator_switch(Context* from, Context to);
-asm(R"(
-.text
-.globl emulator_switch
-.type emulator_switch, @function
-emulator_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-.size emulator_switch, .-emulator_switch
-)");
-void switch_context(Context& from, Context& to) { emulator_switch(&from, to); }
 void make_context(Context& context, unsigned char* stack, void (*entry)()) {
     auto** top = reinterpret_cast<void**>(stack + STACK);
-    *--top = nullptr;                          // keeps the stack aligned as after a call
-    *--top = reinterpret_cast<void*>(entry);   // where the first switch returns to
-    for (int i = 0; i < 6; ++i) *--top = nullptr;
+    *--top = nullptr;                         // keeps the stack aligned as after a call
+    *--top = reinterpret_cast<void*>(entry);  // where the first switch goes
     context = top;
 }
 #else
-using Context = ucontext_t;
-void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 void make_context(Context& context, unsigned char* stack, void (*entry)()) {
     getcontext(&context);
     context.uc_stack.ss_sp = stack;
@@ -71,25 +48,18 @@ void make_context(Context& context, unsigned char* stack, void (*entry)()) {
 
 // ------------------------------------------------------------------------------------------------ state
 
-struct Warp {
-    unsigned exists = 0, runnable = 0, collecting = 0, at_barrier = 0;
-    void* argument[32];
-    unsigned mask[32];
-    emulator::Combine combine[32];
-    const char* name[32];
-    int line[32];
-};
-
 struct Launch {
     std::vector<Context> contexts;
+    std::vector<uint3> places;  // threadIdx of each
     std::vector<Warp> warps;
     unsigned char* stacks = nullptr;
     std::size_t stack_count = 0;
     Context host;
-    int threads = 0, current = 0, live = 0, waiting = 0, barrier_line = 0, count = 0, result = 0;
+    int threads = 0, live = 0, waiting = 0, barrier_line = 0, count = 0, result = 0;
     emulator::Entry entry;
     void** values = nullptr;
     unsigned char* dynamic = nullptr;
+    std::size_t dynamic_bytes = 0;
     bool running = false;
     char message[512];
     sigjmp_buf escape;
@@ -100,11 +70,12 @@ std::map<std::uintptr_t, Allocation> allocations;
 
 std::size_t up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-void set_thread(int index) {
-    launch.current = index;
-    threadIdx.x = unsigned(index) % blockDim.x;
-    threadIdx.y = unsigned(index) / blockDim.x % blockDim.y;
-    threadIdx.z = unsigned(index) / (blockDim.x * blockDim.y);
+void set_warp(std::size_t index) {
+    running.warp = &launch.warps[index];
+    running.contexts = &launch.contexts[index * 32];
+    running.places = &launch.places[index * 32];
+    running.lane = __builtin_ctz(running.warp->runnable);
+    threadIdx = running.places[running.lane];
 }
 
 void say_where(char* out, std::size_t size) {
@@ -142,35 +113,12 @@ void say_where(char* out, std::size_t size) {
     abandon();
 }
 
-// Go on with any thread that can: the lanes of one warp first, in order.
-void reschedule() {
-    Context& from = launch.contexts[std::size_t(launch.current)];
-    const int count = int(launch.warps.size());
-    for (int i = 0, w = launch.current / 32; i < count; ++i, w = w + 1 == count ? 0 : w + 1) {
-        if (const unsigned runnable = launch.warps[std::size_t(w)].runnable) {
-            const int next = w * 32 + __builtin_ctz(runnable);
-            if (next == launch.current) return;
-            set_thread(next);
-            switch_context(from, launch.contexts[std::size_t(next)]);  // back here once someone picks this thread
-            return;
-        }
-    }
-    if (launch.live == 0) switch_context(from, launch.host);
-    deadlock();
-}
-
 void fiber() {
     launch.entry.call(launch.values);
-    Warp& warp = launch.warps[std::size_t(launch.current / 32)];
-    warp.runnable &= ~(1u << launch.current % 32);
+    running.warp->runnable &= ~(1u << running.lane);
     --launch.live;
-    reschedule();
+    emulator::wait();
     __builtin_unreachable();
-}
-
-void wait(Warp& warp, unsigned bit) {
-    warp.runnable &= ~bit;
-    reschedule();
 }
 
 // ------------------------------------------------------------------------------------------------ signals
@@ -235,7 +183,10 @@ void need_stacks(std::size_t count) {
 }
 
 void poison(unsigned char* begin, unsigned char* end) {
-    for (; begin + 4 <= end; begin += 4) memcpy(begin, &POISON, 4);
+    auto* const words = reinterpret_cast<unsigned*>(begin);
+    const std::size_t count = std::size_t(end - begin) / 4;
+    for (std::size_t i = 0; i < count; ++i) memcpy(words + i, &POISON, 4);
+    begin += 4 * count;
     for (; begin < end; ++begin) *begin = 0xff;
 }
 
@@ -245,12 +196,13 @@ void run_block() {
     for (int i = 0; i < launch.threads; ++i) {
         launch.warps[std::size_t(i / 32)].exists |= 1u << i % 32;
         make_context(launch.contexts[std::size_t(i)],
-                     launch.stacks + std::size_t(i) * (STACK + PAGE) + PAGE, fiber);
+                     launch.stacks + std::size_t(i) * (STACK + PAGE) + PAGE - std::size_t(i) % STAGGERED * STAGGER,
+                     fiber);
     }
     for (Warp& warp : launch.warps) warp.runnable = warp.exists;
     launch.live = launch.threads;
     launch.waiting = launch.count = 0;
-    set_thread(0);
+    set_warp(0);
     switch_context(launch.host, launch.contexts[0]);
 }
 
@@ -275,11 +227,11 @@ void barrier(int line) {
         fail(text, line);
     }
     launch.barrier_line = line;
-    Warp& warp = launch.warps[std::size_t(launch.current / 32)];
-    const unsigned bit = 1u << launch.current % 32;
     if (++launch.waiting < launch.threads) {
-        warp.at_barrier |= bit;
-        wait(warp, bit);
+        const unsigned bit = 1u << running.lane;
+        running.warp->at_barrier |= bit;
+        running.warp->runnable &= ~bit;
+        wait();
         return;
     }
     launch.waiting = 0;
@@ -297,30 +249,33 @@ int barrier_count(int predicate, int line) {
     return launch.result;
 }
 
-void collective(unsigned mask, void* argument, Combine combine, const char* name, int line) {
-    Warp& warp = launch.warps[std::size_t(launch.current / 32)];
-    const int lane = launch.current % 32;
-    const unsigned bit = 1u << lane;
-    if (!(mask & bit)) fail("a lane calls a warp collective whose mask leaves it out", line);
-    mask &= warp.exists;
-    warp.argument[lane] = argument;
-    warp.mask[lane] = mask;
-    warp.combine[lane] = combine;
-    warp.name[lane] = name;
-    warp.line[lane] = line;
-    warp.collecting |= bit;
-    if ((warp.collecting & mask) != mask) {
-        wait(warp, bit);
+void leave() {
+    Context& from = running.contexts[running.lane];
+    const std::size_t count = launch.warps.size(), mine = std::size_t(running.warp - launch.warps.data());
+    for (std::size_t i = 1; i < count; ++i) {
+        const std::size_t other = mine + i < count ? mine + i : mine + i - count;
+        if (!launch.warps[other].runnable) continue;
+        set_warp(other);
+        switch_context(from, running.contexts[running.lane]);
         return;
     }
-    for (unsigned m = mask; m; m &= m - 1) {
-        const int other = __builtin_ctz(m);
-        if (warp.mask[other] != mask || warp.combine[other] != combine || warp.line[other] != line) {
-            char text[160];
-            snprintf(text, sizeof text, "divergent collective: lane %d waits at %s in line %d, this one", other,
-                     warp.name[other], warp.line[other]);
-            fail(text, line);
-        }
+    if (launch.live) deadlock();
+    switch_context(from, launch.host);
+}
+
+void complete(unsigned mask, Combine combine, int line) {
+    Warp& warp = *running.warp;
+    unsigned differ = 0;
+    for (int other = 0; other < 32; ++other) {
+        const bool same = warp.mask[other] == mask && warp.combine[other] == combine && warp.line[other] == line;
+        differ |= unsigned(!same) << other;
+    }
+    if (differ & mask) {
+        const int other = __builtin_ctz(differ & mask);
+        char text[160];
+        snprintf(text, sizeof text, "divergent collective: lane %d waits at %s in line %d, this one", other,
+                 warp.name[other], warp.line[other]);
+        fail(text, line);
     }
     combine(warp.argument, mask);
     warp.collecting &= ~mask;
@@ -375,6 +330,13 @@ void emulator_free(void* data) {
     allocations.erase(found);
 }
 
+void need_dynamic(std::size_t bytes) {
+    if (launch.dynamic && launch.dynamic_bytes == bytes) return;
+    if (launch.dynamic) emulator_free(launch.dynamic);
+    launch.dynamic = static_cast<unsigned char*>(emulator_alloc(bytes));
+    launch.dynamic_bytes = bytes;
+}
+
 // Run a kernel. Returns null, or what went wrong, in words.
 const char* emulator_launch(emulator::Entry (*describe)(), const unsigned* grid, const unsigned* block,
                             std::size_t shared_bytes, void** values) {
@@ -386,7 +348,11 @@ const char* emulator_launch(emulator::Entry (*describe)(), const unsigned* grid,
     if (launch.threads < 1 || launch.threads > 1024) return "a block has 1 to 1024 threads";
     need_stacks(std::size_t(launch.threads));
     launch.contexts.resize(std::size_t(launch.threads));
-    launch.dynamic = static_cast<unsigned char*>(emulator_alloc(up(shared_bytes, 128)));
+    launch.places.resize(std::size_t(launch.threads));
+    for (unsigned i = 0; i < launch.places.size(); ++i) {
+        launch.places[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+    }
+    need_dynamic(up(shared_bytes, 128));
     const char* volatile failure = nullptr;
     {
         Handlers handlers;
@@ -406,7 +372,6 @@ const char* emulator_launch(emulator::Entry (*describe)(), const unsigned* grid,
         }
         launch.running = false;
     }
-    emulator_free(launch.dynamic);
     return failure;
 }
 
