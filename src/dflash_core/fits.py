@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from dflash_core.cache_types import AUTO
 from dflash_core.memory import Component
 
 CONTEXT_STEP = 512  # positions in which a longest context is looked for
 MOST_REMEDIES = 3
+KV_TYPES = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0", "q4_0", "tq3_0")  # that a plan compares
 # What a change costs a user, to sort by: accuracy, acceptance, speed, or positions that are missing.
 CACHE_COST: Mapping[str, float] = {
-    "f16": 0, "bf16": 0, "q8_0": 2, "q8_0/q4_0": 5, "q5_0": 5.5, "q4_0": 7, "tq3_0": 12
+    "f32": 0, "f16": 0.5, "bf16": 1, "q8_0": 2, "q8_0/q4_0": 5, "q5_0": 5.5, "q4_0": 7, "tq3_0": 12
 }  # fmt: skip
 DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
 UNKNOWN_COST, NODES_COST, HOST_EMBEDDING_COST, NO_DRAFTER_COST = 6, 1, 3, 20
@@ -53,6 +55,10 @@ class Reckoner(Protocol):
     @property
     def default(self) -> Setup:
         """What is loaded where nothing else is asked for, with the context that is then taken."""
+
+    @property
+    def auto(self) -> Sequence[str]:
+        """Types of keys and values of which the first that fits is taken where none is asked for."""
 
     @property
     def longest_context(self) -> int:
@@ -116,6 +122,24 @@ def longest_context(reckoner: Reckoner, setup: Setup) -> int:
     """The most positions that there is room for with everything else as in `setup`."""
     room = reckoner.available
     return longest(reckoner.longest_context, lambda context: total(reckoner, replace(setup, context=context)) <= room)
+
+
+def asked(reckoner: Reckoner, context: int | None, kv: str) -> Setup:
+    """What is loaded where a context (None: what fits) and a type of keys and values (or AUTO) are asked for."""
+    setup = reckoner.default
+    setup = replace(setup, context=min(context or setup.context, reckoner.longest_context))
+    if kv != AUTO:
+        return replace(setup, kv=kv)
+    ways = [replace(setup, kv=kind) for kind in reckoner.auto]
+    return next((way for way in ways if total(reckoner, way) <= reckoner.available), ways[0])
+
+
+def halved(reckoner: Reckoner, setup: Setup, ceiling: int, least: int, spare: int) -> Setup:
+    """`setup` with the largest halving of `ceiling` positions that leaves `spare` bytes, `least` at the least."""
+    setup = replace(setup, context=min(ceiling, reckoner.longest_context))
+    while setup.context > least and total(reckoner, setup) > reckoner.available - spare:
+        setup = replace(setup, context=setup.context // 2)
+    return setup
 
 
 def plan(reckoner: Reckoner, setup: Setup) -> MemoryPlan:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,11 @@ import torch
 
 from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
+from dflash_core.cache_types import AUTO, checked
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import DeviceError, UnsupportedError
-from dflash_core.fits import MemoryPlan, Setup, plan
+from dflash_core.fits import MemoryPlan, asked, plan
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -115,20 +115,22 @@ def plan_pair(
     draft: str | Path | None = None,
     device: str = "auto",
     *,
+    context: int | None = None,
+    kv: str = AUTO,
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
-    change: Callable[[Setup], Setup] = lambda setup: setup,
 ) -> MemoryPlan:
     """What a pair would take, from headers alone: no weight is read, and no card has to be there.
 
-    `memory`: bytes of a card (or on the CPU, of main memory) to reckon for; without it it is what this machine has.
-    `change` makes what is asked for of what would be loaded by itself. Raises what `open_target` and `open_draft` do.
+    `context` and `kv`: what is asked for, as of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
+    memory) to reckon for; without it it is what this machine has. Raises what `open_target` and `open_draft` raise, and
+    KnobError for a type that there is not.
     """
+    kv = checked(kv)
     opened = _open_for_plan(target, device, memory, card)
     named = "mtp" if draft is None and opened.drafts_itself else draft
     reckoner = opened.reckoner(open_draft(named, opened) if named is not None else None)
-    setup = change(reckoner.default)
-    return plan(reckoner, replace(setup, context=min(setup.context, reckoner.longest_context)))
+    return plan(reckoner, asked(reckoner, context, kv))
 
 
 def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:

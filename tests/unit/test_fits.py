@@ -64,7 +64,7 @@ def test_the_plan_of_a_card_adds_up(memory: str, capsys: pytest.CaptureFixture[s
 
 def test_a_plan_predicts_what_a_load_predicts() -> None:
     """The components of `check_room`, the driver's share beside them."""
-    made = plan_pair(TARGET, DRAFT, memory=24 * GIB, change=lambda setup: replace(setup, context=2048))
+    made = plan_pair(TARGET, DRAFT, memory=24 * GIB, context=2048)
     opened = loading._open_for_plan(TARGET, "auto", 24 * GIB, CardOptions())
     opened.footprint.add_draft(*(lambda one: (one.file, one.config))(loading.open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
     expected = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}  # type: ignore[attr-defined]

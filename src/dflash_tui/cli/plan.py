@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from dflash_core.demo import demo_draft, demo_target_path
-from dflash_core.fits import MemoryPlan, Setup
+from dflash_core.fits import MemoryPlan
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import write_json, write_out
 from dflash_tui.text import fits
@@ -30,11 +29,9 @@ def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
     if target is None:
         target, draft = demo_target_path(), demo_draft(draft)
     card = CardOptions(request.activations, request.draft_type, vram_limit=request.vram_limit)
-
-    def asked(setup: Setup) -> Setup:
-        return replace(setup, context=request.context) if request.context else setup
-
-    return plan_pair(target, draft, request.device, memory=memory, card=card, change=asked)
+    return plan_pair(
+        target, draft, request.device, context=request.context or None, kv=request.kv, memory=memory, card=card
+    )
 
 
 def facts(plan: MemoryPlan) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dflash_core.backends.cpu.machine import CEILING, FLOAT_BYTES, SMALLEST_CONT
 from dflash_core.cache_types import named
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import OpenedDraft
-from dflash_core.fits import Setup, total
+from dflash_core.fits import KV_TYPES, Setup, halved
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo
 from dflash_core.memory import Component
@@ -45,20 +45,19 @@ class HostReckoner:
         self._packed = stays_packed(dense, self.available - machine.program_bytes)
 
     @property
-    def kv_types(self) -> Sequence[str]:
+    def auto(self) -> Sequence[str]:
         return [str(one) for one in self._machine.auto_pairs]
 
     @property
+    def kv_types(self) -> Sequence[str]:
+        return list(dict.fromkeys((self.auto[0], *KV_TYPES)))
+
+    @property
     def default(self) -> Setup:
-        setup = Setup(min(CEILING, self.longest_context), self.kv_types[0], nodes=0)
-        while setup.context > SMALLEST_CONTEXT and total(self, setup) > self.available:
-            setup = replace(setup, context=setup.context // 2)
-        return setup
+        return halved(self, Setup(0, self.auto[-1], nodes=0), CEILING, SMALLEST_CONTEXT, 0)
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
-        kinds = self.kv_types
-        tighter = kinds[kinds.index(setup.kv) + 1 :] if setup.kv in kinds else ()
-        ways = [replace(setup, kv=kind) for kind in tighter]
+        ways = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]
         return [*ways, *([replace(setup, drafted=False)] if setup.drafted and self._draft_file else [])]
 
     def components(self, setup: Setup) -> tuple[Component, ...]:

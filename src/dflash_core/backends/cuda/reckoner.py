@@ -13,7 +13,8 @@ from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import OpenedDraft
-from dflash_core.fits import Setup, total
+from dflash_core.errors import UnsupportedError
+from dflash_core.fits import KV_TYPES, Setup, halved
 from dflash_core.formats.quants import FLOATS
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component
@@ -62,31 +63,38 @@ class CardReckoner:
         processors: int,
         available: int,
         draft_type: str = "",
+        auto: Sequence[str] = ("f16",),
     ) -> None:
-        self.machine, self.available = machine, available
+        self.machine, self.available, self.auto = machine, available, auto
         self.longest_context = spec.context_length
         self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
         self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
         self._sequence = functools.cache(self._reckon)
 
-    @property
+    @functools.cached_property
     def kv_types(self) -> Sequence[str]:
-        return ("f16",)
+        return [kind for kind in KV_TYPES if self._has(kind)]
+
+    def _has(self, kind: str) -> bool:
+        try:
+            self._footprint.sequence(SMALLEST_CONTEXT, drafted=False, kv=CachePair.parse(kind))
+        except UnsupportedError:
+            return False
+        return True
 
     @property
     def default(self) -> Setup:
-        setup = Setup(min(CEILING, self.longest_context), nodes=PASS_ROWS, draft_type=self._draft_type)
-        while setup.context > SMALLEST_CONTEXT and total(self, setup) > self.available - SPARE:
-            setup = replace(setup, context=setup.context // 2)
-        return setup
+        setup = Setup(0, self.auto[-1], nodes=PASS_ROWS, draft_type=self._draft_type)
+        return halved(self, setup, CEILING, SMALLEST_CONTEXT, SPARE)
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
         tighter = PACKED_TYPES if drafted and not setup.draft_type and self._has_floats else ()
         fewer = [nodes for nodes in CAPACITIES if nodes < setup.nodes]
         ways = [
-            replace(setup, draft_type=kind, nodes=nodes)
+            replace(setup, kv=kv, draft_type=kind, nodes=nodes)
+            for kv in dict.fromkeys((setup.kv, *self.kv_types))
             for kind in (setup.draft_type, *tighter)
             for nodes in (setup.nodes, *fewer)
         ]

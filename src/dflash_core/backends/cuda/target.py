@@ -20,7 +20,6 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.reckoner import SMALLEST_CONTEXT, CardReckoner, context_bytes, on_card
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.tuner import Tuner, products_of, replan, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -33,7 +32,7 @@ from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp, has_head
 from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
 from dflash_core.errors import Code, Shortage, UnsupportedError
-from dflash_core.fits import Setup, longest_context
+from dflash_core.fits import asked, longest_context
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
 from dflash_core.progress import Progress
@@ -96,17 +95,14 @@ class CudaTarget(OpenedTarget):
         return CardReckoner(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.room() + context_bytes(processors), draft_type=self.draft_type,
+            auto=[str(one) for one in self.machine.auto_pairs],
         )  # fmt: skip
 
     def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         reckoner = self.reckoner(draft)
         wanted = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        names = [str(one) for one in self.machine.auto_pairs] if kv == AUTO else [str(CachePair.parse(kv))]
-        for name in (*names, names[0]):  # the first where none of them fits
-            setup = Setup(wanted, name, nodes=PASS_ROWS, draft_type=self.draft_type)
-            needed = self.machine.breakdown(reckoner.components(setup)[:-1])
-            if needed.predicted <= needed.free:
-                break
+        setup = asked(reckoner, wanted, kv if kv == AUTO else str(CachePair.parse(kv)))
+        needed = self.machine.breakdown(reckoner.components(setup)[:-1])
         fits = longest_context(reckoner, setup)
         pack = not fits and on_card(draft) is not None and not self.draft_type
         if fits:

@@ -1,0 +1,88 @@
+"""What a pair really holds of a card beside what was planned, and how fast it decodes when its context is nearly full.
+
+python -m dflash_core.bench.held --synthetic FOLDER --context 131072 --kv q8_0 --limit 24GiB
+
+Prints one JSON object. `found` is the driver's own figure of this process, its context included, at the end of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.bench.steps import Case, StepBench, acceptance_pattern, spine
+from dflash_core.bench.synthetic import synthetic_pair
+from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.engine import load_pair
+from dflash_core.knobs import Knobs
+from dflash_core.loading import CardOptions, plan_pair
+from dflash_core.memory import parse_bytes
+
+SPARE_POSITIONS = 512  # left of the context for the steps
+
+
+def measure(
+    target: Path, draft: Path | None, context: int, kv: str, limit: int, budget: int, acceptance: float, steps: int
+) -> dict[str, Any]:
+    """Load, decode `steps` steps behind a context that is nearly full, and compare."""
+    card = CardOptions(vram_limit=limit)
+    planned = plan_pair(target, draft, "cuda", context=context, kv=kv, card=card)
+    engine = load_pair(target, draft, "cuda", context_length=context, kv=kv, card=card)
+    machine = engine.machine
+    assert isinstance(machine, CudaMachine), "a card's"
+    bench = StepBench(engine)
+    trace = tuple(spine(length) for length in acceptance_pattern(acceptance))
+    knobs = Knobs(temperature=0.0, ignore_eos=True, max_tokens=1 << 20, mode="tree", budget=budget, chain_seed=True)
+    wall, events = bench.time(Case("forced", knobs, engine.context_length - SPARE_POSITIONS, trace), steps)
+    tokens = sum(len(event.tokens) for event in events) / len(events)
+    held = engine.memory()
+    return {
+        "card": machine.name,
+        "context": engine.context_length,
+        "kv": str(engine.kv.pair),
+        "limit": limit,
+        "planned": {one.name: one.bytes for one in planned.components},
+        "planned_total": planned.total,
+        "planned_fits": planned.fits,
+        "found": held.measured,
+        "found_by_component": {one.name: one.measured for one in held.components if one.measured is not None},
+        "off": held.measured / planned.total - 1,
+        "under_the_limit": not limit or held.measured <= limit,
+        "step_ms": wall,
+        "acceptance_length": tokens,
+        "tokens_per_second": tokens / wall * 1e3,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--synthetic", type=Path, metavar="FOLDER", help="where made-up files lie, or are to be written")
+    add("--model", choices=MODELS, default="27b", help="which made-up files")
+    add("--layers", type=int, default=0, help="of the made-up target, where it is to be cut short")
+    add("--target", type=Path)
+    add("--draft", type=Path)
+    add("--context", type=int, required=True)
+    add("--kv", default="auto")
+    add("--limit", type=parse_bytes, default=0)
+    add("--budget", type=int, default=22)
+    add("--accept", type=float, default=5.0)
+    add("--steps", type=int, default=40)
+    args = parser.parse_args(argv)
+    if args.synthetic is not None:
+        model = MODELS[args.model]
+        pair = synthetic_pair(args.synthetic, model.cut(args.layers) if args.layers else model)
+        args.target, args.draft = pair.target, pair.draft
+    found = measure(args.target, args.draft, args.context, args.kv, args.limit, args.budget, args.accept, args.steps)
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
