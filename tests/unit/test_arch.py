@@ -18,14 +18,19 @@ from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix as TileMatrix
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16
+from dflash_core.config import target_config
+from dflash_core.formats.gguf import open_gguf
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.target import TargetModel
-from support.golden import draft, target
+from support.golden import draft, other_targets, target
 
 CARD = Card(132, 227 << 10)
-# Pre-tokenizers have the same name; these files are about them.
-TOKENIZERS = {"qwen35": {"text/tokenizer.py", "bench/synthetic.py", "demo/recipe/export.py"}}
+# Pre-tokenizers have the same name, and made-up files are of an architecture; these files are about them.
+MADE_UP = "bench/synthetic_models.py"
+NAMED = {
+    "qwen35": {"text/tokenizer.py", MADE_UP, "demo/recipe/export.py"}, "qwen35moe": {MADE_UP}, "qwen3": {MADE_UP},
+}  # fmt: skip
 
 
 class AskedWeights(Weights):
@@ -38,6 +43,10 @@ class AskedWeights(Weights):
     def matrix(self, name: str) -> Matrix:
         self.names.append(name)
         return super().matrix(name)
+
+    def stack(self, name: str) -> Sequence[Matrix]:
+        self.names.append(name)
+        return super().stack(name)
 
     def vector(self, name: str) -> Tensor:
         self.names.append(name)
@@ -84,6 +93,20 @@ def test_what_is_loaded_is_what_the_layer_kinds_list() -> None:
     agree(upload.names, drafter.config.tensors())
 
 
+@pytest.mark.parametrize("path", other_targets("q3*.gguf"), ids=lambda path: path.stem)
+def test_the_same_of_other_architectures(path: Path) -> None:
+    file = open_gguf(path)
+    spec = target_config(file)
+    weights, upload = AskedWeights(file), AskedUpload(file)
+    TargetModel(weights, spec)
+    DeviceTarget(MetaDevice(CARD), upload, spec)
+    agree(weights.names, spec.tensors())
+    if spec.tied_output:  # on a card the head's tiles lie beside the embedding's rows
+        upload.names.remove("token_embd.weight")
+    agree(upload.names, spec.tensors())
+    assert {name: file.tensors[name].shape for name in spec.tensors()} == spec.tensors()
+
+
 def strings(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -95,7 +118,7 @@ def test_only_arch_knows_an_architecture_by_name(name: str) -> None:
     sources = [*root.rglob("*.py"), *(root.parent / "dflash_tui").rglob("*.py")]
     assert len(sources) > 100
     found = {path for path in sources if name in strings(path) and "arch" not in path.relative_to(root.parent).parts}
-    assert {str(path.relative_to(root)) for path in found} == TOKENIZERS.get(name, set())
+    assert {str(path.relative_to(root)) for path in found} == NAMED.get(name, set())
 
 
 def test_a_layer_keeps_positions_or_a_state() -> None:

@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 
 from dflash_core.arch.kinds import Attention, DeltaNet, Experts, SwiGLU
 from dflash_core.arch.spec import LayerSpec, ModelSpec
-from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
-from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.config import target_config, unusual
-from dflash_core.errors import Code, DFlashError, FormatError, UnsupportedError
+from dflash_core.errors import DFlashError, FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from support.formats import ATTENTION, LINEAR, TARGET_KEYS, blocks, weights, without, write_gguf
-from support.golden import other_targets
 
 HIDDEN, VOCABULARY = 32, 4
 DENSE = {"ffn_gate": (64, HIDDEN), "ffn_up": (64, HIDDEN), "ffn_down": (HIDDEN, 64)}
@@ -204,16 +200,6 @@ def test_what_nothing_here_implements(tmp_path: Path, name: str) -> None:
 def test_another_way_of_scoring_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, UnsupportedError, keys_of("qwen3moe", expert_gating_func=2), shapes_of("qwen3moe")) == (
         "a.gguf: expert_gating_func is 2, expected 1, a softmax over all experts"
-    )
-
-
-def test_a_card_says_that_it_has_no_experts_yet() -> None:
-    opened = open_gguf(other_targets("q3moe-Q8_0.gguf")[0])
-    with pytest.raises(UnsupportedError) as caught:
-        DeviceTarget(MetaDevice(Card(132, 227 << 10)), MetaUpload(opened), target_config(opened))
-    assert (str(caught.value), caught.value.code) == (
-        "a model with experts does not run on a card yet; run it on the CPU, or use a dense model",
-        Code.NOT_ON_THIS_DEVICE,
     )
 
 
