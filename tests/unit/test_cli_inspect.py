@@ -63,6 +63,19 @@ def test_what_other_architectures_are(name: str, lines: list[str], capsys: pytes
     assert found["drafters"]
 
 
+def test_drafters_beside_a_file_are_those_that_belong_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Others, damaged ones and the model's own shards are passed over."""
+    target = shutil.copy(FAMILY / "q3-F16.gguf", tmp_path / "q3-dflash-00001-of-00001.gguf")
+    for name in ("q3-dflash", "q35moe-dflash"):
+        shutil.copytree(FAMILY / name, tmp_path / name)
+    shutil.copytree(FAMILY / "q3-dflash", tmp_path / "unnamed")
+    (tmp_path / "draft.gguf").write_bytes(b"GGUF broken")
+    shutil.copy(FAMILY / "q35moe-mtp-Q8_0.gguf", tmp_path / "other-mtp.gguf")
+    assert cli.main(["inspect", str(target), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["model"]["drafters"]
+    assert [line for line in found if "beside it" in line] == ["q3-dflash, beside it: DFlash"]
+
+
 def test_a_pair_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(TARGET), "--draft", str(DRAFT), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -199,7 +199,8 @@ def test_what_nothing_here_implements(tmp_path: Path, name: str) -> None:
 
 def test_another_way_of_scoring_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, UnsupportedError, keys_of("qwen3moe", expert_gating_func=2), shapes_of("qwen3moe")) == (
-        "a.gguf: expert_gating_func is 2, expected 1, a softmax over all experts"
+        "a.gguf: expert_gating_func is 2, expected 1, a softmax over all experts; use a model that chooses its"
+        " experts so"
     )
 
 

@@ -17,7 +17,10 @@ def check_settings(keys: Settings) -> None:
     """Refuse settings that would change the forward pass and that nothing here implements."""
     scaling = keys.get("rope.scaling.type")
     if scaling not in (None, "none") and keys.get("rope.scaling.factor") != 1.0:
-        raise UnsupportedError(f"{keys.source} scales its rotary positions ({scaling}), expected none")
+        raise UnsupportedError(
+            f"{keys.source} scales its rotary positions ({scaling}), expected none; use the model's plain file, not one"
+            " made for a longer context"
+        )
     key, value = keys.integer("attention.key_length"), keys.get("attention.value_length")
     if value not in (None, key):
         raise UnsupportedError(f"{keys.source}: attention.value_length is {value!r}, expected {key}, the key length")
@@ -50,7 +53,10 @@ def experts(keys: Settings, head: Head, index: int) -> Experts:
         )
     gating = keys.integer("expert_gating_func", low=0, default=0)
     if gating not in SOFTMAX:
-        raise UnsupportedError(f"{keys.source}: expert_gating_func is {gating}, expected 1, a softmax over all experts")
+        raise UnsupportedError(
+            f"{keys.source}: expert_gating_func is {gating}, expected 1, a softmax over all experts; use a model that"
+            " chooses its experts so"
+        )
     dense = keys.uniform("feed_forward_length", low=0) if keys.find("feed_forward_length") else 0
     # Files without a length of their own for experts share the dense one among those a token takes.
     width = keys.integer("expert_feed_forward_length", default=dense // used or None)

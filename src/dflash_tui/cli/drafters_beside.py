@@ -29,7 +29,7 @@ def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
 
 
 def _beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
-    for path in islice(_likely(gguf.path), MOST):
+    for path in islice(_likely(gguf), MOST):
         try:
             if holds_mtp(path):
                 find_head(path, gguf, target)
@@ -42,12 +42,13 @@ def _beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
             continue  # of another model, or no drafter
 
 
-def _likely(model: Path) -> Iterator[Path]:
+def _likely(gguf: GGUFFile) -> Iterator[Path]:
     try:
-        entries = sorted(model.absolute().parent.iterdir())
+        entries = sorted(gguf.path.absolute().parent.iterdir())
     except OSError:
         return
+    own = {shard.name for shard in gguf.shards}
     for path in entries:
         weights = path.suffix == ".gguf" or (path / "config.json").exists()
-        if path.name != model.name and LIKELY.search(path.name) and weights:
+        if path.name not in own and LIKELY.search(path.name) and weights:
             yield path
