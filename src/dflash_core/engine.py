@@ -99,7 +99,7 @@ class Engine:
 
     def leave(self) -> None:
         """Keep the state of the sequence: this engine will not be asked again."""
-        self.runner.leave()
+        self.runner.close()
 
     def _policy(self) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
         """What decides the steps of `auto`; None where the knobs alone do."""

@@ -290,20 +290,27 @@ class Runner:
         lost = [point for point in self._checkpoints if point.length > reachable]
         # An answer that is left, as its conversation goes on without its reasoning, is not asked for again; one of a
         # conversation that is left is.
-        if len(lost) == len(self._checkpoints) and 2 * reachable < len(self._committed):
-            lost.append(self.backend.checkpoint())
-        self._keep(lost)
+        whole = len(lost) == len(self._checkpoints) and 2 * reachable < len(self._committed)
+        self._keep([self.backend.checkpoint()] if whole else [], lost)
 
-    def _keep(self, points: Sequence[Checkpoint]) -> None:
+    def _keep(self, end: Sequence[Checkpoint], points: Sequence[Checkpoint]) -> None:
+        """Keep the state at the end of what is committed, and earlier ones, the newest of them last: a history that
+        leaves out what an answer thought goes on from there. A sequence that can be cut needs its end alone."""
         if self.snapshots is None or self._scratch:
             return
-        for point in points[-1:] if self.snapshots.cut else points:
+        for point in (end or points[-1:]) if self.snapshots.cut else (*end, *points):
             self.snapshots.keep(self.backend, self._committed[: point.length], point)
 
     def leave(self) -> None:
-        """Keep all that the session could go on from: it will not be asked again."""
+        """Keep all that the session could go on from: something else may be asked of it."""
         if self._committed and self.backend.length == len(self._committed):
-            self._keep([*self._checkpoints, self.backend.checkpoint()])
+            self._keep([self.backend.checkpoint()], self._checkpoints)
+
+    def close(self) -> None:
+        """The session will not be asked again: keep its states, on disk too where that is wished."""
+        if self.snapshots is not None:
+            self.leave()
+            self.snapshots.write()
 
     def _prefill(
         self, ids: Sequence[int], keep: frozenset[int], on_prefill: Callable[[int, int], None] | None
@@ -323,7 +330,7 @@ class Runner:
             if end in keep:
                 points = [*self._checkpoints, self.backend.checkpoint()]
                 self._checkpoints = points[-MAX_CHECKPOINTS:]
-                self._keep(points[:-MAX_CHECKPOINTS])
+                self._keep((), points[:-MAX_CHECKPOINTS])
             if on_prefill:
                 on_prefill(end, len(ids))
         return logits

@@ -309,6 +309,15 @@ class DFlashApp(App[int]):
                 running.join(JOIN_S)
         self.exit(code)
 
+    def keep_states(self) -> None:
+        """Behind the app's end: have the states of conversations written that the settings ask for."""
+        session = self.chat.session
+        if self.settings.keep_states and session is not None and not (self.chat.busy or self.chat.flow.lost):
+            try:
+                session.leave()
+            except Exception:  # it is a convenience: the conversation itself is kept
+                LOG.warning("the state of the conversation is not kept", exc_info=True)
+
 
 def _name(request: LoadRequest) -> str:
     if request.target is None:
@@ -347,6 +356,8 @@ def open_app(app: DFlashApp) -> int:
         code = app.return_code or 0
     if app.fault:
         write_err(f"dflash-tui: {app.fault}")
+    elif not app.again:
+        app.keep_states()
     if app.again:
         write_err("dflash-tui: restarting, the conversation goes on")
         sys.stderr.flush()

@@ -18,9 +18,11 @@ from dflash_core.knobs import SPEC, Knobs
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.limits import Limits
 from dflash_core.loading import CardOptions
-from dflash_core.memory import MemoryBreakdown
+from dflash_core.memory import MemoryBreakdown, parse_bytes
 from dflash_core.progress import Progress
 from dflash_core.record import Loaded, TurnRecord
+from dflash_core.snapshots.folder import StateFolder
+from dflash_core.snapshots.store import SnapshotStore, default_cap
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.log import LOG
@@ -84,6 +86,9 @@ class EngineSession:
     def forget_learned(self) -> None:
         self._engine.forget_learned()
 
+    def leave(self) -> None:
+        self._engine.leave()
+
     def laboratory(self) -> Laboratory:
         return laboratory(self._engine, self._title)
 
@@ -145,6 +150,7 @@ def load_engine(
         knobs=request.knobs if refuse else None,
         learned=user_folder("data") / "policy",
         kv=request.kv,
+        states=_states(request),
     )
     for kept in engine.kept:
         if kept.note:
@@ -157,6 +163,20 @@ def load_engine(
     if seconds is not None:
         notes.append(f"about {seconds:.1f} s per step on this machine; {stop_key} stops and keeps the text")
     return engine, tuple(notes)
+
+
+def state_folder(keep: int = 0) -> StateFolder:
+    """Where states of the last conversations are on disk."""
+    return StateFolder(user_folder("cache") / "states", keep)
+
+
+def _states(request: LoadRequest) -> SnapshotStore:
+    """Where states of conversations are kept, from the first load of a request on."""
+    if not request.states:
+        text = request.states_memory
+        most = default_cap() if text == "auto" else 0 if text == "0" else parse_bytes(text)
+        request.states.append(SnapshotStore(most, folder=state_folder(request.keep_states)))
+    return request.states[0]
 
 
 def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:

@@ -154,6 +154,9 @@ class ReplaySession:
     def forget_learned(self) -> None:
         raise ReplayError(NO_MODEL)
 
+    def leave(self) -> None:
+        """There is no state."""
+
     def laboratory(self) -> Laboratory:
         raise ReplayError(NO_MODEL)
 

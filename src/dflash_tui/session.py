@@ -18,6 +18,7 @@ from dflash_core.turns import Turns
 if TYPE_CHECKING:
     from dflash_core.conversation import Message
     from dflash_core.lab.laboratory import Laboratory
+    from dflash_core.snapshots.store import SnapshotStore
 
 
 class Watcher(Protocol):
@@ -43,6 +44,9 @@ class LoadRequest:
     vram_limit: int = 0  # bytes of a smaller card that a card is to behave as; 0 for none
     kv: str = "auto"  # how keys and values are kept: auto, a type, or two as K/V
     tune: bool = True  # on a card: time ways of computing at the first load
+    keep_states: int = 0  # conversations whose state is kept on disk
+    states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
+    states: list[SnapshotStore] = field(default_factory=list, compare=False)  # one, once something was loaded
     resume: str = ""  # the conversation that the app goes on with: the beginning of its id
 
 
@@ -131,6 +135,10 @@ class SessionLike(Protocol):
 
     def forget_learned(self) -> None:
         """Begin with start values again."""
+        ...
+
+    def leave(self) -> None:
+        """Keep the state of the conversation: this session will not be asked again. Not on the app's own thread."""
         ...
 
     def scratch_conversation(self) -> ConversationLike:

@@ -298,6 +298,9 @@ class FakeSession:
     def forget_learned(self) -> None:
         self.found = ()
 
+    def leave(self) -> None:
+        self.left = True
+
     def clear(self) -> None:
         self.conversation = FakeConversation(self)
 

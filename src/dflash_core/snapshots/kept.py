@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import numpy as np
+
 from dflash_core.snapshots.base import Resumable, Snapshot, SnapshotError, State
 from dflash_core.snapshots.store import SnapshotStore
 
@@ -19,6 +21,11 @@ class Snapshots:
     def __init__(self, store: SnapshotStore, space: str, *, cut: bool) -> None:
         self.store, self.space, self.cut = store, space, cut
 
+    def write(self) -> None:
+        """Have the folder keep what it is to keep."""
+        if self.store.folder is not None:
+            self.store.folder.save(self.space, self.store.snapshots(self.space))
+
     def keep(self, session: Resumable, tokens: Sequence[int], state: State) -> None:
         """Keep the first positions of what the session holds, `state` behind them."""
         self.store.put(self.space, tokens, state, session.rows)
@@ -30,6 +37,11 @@ class Snapshots:
         A snapshot that cannot be used is dropped, and the session is empty.
         """
         found = self.store.find(self.space, ids, cut=self.cut)
+        if self.store.folder is not None:
+            wanted, beyond = np.asarray(ids, np.int32), max(own, found[1] if found else 0)
+            stored = self.store.folder.find(self.space, wanted, beyond, cut=self.cut)
+            if stored is not None and self.store.add(self.space, stored):
+                found = self.store.find(self.space, ids, cut=self.cut)
         if found is None or found[1] - own <= found[1] // LEAST_GAIN:
             return None
         snapshot, length = found

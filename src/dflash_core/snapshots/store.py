@@ -20,6 +20,8 @@ from dflash_core.snapshots.base import Rows, Snapshot, State, Tokens
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dflash_core.snapshots.folder import StateFolder
+
 PAGE = 512  # positions
 MOST_BYTES, SHARE = 8 << 30, 4  # by default a quarter of what is free, 8 GiB at most
 Key = tuple[str, bytes]
@@ -44,10 +46,11 @@ class _Entry:
 
 
 class SnapshotStore:
-    """Snapshots of several pairs: `space` names the pair and how its states are laid out."""
+    """Snapshots of several pairs: `space` names the pair and how its states are laid out. `folder`: where those of the
+    last conversations are on disk, too."""
 
-    def __init__(self, most_bytes: int, page: int = PAGE) -> None:
-        self.most_bytes, self._page = most_bytes, page
+    def __init__(self, most_bytes: int, page: int = PAGE, folder: StateFolder | None = None) -> None:
+        self.most_bytes, self._page, self.folder = most_bytes, page, folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # the least recently used first
         self._pages: dict[Key, _Page] = {}
         self.nbytes = 0

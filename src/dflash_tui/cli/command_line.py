@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         kv=settings.kv,
         tune=not args.no_tune,
         resume=args.resume,
+        keep_states=settings.keep_states,
+        states_memory=settings.states_memory,
     )
     problem = log.begin(settings.log_level, verbose=args.verbose)
     config = dataclasses.replace(config, problems=(*config.problems, *([problem] if problem else ())))

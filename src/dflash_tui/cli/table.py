@@ -173,6 +173,18 @@ def _plan(call: Invocation) -> int:
     return plan.run(call.request, call.args.memory, as_json=call.args.json)
 
 
+def _states_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="?", choices=("show", "clear"), default="show", help="how many and how large, or delete"
+    )
+
+
+def _states(call: Invocation) -> int:
+    from dflash_tui.cli import states
+
+    return states.run(clear=call.args.what == "clear", as_json=call.args.json)
+
+
 def _doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune", action="store_true", help="time the first card's kernels again, a minute at most")
 
@@ -261,6 +273,13 @@ COMMANDS: tuple[Command, ...] = (
         "inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options, models=False
     ),
     Command("plan", "what a pair would take of memory, and what fits, before anything is loaded", _plan, _plan_options),
+    Command(
+        "states",
+        "states of conversations on disk (keep_states): how many and how large; clear deletes them",
+        _states,
+        _states_options,
+        models=False,
+    ),
     Command(
         "doctor",
         "check this machine: Python, torch, driver, compiler, memory, folders",

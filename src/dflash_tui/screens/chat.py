@@ -15,6 +15,7 @@ from textual.widgets import Footer, Markdown, TextArea
 from dflash_core.clean import clean
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, Knobs
+from dflash_core.progress import Progress
 from dflash_tui.chat import collector
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.experiment import Experiment
@@ -49,6 +50,27 @@ from dflash_tui.widgets.transcript import Transcript, TurnBlock
 NARROW, WIDE, SHORT = 110, 160, 34
 LEAST = (40, 12)
 MODEL_KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."
+
+
+def _behind(session: SessionLike | None, loader: Loader, *, lost: bool) -> Loader:
+    """What loads once `session` has kept the state of its conversation and is gone: two models may not fit the machine.
+
+    `lost`: the device has failed, nothing can be asked of it.
+    """
+    before = [session] if session is not None and not lost else []
+    session = None
+
+    def load(progress: Progress) -> SessionLike:
+        if before:
+            progress("keeping the conversation's state", 0.0)
+            try:
+                before.pop().leave()
+            except Exception:  # it is a convenience: whatever fails, the conversation is read again
+                LOG.warning("the state of the conversation is not kept", exc_info=True)
+        collector.release()
+        return loader(progress)
+
+    return load
 
 
 class ChatScreen(Screen[None]):
@@ -147,9 +169,8 @@ class ChatScreen(Screen[None]):
 
     def load_from(self, loader: Loader, title: str) -> None:
         """Load another pair in place of this one, and go on with the conversation."""
-        self._loader, self._title = loader, title
+        self._loader, self._title = _behind(self.session, loader, lost=self.flow.lost), title
         self.session = None
-        collector.release()  # two models may not fit the machine
         self.query_one(TitleRow).title = title
         self.load()
 

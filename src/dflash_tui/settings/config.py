@@ -21,6 +21,7 @@ from dflash_core.clean import encodable
 from dflash_core.drafters.registry import is_named
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_core.memory import parse_bytes
 from dflash_core.user_folders import user_folder
 from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 
@@ -28,7 +29,8 @@ PREFIX = "DFLASH_TUI_"
 FILE_NAME = "config.toml"
 PROJECT_NAME = "dflash-tui.toml"
 DEFAULT_THEME = "dflash-night"
-Kind = Literal["text", "path", "drafter", "switch", "choice", "seconds", "cache"]
+MOST_COUNT = 1000
+Kind = Literal["text", "path", "drafter", "switch", "choice", "seconds", "cache", "count", "size"]
 
 
 class ConfigError(DFlashError):
@@ -55,6 +57,8 @@ class Settings:
     draft: Path | None = _setting(None, "its drafter: a file or folder, or text", "drafter")
     device: str = _setting("auto", "where to decode", "choice", ("auto", "cpu", "cuda"))
     kv: str = _setting("auto", f"how keys and values are kept: {KV_HELP}", "cache")
+    keep_states: int = _setting(0, "conversations whose state is kept on disk, so that they resume at once", "count")
+    states_memory: str = _setting("auto", "memory for states of conversations: auto, 4GiB; 0 is none", "size")
     log_level: str = _setting("info", "the least that the log file keeps", "choice", ("debug", "info", "warning"))
     knobs: Knobs = field(default_factory=Knobs)
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -224,9 +228,9 @@ def _parsed(name: str, text: str) -> Any:
     value: Any = text
     if kind == "switch":
         value = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}.get(text.lower(), text)
-    elif kind == "seconds":
+    elif kind in ("seconds", "count"):
         try:
-            value = float(text)
+            value = float(text) if kind == "seconds" else int(text)
         except ValueError:
             value = text
     return _plain(name, value, Path.cwd())
@@ -266,11 +270,28 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
             raise _BadValueError(f"{value!r}: {error}") from None
     if kind == "seconds" and isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
         return float(value)
+    if kind == "count" and isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT:
+        return value
+    if kind == "size" and (found := _size(value)) is not None:
+        return found
     expected = {
         "switch": "true or false", "choice": ", ".join(choices), "text": "text", "path": "a path",
         "drafter": "a path, or text", "seconds": "seconds, 0 or more", "cache": "text",
+        "count": f"a whole number up to {MOST_COUNT}", "size": "auto, 0, or an amount such as 4GiB",
     }[kind]  # fmt: skip
     raise _BadValueError(f"found {value!r}, expected {expected}")
+
+
+def _size(value: Any) -> str | None:
+    """`auto`, 0 or an amount of memory as it was written; None for anything else."""
+    text = str(value).strip()
+    if isinstance(value, (str, int)) and not isinstance(value, bool) and text.lower() in ("auto", "0"):
+        return text.lower()
+    try:
+        parse_bytes(text)
+    except KnobError:
+        return None
+    return text if isinstance(value, str) else None
 
 
 def _knob(name: str, value: Any) -> Value:

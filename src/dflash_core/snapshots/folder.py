@@ -1,0 +1,98 @@
+"""States of the last conversations on disk: which files there are, which of them a prompt goes on from, which go."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from dflash_core.snapshots.base import Snapshot, SnapshotError, Tokens
+from dflash_core.snapshots.files import Stored, files, look, read, same_conversation, write
+from dflash_core.snapshots.store import common
+
+LOG = logging.getLogger(__name__)
+
+
+class StateFolder:
+    """At most `keep` conversations, the newest; with 0 nothing is written, and what is there is read all the same."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+        self._stored: dict[str, list[Stored]] = {}
+
+    def find(self, space: str, ids: Tokens, beyond: int, *, cut: bool) -> Snapshot | None:
+        """What shares most with `ids`, and more than `beyond` tokens. What cannot be read is dropped and logged."""
+        best: tuple[int, Stored] | None = None
+        for one in self._index(space):
+            shared = common(one.tokens, ids)
+            if (cut or shared == len(one.tokens)) and shared > max(beyond, best[0] if best else 0):
+                best = shared, one
+        if best is None:
+            return None
+        try:
+            return read(best[1])
+        except (SnapshotError, OSError) as error:
+            self._drop(space, best[1], str(error))
+            return None
+
+    def save(self, space: str, snapshots: Iterable[Snapshot]) -> None:
+        """Write the newest states of the last conversations; `snapshots` come the newest first. Never raises."""
+        if not self.keep:
+            return
+        newest = list[Snapshot]()
+        for snapshot in snapshots:
+            if not any(same_conversation(snapshot.tokens, one.tokens) for one in newest):
+                newest.append(snapshot)
+            if len(newest) == self.keep:
+                break
+        there = {one.tokens.tobytes() for one in self._index(space)}
+        try:
+            for snapshot in reversed(newest):  # the files are told apart by their age
+                if snapshot.tokens.tobytes() not in there:
+                    write(self.folder, space, snapshot)
+        except OSError as error:
+            LOG.warning("the state of a conversation is not kept: %s: %s", self.folder, error.strerror or error)
+        kept = [snapshot.tokens for snapshot in newest]
+        self._stored.pop(space, None)
+        older = [one for one in self._index(space) if not any(np.array_equal(one.tokens, new) for new in kept)]
+        gone = [one.path for one in older if any(same_conversation(one.tokens, new) for new in kept)]
+        gone += [path for path in files(self.folder) if path not in gone][self.keep :]
+        for path in gone:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._stored.pop(space, None)
+
+    def size(self) -> tuple[int, int]:
+        """How many files there are, and their bytes."""
+        sizes = [path.stat().st_size for path in files(self.folder)]
+        return len(sizes), sum(sizes)
+
+    def clear(self) -> tuple[int, int]:
+        """Delete them all, and what an end in mid-write has left. Returns what there was. Raises OSError."""
+        found = self.size()
+        for path in (*files(self.folder), *self.folder.glob("*.part")):
+            path.unlink(missing_ok=True)
+        self._stored.clear()
+        return found
+
+    def _index(self, space: str) -> list[Stored]:
+        if space not in self._stored:
+            found = []
+            for path in files(self.folder):
+                try:
+                    found.append(look(path, space))
+                except SnapshotError as error:
+                    LOG.info("a kept state is left alone: %s", error)
+                except OSError as error:
+                    LOG.info("a kept state cannot be read: %s: %s", path, error.strerror)
+            self._stored[space] = found
+        return self._stored[space]
+
+    def _drop(self, space: str, stored: Stored, why: str) -> None:
+        LOG.warning("a kept state is dropped, its conversation is read again: %s", why)
+        self._stored[space].remove(stored)
+        with contextlib.suppress(OSError):
+            stored.path.unlink()

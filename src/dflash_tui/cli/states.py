@@ -1,0 +1,20 @@
+"""`states`: what is on disk of the states of conversations, and how it is deleted."""
+
+from __future__ import annotations
+
+from dflash_core.memory import gib
+from dflash_core.snapshots.folder import StateFolder
+from dflash_core.user_folders import user_folder
+from dflash_tui.terminal.output import write_json, write_out
+
+
+def run(*, clear: bool = False, as_json: bool = False) -> int:
+    """Say how many there are and how large they are, or delete them. Raises OSError."""
+    folder = StateFolder(user_folder("cache") / "states", 0)
+    count, nbytes = folder.clear() if clear else folder.size()
+    if as_json:
+        write_json({"folder": str(folder.folder), "conversations": count, "bytes": nbytes, "deleted": clear})
+    else:
+        what = f"{count} conversation{'s' * (count != 1)}, {gib(nbytes)}"
+        write_out(f"{'deleted ' * clear}{what if count else 'none'}{'' if clear else f' in {folder.folder}'}\n")
+    return 0
