@@ -19,30 +19,6 @@
 
 static_assert(COLUMN_BLOCKS == 1 && COLUMNS <= ENTRY_COLUMNS, "the columns of an entry");
 
-// One of the matrices of a kind of experts.
-struct ExpertMatrix {
-    const u8* weights;  // super-tiles of all experts, one after another
-    u64 step;           // bytes from expert to expert
-    int format;         // enum Format
-    int blocks;         // of 16 rows, of one expert
-    int tasks;
-    int offset;         // of its first row in the output
-};
-
-// Experts that are chosen, or the one that all rows take.
-struct ExpertKind {
-    ExpertMatrix matrix[2];
-    int matrices;
-    int tiles_k;
-    int split;  // warps that share the K of a block of rows; divides WARPS
-    int width;  // elements of K
-};
-
-struct ExpertLaunch {
-    ExpertKind kind[2];
-    int stride;  // of the output
-};
-
 // Which matrix of which entry: what is not kept in registers while tiles stream is found by it again.
 struct Run {
     int entry;         // in the list

@@ -3,7 +3,7 @@
 //
 // Live are the rows below *count; grids are those of the largest chunk. Bound by memory: with 2,048 rows on an H200
 // rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
-// multiple of 8.
+// multiple of 8; ROWS where normed rows go out as f32 too.
 
 #include "partials.cuh"
 
@@ -31,9 +31,11 @@ __device__ __forceinline__ void load_eight(const float* from, float (&x)[8]) {
     span.values(x);
 }
 
-// RMSNorm of h [rows][WIDTH] into out f16. Grid (rows), block THREADS.
+// RMSNorm of h [rows][WIDTH] into out f16, and into `floats` unless it is null. Grid (rows), block THREADS.
 template <class T>
-__device__ __forceinline__ void norm_rows(const int* count, const T* h, const float* weight, float eps, half* out) {
+__device__ __forceinline__ void norm_rows(
+    const int* count, const T* h, const float* weight, float eps, half* out, float* floats = nullptr
+) {
     __shared__ float scratch[THREADS / WARP];
     const int row = blockIdx.x;
     pdl_launch();
@@ -61,14 +63,27 @@ __device__ __forceinline__ void norm_rows(const int* count, const T* h, const fl
 #pragma unroll
         for (int i = 0; i < 8; i++) x[turn][i] *= scale * by[i];
         store_halves(out + (u64)row * WIDTH + k, x[turn]);
+        if (floats) {
+            float4* to = (float4*)(floats + (u64)row * WIDTH + k);
+            to[0] = make_float4(x[turn][0], x[turn][1], x[turn][2], x[turn][3]);
+            to[1] = make_float4(x[turn][4], x[turn][5], x[turn][6], x[turn][7]);
+        }
     }
 }
 
+#ifdef ROWS
+extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
+    const int* count, const float* h, const float* weight, float eps, half* out, float* floats
+) {
+    norm_rows(count, h, weight, eps, out, floats);
+}
+#else
 extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
     const int* count, const float* h, const float* weight, float eps, half* out
 ) {
     norm_rows(count, h, weight, eps, out);
 }
+#endif
 extern "C" __global__ void __launch_bounds__(THREADS) rows_norm_f16(
     const int* count, const half* h, const float* weight, float eps, half* out
 ) {

@@ -49,6 +49,22 @@ def test_logits_are_those_of_the_reference(device_name: str, name: str) -> None:
     assert np.abs(logits[rows] - found["logits"][rows]).max() < TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["q35moe-F16.gguf", "q3moe-Q8_0.gguf"])
+def test_a_prompt_in_a_chunk_is_that_of_the_reference(device_name: str, name: str) -> None:
+    found = reference(golden(f"targets/{name}"))
+    ids = [int(token) for token in found["long_ids"]]
+    on_device = session(device_name, name, "f16")
+    assert on_device.target.chunked
+    on_device.prefill(ids[:190])
+    logits = on_device.verify(ids[190:], range(-1, len(ids) - 191))
+    rows = [int(row) for row in found["long_rows"] if row >= 190]
+    assert rows
+    for row in rows:
+        if found["long_router_margin"][row] >= SMALLEST_MARGIN:
+            expected = found["long_logits"][list(found["long_rows"]).index(row)]
+            assert np.abs(logits[row - 190] - expected).max() < TOLERANCE
+
+
 @pytest.mark.parametrize("activations", ["f16", "mixed"])
 @pytest.mark.parametrize("name", ["q35moe-F16.gguf", "q3moe-Q8_0.gguf"])
 def test_trees_leave_the_bits_of_single_steps(

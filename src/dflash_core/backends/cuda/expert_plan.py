@@ -99,7 +99,8 @@ class ExpertPlan:
                 f" shared memory, expected {room:,} at most; run it on the CPU"
             )
         self.per_sm = MOST_PER_SM if MOST_PER_SM * self.shared_bytes <= room else 1
-        self.grid = card.multiprocessors * self.per_sm
+        self.multiprocessors = card.multiprocessors
+        self.grid = self.multiprocessors * self.per_sm
 
     @property
     def needs_q8(self) -> bool:

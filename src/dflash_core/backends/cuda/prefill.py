@@ -60,7 +60,9 @@ class ChunkPass:
             ChunkLayer(
                 chunk_norm(chunk.ops, chunk.count, chunk.h, block.attn_norm, eps, chunk.x),
                 memory.mixers[block.group].layer(block.place).chunk(chunk),
-                chunk_norm(chunk.ops, chunk.count, chunk.h, block.ffn_norm, eps, chunk.x),
+                chunk_norm(
+                    chunk.ops, chunk.count, chunk.h, block.ffn_norm, eps, chunk.x, block.ffn.chunk_normed(chunk)
+                ),
                 block.ffn.chunk(chunk),
             )
             for block in target.blk

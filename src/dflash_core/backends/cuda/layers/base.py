@@ -202,8 +202,9 @@ class FeedForwardLayer(Branch, Protocol):
     def pass_room(self) -> Sequence[Wanted]:
         """What a pass works in while it is at the layer, from the norm before it on: carved from buffers.inside."""
 
-    chunked: bool
-    """Whether the card can read prompts in chunks through it."""
+    @property
+    def chunked(self) -> bool:
+        """Whether the card can read prompts in chunks through it."""
 
     @property
     def idle_bytes(self) -> int:
@@ -213,3 +214,6 @@ class FeedForwardLayer(Branch, Protocol):
         """Where the norm before it leaves f32 rows as well, or None."""
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]: ...
+
+    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
+        """Where the norm before it leaves a chunk's rows as f32 as well, or None."""

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations, Rounding
-from dflash_core.backends.cuda.chunk import Chunk
+from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.expert_plan import COLUMNS, ENTRY_BYTES, WARPS, ExpertPlan, ExpertProduct, Slabs
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch, ceil_div, pointer
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.plan import Card, Shape
 from dflash_core.backends.cuda.products import Wanted
 from dflash_core.backends.cuda.projection import Acts, Matrix
-from dflash_core.backends.cuda.repack import ROWS
+from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
@@ -25,6 +25,12 @@ ROUTER_WARPS = 2  # scores that a block of `router` makes
 ROUTER_TURN = 8  # rows that it goes through together
 LEAST_ROUTE_THREADS = 256
 MOST_USED, MOST_EXPERTS = 32, 1024  # that `route` has lanes and threads for
+
+# Of kernels/experts_rows.cu and experts_sort.cu.
+CHUNK_COLUMNS, CHUNK_ENTRY_BYTES, CHUNK_THREADS = 64, 12, 256
+CHUNK_SHARED = 2 * CHUNK_COLUMNS * (2 * GROUP + 32)
+SORT_THREADS, COMBINE_THREADS, CHOOSE_WARPS = 1024, 256, 8
+OUT_PART = 512  # of the residual stream, that a chunk's pairs have room for at a time
 
 
 class ExpertProjection:
@@ -79,23 +85,41 @@ class ExpertProjection:
     def launch(self, name: str, rows: int, args: Sequence[Argument]) -> Launch:
         """Kernel `name` over a pass of `rows` rows; `args`: what follows the launch's struct."""
         plan = self.plan
-        table = plan.pack([[matrix.tiles.data_ptr() for matrix in kind] for kind in self.kinds])
         return Launch(
-            f"{name}.cu", name, plan.defines(rows), plan.grid, WARPS * WARP, [table, *args], plan.shared_bytes
+            f"{name}.cu", name, plan.defines(rows), plan.grid, WARPS * WARP, [self._table, *args], plan.shared_bytes
         )
+
+    def chunk_launch(
+        self, work: Tensor, x: Tensor, order: Tensor | None, out: Tensor, blocks: range, scale: float
+    ) -> Launch:
+        """Rows of a prompt's chunk, sorted by expert, times `blocks` (of 16 rows) of each expert's matrices.
+
+        x: f16 rows; order: the row of x at each place, or None; out: f16 (places, rows of an expert), of which the
+        upper half is multiplied by `scale`.
+        """
+        names = {tile_type(shape.type).name for shape in self.product.shapes}
+        return Launch(
+            "experts_rows.cu", "experts_rows", {f"WITH_{name}": 1 for name in TILE_TYPES if name in names},
+            self.plan.multiprocessors, CHUNK_THREADS,
+            [self._table, work, x, np.int32(x.shape[1]), pointer(order), out, np.int32(out.shape[1]),
+             np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale)],
+            CHUNK_SHARED,
+        )  # fmt: skip
+
+    @property
+    def _table(self) -> bytes:
+        return self.plan.pack([[matrix.tiles.data_ptr() for matrix in kind] for kind in self.kinds])
 
 
 class Experts:
     """Implements `base.FeedForwardLayer`. Raises UnsupportedError for numbers of experts, and for widths, that the
     kernels are not written for."""
 
-    chunked = False
-
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.Experts, activations: Activations
     ) -> None:
         _check(spec)
-        self.spec = spec
+        self.spec, self.device = spec, device
         self.router = upload.vector(prefix + kinds.ROUTER)
         self.gate = upload.vector(prefix + kinds.SHARED_GATE) if spec.shared else None
         self.hidden = self.router.shape[-1]
@@ -168,11 +192,72 @@ class Experts:
             [x, self.router, self.gate if self.gate is not None else NULL, scores, *count],
         )  # fmt: skip
 
+    # ---- Prompts: rows sorted by expert ------------------------------------------------------------------------------
+
+    @property
+    def chunked(self) -> bool:
+        return self.device.card.shared_bytes >= CHUNK_SHARED
+
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
-        raise NotImplementedError
+        """Scores, choices, weights, the work list, the row of each place, the place of each pair; gate and up; what
+        down leaves of a part of the output, and before it the normed rows."""
+        pairs, part = rows * self.ranks, min(OUT_PART, self.hidden)
+        entries = self.spec.count + ceil_div(rows * self.spec.used, CHUNK_COLUMNS) + ceil_div(rows, CHUNK_COLUMNS)
+        small: list[Wanted] = [
+            ((rows, self.scores), torch.float32),
+            ((rows, self.spec.used), torch.int16),
+            ((rows, self.ranks), torch.float32),
+            ((8 + CHUNK_ENTRY_BYTES * entries,), torch.uint8),
+            ((pairs,), torch.int32),
+            ((pairs,), torch.int32),
+            ((pairs, self.inputs.width), torch.float16),
+        ]
+        return [*small, ((pairs, part), torch.float16)], [*small, ((rows, self.hidden), torch.float32)]
+
+    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
+        *_, normed = chunk.arena.carve(*self.chunk_rooms(chunk.rows)[1])
+        return normed
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
-        raise NotImplementedError
+        spec, rows, ops, count = self.spec, chunk.rows, chunk.ops, chunk.count
+        *small, y = chunk.arena.carve(*self.chunk_rooms(rows)[0])
+        scores, chosen, weights, work, order, places, inner = small
+        normed = self.chunk_normed(chunk)
+        assert normed is not None
+        defines = {**self._defines, "USED": spec.used, "ALL": int(not spec.normalised)}
+        score = self._score(normed, scores, rows, [np.int32(rows), count, np.int32(0)])
+        choose = Launch(
+            "experts_sort.cu", "choose", defines, ceil_div(rows, CHOOSE_WARPS), CHOOSE_WARPS * WARP,
+            [count, scores, np.float32(spec.scale), chosen, weights],
+        )  # fmt: skip
+        sort = Launch("experts_sort.cu", "sort", defines, 1, SORT_THREADS, [count, chosen, work, order, places])
+        everything = range(1 << 20)
+        product = self.inputs.chunk_launch(work, chunk.x, order, inner, everything, HEADROOM)
+        swiglu = Launch(
+            "experts_rows.cu", "pairs_swiglu", product.defines,
+            (ceil_div(self.inputs.width // 2, 8 * CHUNK_THREADS), rows * self.ranks), CHUNK_THREADS,
+            [count, inner, np.int32(self.inputs.width), np.int32(spec.used), np.int32(self.ranks),
+             np.int32(spec.width), np.int32(spec.shared)],
+        )  # fmt: skip
+        launches = [score, choose, sort, product, swiglu]
+        for begin in range(0, self.hidden, OUT_PART):
+            part = min(OUT_PART, self.hidden - begin)
+            own = y.view(-1)[: rows * self.ranks * part].view(-1, part)
+            blocks = range(begin // ROWS, ceil_div(begin + part, ROWS))
+            launches.append(self.out.chunk_launch(work, inner, None, own, blocks, 1.0))
+            launches.append(
+                Launch(
+                    "experts_sort.cu", "combine", defines, (ceil_div(part, 8 * COMBINE_THREADS), rows), COMBINE_THREADS,
+                    [count, own, places, weights, np.float32(1 / HEADROOM), chunk.h, np.int32(begin), np.int32(part)],
+                )
+            )  # fmt: skip
+        bound = [ops.add(launch) for launch in launches]
+
+        def run(n: int, length: int) -> None:
+            for op in bound:
+                op()
+
+        return run
 
 
 def _check(spec: kinds.Experts) -> None:

@@ -66,6 +66,9 @@ class SwiGLU:
         half_rows = ((rows, self.chunk_width), torch.float16)
         return ((half_rows, half_rows),)
 
+    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
+        return None
+
     def chunk(self, chunk: Chunk) -> ChunkRun:
         gate_rows, up_rows = chunk.arena.carve(*self.chunk_rooms(chunk.rows)[0])
         step = self.chunk_width

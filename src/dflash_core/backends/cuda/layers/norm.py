@@ -67,11 +67,18 @@ def norm_launch(
     return launch(1, launch(ROW_BLOCKS))
 
 
-def chunk_norm(ops: Ops, count: At, h: Tensor, weight: Tensor, eps: float, out: Tensor) -> Op:
-    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, as f16 rows `out`."""
+def chunk_norm(
+    ops: Ops, count: At, h: Tensor, weight: Tensor, eps: float, out: Tensor, floats: Tensor | None = None
+) -> Op:
+    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, as f16 rows `out`; as f32 rows `floats` as well where
+    `h` is f32 and they are wanted."""
     args: list[Argument] = [count, h, weight, np.float32(eps), out]
+    defines: dict[str, object] = {"WIDTH": h.shape[1]}
+    if floats is not None:
+        defines["ROWS"] = 1
+        args.append(floats)
     name = "rows_norm" if h.dtype == torch.float32 else "rows_norm_f16"
-    return ops.add(Launch("rows.cu", name, {"WIDTH": h.shape[1]}, len(h), ROW_THREADS, args))
+    return ops.add(Launch("rows.cu", name, defines, len(h), ROW_THREADS, args))
 
 
 def chunk_rows(ops: Ops, count: At, rows: int, name: str, width: int, args: Sequence[Argument]) -> Op:

@@ -1,0 +1,30 @@
+// A prompt's chunk sorted by expert: what experts_sort.cu writes and experts_rows.cu reads.
+
+#pragma once
+
+#include "experts.cuh"
+
+constexpr int CHUNK_COLUMNS = 64;  // rows of an entry, at most
+
+// Places first .. first + count of the sorted rows, all of one expert.
+struct ChunkEntry {
+    int expert, first, count;
+};
+
+// `shared` entries of the expert that all rows take come first, `entries` are all.
+struct ChunkWork {
+    int shared, entries;
+
+    __device__ __forceinline__ const ChunkEntry* list() const { return (const ChunkEntry*)(this + 1); }
+    __device__ __forceinline__ ChunkEntry* list() { return (ChunkEntry*)(this + 1); }
+};
+
+__device__ __forceinline__ void load_halves(const half* from, float (&x)[8]) {
+    const uint4 pairs = *(const uint4*)from;
+    const u32 pair[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = unpack_half2(pair[i]);
+        x[2 * i] = two.x, x[2 * i + 1] = two.y;
+    }
+}
