@@ -117,7 +117,7 @@ __device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * G
 // Latency-bound: rows * 32 KB in, half of it out.
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     const StepState* st, int node0, const float* partials, int rows, int kv_heads, const float* q_norm,
-    const float* k_norm, const float* frequency, float eps, float scale, half* q, KvElement* k, KvElement* v, int slots
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
@@ -149,7 +149,7 @@ static_assert(MAX_NODES + TILE + sizeof(Deal) <= PATH_BYTES, "behind the path");
 
 // One piece of a block's work. A function of its own: what a loop around it would keep in registers, attend needs.
 __device__ __attribute__((noinline)) void attend_piece(
-    const StepState* st, int node0, int rows, int splits, int turn, const half* q, KvElement* k, KvElement* v, int slots,
+    const StepState* st, int node0, int rows, int splits, int turn, const half* q, u8* k, u8* v, int slots,
     float* out, float2* stats
 ) {
     SHARED_DYNAMIC(shared);
@@ -191,7 +191,7 @@ __device__ __attribute__((noinline)) void attend_piece(
 // from the first block on the splits of each block of rows, from the last block on the pieces that are there behind any
 // context: nodes that are not straight, near parts of each block of rows. One wave of blocks: each holds most of an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
-    const StepState* st, int node0, int rows, int splits, const half* q, KvElement* k, KvElement* v, int slots,
+    const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots,
     float* out, float2* stats
 ) {
     pdl_launch();

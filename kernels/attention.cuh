@@ -7,7 +7,8 @@
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
 // COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
-// STAGES tiles in a ring.
+// STAGES tiles in a ring, as they are kept; packed ones become halves on their
+// way from there into the fragments.
 //
 // Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
 // and in which order they are worked on; a tile that it does not see leaves its maximum, weight and sums as they are,
@@ -21,18 +22,20 @@
 #pragma once
 
 #include "kv.cuh"
+#include "tiles.cuh"
 
 constexpr int WARPS = ROW_WARPS * COLUMN_WARPS;
 constexpr int THREADS = WARP * WARPS;
 constexpr int ROWS = 16 * ROW_TILES * ROW_WARPS;        // packed rows of a block
 constexpr int KEY_TILES = TILE / COLUMN_WARPS / 8;      // mma tiles of keys per warp
 constexpr int DIM_TILES = HEAD_DIM / COLUMN_WARPS / 8;  // mma tiles of dimensions per warp
-constexpr int TILE_HALVES = TILE * HEAD_DIM;
+constexpr int KEY_BYTES = TILE * KeyType::STRIDE, VALUE_BYTES = TILE * ValueType::STRIDE;  // of a stage
 constexpr int MAX_PARTS = 64;
 constexpr int MERGE_WARPS = 4;
 static_assert(TILE % 16 == 0 && TILE <= 64, "a row's view of a tile is one 64-bit word");
 static_assert(KEY_TILES == 1 || KEY_TILES % 2 == 0, "keys of a warp: 8, or whole pairs of 8");
 static_assert(DIM_TILES >= 2 && DIM_TILES % 2 == 0, "dimensions of a warp come in pairs of 8");
+static_assert(ValueType::HALVES || DIM_TILES % 4 == 0, "of packed values a warp has whole groups");
 static_assert(STAGES >= 2, "the next tile travels while this one is worked on");
 
 // The tiles of one split. The first CHUNK of every split lie side by side, so that a short context makes few splits
@@ -55,6 +58,94 @@ __device__ __forceinline__ u64 bit_range(int low, int high) {
     low = max(low, 0);
     high = min(high, 63);
     return low > high ? 0 : ~0ull >> (63 - (high - low)) << low;
+}
+
+// Start bringing rows of keys, or values, into a stage, row order(i) as the i-th; those from `live` on become zeros and
+// may be anywhere. There after the wait for the cp.async group and a barrier. Of packed values the even and the odd ones
+// of eight rows stand apart, so that the rows 2i of a matrix fragment are neighbours.
+template <class Type, bool VALUES, class Order>
+__device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, const Order& order) {
+    if constexpr (Type::HALVES) {
+        const half* const from = reinterpret_cast<const half*>(rows);
+        copy_rows<HEAD_DIM, TILE, THREADS>(reinterpret_cast<half*>(stage), from, live, order);
+    } else {
+        constexpr int CHUNKS = Type::BYTES / 16;
+#pragma unroll
+        for (int first = 0; first < TILE * CHUNKS; first += THREADS) {
+            const int at = first + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
+            if (TILE * CHUNKS % THREADS && at >= TILE * CHUNKS) break;
+            const int place = VALUES ? (row & ~7) | (row & 1) << 2 | (row >> 1 & 3) : row;
+            const u8* const source = rows + order(row) * Type::BYTES + 16 * chunk;
+            cp_async16_or_zero(stage + place * Type::STRIDE + 16 * chunk, source, row < live);
+        }
+    }
+}
+
+// scores = Q K^T for the warp's rows (from `row`) and packed keys (from `key`): what element of a group stands where in
+// a fragment is the same for both, and free.
+template <class Type, int TILES>
+__device__ __forceinline__ void multiply_packed_keys(
+    float (&scores)[TILES][KEY_TILES][4], half* q, const u8* k, int row, int key
+) {
+    const int quad = lane_id() / 4, part = lane_id() % 4;
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int t = 0; t < KEY_TILES; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) scores[r][t][e] = 0.0f;
+
+#pragma unroll
+    for (int group = 0; group < HEAD_DIM / WARP; group++) {
+        u32 b[KEY_TILES][4];
+#pragma unroll
+        for (int t = 0; t < KEY_TILES; t++) {
+            Type::eight(b[t], k + (key + 8 * t + quad) * Type::STRIDE, group, part);
+        }
+#pragma unroll
+        for (int r = 0; r < TILES; r++) {
+            const int at = row + 16 * r + quad;
+            const uint4 upper = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM>(q, at, 4 * group + part));
+            const uint4 lower = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM>(q, at + 8, 4 * group + part));
+            const u32 a[2][4] = {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
+#pragma unroll
+            for (int t = 0; t < KEY_TILES; t++) {
+                const u32 low[2] = {b[t][0], b[t][1]}, high[2] = {b[t][2], b[t][3]};
+                mma_f16_16816(scores[r][t], a[0], low);
+                mma_f16_16816(scores[r][t], a[1], high);
+            }
+        }
+    }
+}
+
+// sums += P V for the warp's rows and the groups from dimension `dim` on, of packed values. Column n of tile i of four is
+// element 4 n + i of their group.
+template <class Type, int TILES>
+__device__ __forceinline__ void multiply_packed_values(
+    float (&sums)[TILES][DIM_TILES][4], half* p, const u8* v, int row, int dim
+) {
+    const int quad = lane_id() / 4, pair = lane_id() % 4;
+#pragma unroll
+    for (int step = 0; step < TILE / 16; step++) {
+        u32 a[TILES][4];
+#pragma unroll
+        for (int r = 0; r < TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
+        const u8* const rows = v + (16 * step + pair) * Type::STRIDE;
+        constexpr int ODD = 4 * Type::STRIDE, LATER = 8 * Type::STRIDE;
+#pragma unroll
+        for (int t = 0; t < DIM_TILES; t += 4) {
+            const int group = dim / WARP + t / 4;
+            u32 low[4], high[4];
+            Type::four(low, rows, rows + ODD, group, quad);
+            Type::four(high, rows + LATER, rows + LATER + ODD, group, quad);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const u32 b[2] = {low[i], high[i]};
+#pragma unroll
+                for (int r = 0; r < TILES; r++) mma_f16_16816(sums[r][t + i], a[r], b);
+            }
+        }
+    }
 }
 
 // scores = Q K^T for the warp's rows (from `row`) and keys (from `key`).
@@ -171,18 +262,18 @@ __device__ __forceinline__ void attend(
 
     half* const q_tile = reinterpret_cast<half*>(shared);
     half* const p_tile = q_tile + HELD * HEAD_DIM;
-    half* const ring = p_tile + HELD * TILE;                                  // [STAGES][K, V][TILE][HEAD_DIM]
-    float* const exchange = reinterpret_cast<float*>(ring + 2 * STAGES * TILE_HALVES);  // [COLUMN_WARPS][HELD]
+    u8* const ring = reinterpret_cast<u8*>(p_tile + HELD * TILE);  // [STAGES][K, V][TILE][STRIDE]
+    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMN_WARPS][HELD]
 
-    auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * 2 * TILE_HALVES; };
+    auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * (KEY_BYTES + VALUE_BYTES); };
     // Two groups of copies per step, K's and V's, empty past the end: the waits below count groups.
     auto fetch = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
-        const u64 from = cache.row(rows.kv_head, begin);
         const auto order = view.order(begin);
-        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step), cache.k + from, wanted, order);
+        if (wanted > 0) fetch_rows<KeyType, false>(stage(step), cache.key(rows.kv_head, begin), wanted, order);
         cp_async_commit();
-        if (wanted > 0) kv_fetch<TILE, THREADS>(stage(step) + TILE_HALVES, cache.v + from, wanted, order);
+        u8* const values = stage(step) + KEY_BYTES;
+        if (wanted > 0) fetch_rows<ValueType, true>(values, cache.value(rows.kv_head, begin), wanted, order);
         cp_async_commit();
     };
     copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
@@ -209,7 +300,8 @@ __device__ __forceinline__ void attend(
         fetch(step + STAGES - 1);
 
         float scores[TILES][KEY_TILES][4];
-        multiply_keys(scores, q_tile, stage(step), row, key);
+        if constexpr (KeyType::HALVES) multiply_keys(scores, q_tile, reinterpret_cast<half*>(stage(step)), row, key);
+        else multiply_packed_keys<KeyType>(scores, q_tile, stage(step), row, key);
         const bool open = view.open(begin);
 #pragma unroll
         for (int r = 0; r < TILES; r++)
@@ -264,7 +356,9 @@ __device__ __forceinline__ void attend(
             }
         cp_async_wait<2 * STAGES - 2>();
         __syncthreads();  // P and V are here
-        multiply_values(sums, p_tile, stage(step) + TILE_HALVES, row, dim);
+        u8* const values = stage(step) + KEY_BYTES;
+        if constexpr (ValueType::HALVES) multiply_values(sums, p_tile, reinterpret_cast<half*>(values), row, dim);
+        else multiply_packed_values<ValueType>(sums, p_tile, values, row, dim);
     }
 
     // A thread's weights are those of its own keys: add up the four lanes of a row, then the column warps.
@@ -290,10 +384,19 @@ __device__ __forceinline__ void attend(
                 for (int c = 0; c < COLUMN_WARPS; c++) total += exchange[c * HELD + at];
                 stats[result0 + at] = make_float2(best[r][h], total);
             }
-            float* const to = out + (result0 + at) * HEAD_DIM + dim + 2 * (lane % 4);
+            float* const to = out + (result0 + at) * HEAD_DIM + dim;
+            if constexpr (ValueType::HALVES) {
 #pragma unroll
-            for (int t = 0; t < DIM_TILES; t++) {
-                *reinterpret_cast<float2*>(to + 8 * t) = make_float2(sums[r][t][2 * h], sums[r][t][2 * h + 1]);
+                for (int t = 0; t < DIM_TILES; t++) {
+                    const float2 pair = make_float2(sums[r][t][2 * h], sums[r][t][2 * h + 1]);
+                    *reinterpret_cast<float2*>(to + 8 * t + 2 * (lane % 4)) = pair;
+                }
+            } else {
+#pragma unroll
+                for (int t = 0; t < DIM_TILES; t++) {
+#pragma unroll
+                    for (int e = 0; e < 2; e++) to[t / 4 * WARP + 8 * (lane % 4) + 4 * e + t % 4] = sums[r][t][2 * h + e];
+                }
             }
         }
 }

@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_update(
 // The block's queries, keys and values: attn_prepare without gates, from partials of [attn_q | attn_k | attn_v].
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
     const StepState* st, int block, const float* partials, int rows, int kv_heads, const float* q_norm,
-    const float* k_norm, const float* frequency, float eps, float scale, half* q, KvElement* k, KvElement* v, int slots
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
 // Partial attention of one split: see attend. Grid (row blocks, kv heads, splits); `window` is the layer's sliding window
 // or 0.
 extern "C" __global__ void __launch_bounds__(THREADS) draft_split(
-    const StepState* st, int block, int rows, int window, int causal, const half* q, KvElement* k, KvElement* v,
+    const StepState* st, int block, int rows, int window, int causal, const half* q, u8* k, u8* v,
     int slots, float* out, float2* stats
 ) {
     pdl_launch();

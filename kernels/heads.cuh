@@ -58,23 +58,46 @@ struct Head {
         }
     }
 
+    // The orthonormal Hadamard transform, its own inverse. Sums and differences alone: the order of its steps is free.
+    __device__ __forceinline__ void transform() {
+#pragma unroll
+        for (int half = 1; half < PARTS; half *= 2)
+#pragma unroll
+            for (int j = 0; j < PARTS; j++) {
+                if (j & half) continue;
+                const float a = x[j], b = x[j + half];
+                x[j] = __fadd_rn(a, b), x[j + half] = __fsub_rn(a, b);
+            }
+#pragma unroll
+        for (int half = 1; half < WARP; half *= 2)
+#pragma unroll
+            for (int j = 0; j < PARTS; j++) {
+                const float other = __shfl_xor_sync(FULL_WARP, x[j], half);
+                x[j] = lane_id() & half ? __fsub_rn(other, x[j]) : __fadd_rn(x[j], other);
+            }
+        const float root = 1.0f / sqrtf(float(HEAD_DIM));
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) x[j] = __fmul_rn(x[j], root);
+    }
+
     __device__ __forceinline__ void store(half* out, float scale = 1.0f) const {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) out[WARP * j + lane_id()] = __float2half_rn(x[j] * scale);
     }
 };
 
-// A key as the cache has it: normed, rotated to its position.
+// A key as the cache has it: normed, rotated to its position, transformed where its type asks for that.
 __device__ __forceinline__ void store_key(
     const KeyValues& cache, Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position,
     int slot
 ) {
     head.normalise(norm, eps);
     head.rotate(position, frequency);
-    kv_store(cache.k + cache.row(kv_head, slot), head.x);
+    if (KeyType::ROTATED) head.transform();
+    KeyType::store(cache.key(kv_head, slot), head.x);
 }
 __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& head, int kv_head, int slot) {
-    kv_store(cache.v + cache.row(kv_head, slot), head.x);
+    ValueType::store(cache.value(kv_head, slot), head.x);
 }
 
 // One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A
@@ -90,6 +113,7 @@ __device__ __forceinline__ void prepare_head(
         Head head(in, row, task * QUERY_WIDTH);
         head.normalise(q_norm, eps);
         head.rotate(position, frequency);
+        if (KeyType::ROTATED) head.transform();
         const u64 packed = (u64(task / GROUP) * in.rows + row) * GROUP + task % GROUP;
         head.store(q + packed * HEAD_DIM, scale);
         return;

@@ -1,34 +1,55 @@
-// The cache of keys and values as kernels see it. A layer's keys, and its values, are KvElement
-// [kv heads][slots][KV_ROW]; whatever touches a row goes through its type's file, of which a define chooses one:
+// The cache of keys and values as kernels see it. A layer's keys, and its values, are rows of bytes
+// [kv heads][slots][BYTES]; whatever touches a row goes through its type, which the defines KV_K and KV_V name (halves
+// where they are left out). A type is a struct with a file of its own:
 //
-//   KvElement, KV_ROW            what a head's row of HEAD_DIM numbers is stored as
-//   kv_store(row, x)             a warp stores a head's row; lane l has elements l, l + 32, l + 64, ...
-//   kv_fetch<COUNT, THREADS>     a block starts bringing rows into a swizzled tile of halves (tiles.cuh), row order(i)
-//                                as the i-th; those from `live` on become zeros and may be anywhere; there after the
-//                                wait for the cp.async group and a barrier
+//   BYTES                       of a head's row of HEAD_DIM numbers, a multiple of CHUNK_BYTES
+//   ROTATED                     keys are kept as their Hadamard transform, and queries meet them so
+//   HALVES                      rows are HEAD_DIM halves; all others are packed (kv_packed.cuh)
+//   store(row, x)               a warp stores a head's row; lane l has elements l, l + 32, l + 64, ...
+// and where packed, of rows in shared memory, or anywhere:
+//   STRIDE                      bytes from one row of a tile to the next
+//   eight(to, row, group, part)            elements 8 part.. of a group of 32, as halves
+//   four(to, first, second, group, part)   elements 4 part.. of two rows: to[i] holds the i-th of both
 //
 // With KV_RING positions take turns in the slots: position p lies in slot p % slots, which holds the newest of them. A
 // tile of the attention then lies in one piece where slots are a whole number of tiles, or more than there are
 // positions.
 //
-// The host's side is backends/cuda/kv.py.
+// The host's side is backends/cuda/kv.py, the twin in plain torch models/cache_rows.py.
 
 #pragma once
 
+#include "kv_bf16.cuh"
 #include "kv_f16.cuh"
+#include "kv_packed.cuh"
+
+#ifndef KV_K
+#define KV_K KvF16
+#endif
+#ifndef KV_V
+#define KV_V KvF16
+#endif
+using KeyType = KV_K;
+using ValueType = KV_V;
 
 // One layer's keys and values.
 struct KeyValues {
-    KvElement *k, *v;
+    u8 *k, *v;
     int slots;
 
-    // Where a head's row of `position` lies, in elements.
+    // Where position `position` of a head is among the rows.
     __device__ __forceinline__ u64 row(int kv_head, int position) const {
 #ifdef KV_RING
         const int slot = u32(position) % u32(slots);
 #else
         const int slot = position;
 #endif
-        return (u64(kv_head) * slots + slot) * KV_ROW;
+        return u64(kv_head) * slots + slot;
+    }
+    __device__ __forceinline__ u8* key(int kv_head, int position) const {
+        return k + row(kv_head, position) * KeyType::BYTES;
+    }
+    __device__ __forceinline__ u8* value(int kv_head, int position) const {
+        return v + row(kv_head, position) * ValueType::BYTES;
     }
 };

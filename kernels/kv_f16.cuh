@@ -1,18 +1,20 @@
-// Keys and values as halves.
+// Keys or values as halves.
 
 #pragma once
 
-#include "tiles.cuh"
+#include "common.cuh"
 
-using KvElement = half;
-constexpr int KV_ROW = HEAD_DIM;
+struct KvF16 {
+    static constexpr int BYTES = 2 * HEAD_DIM, STRIDE = BYTES;
+    static constexpr bool HALVES = true, ROTATED = false;
 
-template <int PARTS> __device__ __forceinline__ void kv_store(KvElement* row, const float (&x)[PARTS]) {
+    template <int PARTS> static __device__ __forceinline__ void store(u8* row, const float (&x)[PARTS]) {
 #pragma unroll
-    for (int j = 0; j < PARTS; j++) row[WARP * j + lane_id()] = __float2half_rn(x[j]);
-}
+        for (int j = 0; j < PARTS; j++) reinterpret_cast<half*>(row)[WARP * j + lane_id()] = __float2half_rn(x[j]);
+    }
 
-template <int COUNT, int THREADS, class Order>
-__device__ __forceinline__ void kv_fetch(half* tile, const KvElement* rows, int live, const Order& order) {
-    copy_rows<HEAD_DIM, COUNT, THREADS>(tile, rows, live, order);
-}
+    static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {
+        const uint4 w = *reinterpret_cast<const uint4*>(row + 64 * group + 16 * part);
+        to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
+    }
+};

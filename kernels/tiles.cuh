@@ -10,7 +10,8 @@ template <int WIDTH>
 __device__ __forceinline__ half* chunk_at(half* tile, int row, int chunk) {
     constexpr int CHUNKS = WIDTH / 8;
     static_assert(CHUNKS == 2 || CHUNKS == 4 || CHUNKS % 8 == 0, "row width");
-    const int swizzle = CHUNKS == 2 ? row >> 2 & 1 : CHUNKS == 4 ? row >> 1 & 3 : row & 7;
+    // Of wide rows neighbours differ in the highest bit: two of them are read by four chunks each without a conflict.
+    const int swizzle = CHUNKS == 2 ? row >> 2 & 1 : CHUNKS == 4 ? row >> 1 & 3 : (row & 1) << 2 | (row >> 1 & 3);
     return tile + row * WIDTH + (chunk ^ swizzle) * 8;
 }
 

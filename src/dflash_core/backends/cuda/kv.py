@@ -14,8 +14,17 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Argument, Launch
 from dflash_core.backends.cuda.to_host import to_host
 from dflash_core.cache_types import CHUNK_BYTES, F16, CachePair
-from dflash_core.errors import Code, UnsupportedError
 from dflash_core.models.cache_rows import CODECS
+
+KERNEL_TYPES = {"f16": "KvF16", "bf16": "KvBf16", "q8_0": "KvQ8", "q5_0": "KvQ5", "q4_0": "KvQ4", "tq3_0": "KvTq3"}
+"""What kernels/kv.cuh calls them."""
+PLANTED = 4096  # rows without meaning that are made, and then repeated
+
+
+def defines(kv: CachePair) -> dict[str, object]:
+    """What kernels that touch keys and values are compiled for."""
+    kinds = {"KV_K": KERNEL_TYPES[kv.k.name], "KV_V": KERNEL_TYPES[kv.v.name]}
+    return {name: kind for name, kind in kinds.items() if kind != KERNEL_TYPES["f16"]}
 
 
 class KVCache:
@@ -24,11 +33,6 @@ class KVCache:
     def __init__(
         self, layers: int, kv_heads: int, slots: int, head_dim: int, device: torch.device, kv: CachePair = F16
     ) -> None:
-        if kv != F16:
-            raise UnsupportedError(
-                f"a cache of {kv} on a card, expected f16; take that, or run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
-            )
         self.kv, self.head_dim = kv, head_dim
         codecs = CODECS[kv.k.name], CODECS[kv.v.name]
         self.k, self.v = (
@@ -43,7 +47,7 @@ class KVCache:
     @property
     def defines(self) -> dict[str, object]:
         """What kernels are compiled for."""
-        return {}
+        return defines(self.kv)
 
     @property
     def slots(self) -> int:
@@ -57,20 +61,19 @@ class KVCache:
         """One layer's cache as kernels take it."""
         return self.k[place], self.v[place], np.int32(self.slots)
 
-    def floats(self, place: int, end: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer's first `end` slots as halves, (kv heads, end, head size)."""
-        return self.k[place, :, :end], self.v[place, :, :end]
-
     def commit(self, state: DeviceState, stamps: Tensor) -> Launch:
         """Move the rows of the accepted path to directly behind the committed ones, as they are stored."""
-        chunks = self.k.shape[3] * self.k.element_size() // CHUNK_BYTES
-        args: list[Argument] = [state.pointer, self._streams, np.int32(chunks), stamps]
-        return Launch("accept.cu", "kv_commit", {}, len(self._streams), chunks, args)
+        chunks = [one.row_bytes(self.head_dim) // CHUNK_BYTES for one in (self.kv.k, self.kv.v)]
+        args: list[Argument] = [state.pointer, self._streams, *map(np.int32, chunks), stamps]
+        return Launch("accept.cu", "kv_commit", {}, len(self._streams), max(chunks), args)
 
     def plant(self, begin: int, end: int) -> None:
         """Fill slots begin..end with rows of no meaning, for measuring."""
-        for tensor in (self.k, self.v):
-            tensor[:, :, begin:end].normal_()
+        for tensor, kind in ((self.k, self.kv.k), (self.v, self.kv.v)):
+            some = torch.randn(PLANTED, self.head_dim, generator=torch.Generator().manual_seed(1))
+            rows = CODECS[kind.name].pack(some).to(tensor.device)
+            for at in range(begin, end, PLANTED):
+                tensor[:, :, at : min(at + PLANTED, end)] = rows[: min(PLANTED, end - at)]
 
     def save(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """A copy of slots begin..end of all layers."""

@@ -43,7 +43,7 @@ class CudaMachine:
 
     prefill_chunk = PREFILL_ROWS
     tree_width = MAX_WIDTH
-    auto_pairs = AUTO_PAIRS[:1]  # kernels know halves alone yet
+    auto_pairs = AUTO_PAIRS
 
     def __init__(
         self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None, vram_limit: int = 0

@@ -58,7 +58,7 @@ class SequenceMemory:
         turn = Arena.need(partials) + max(map(Arena.need, rooms))
         turn = max(turn, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target)))
         passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
-        chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft) if target.chunked else None
+        chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft, context, kv) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
         lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
@@ -81,7 +81,7 @@ class SequenceMemory:
         # Logits come when the layers are done, and are done with when the next pass begins.
         self.head = Head(target, self.state, self.room)
         # What a chunk has torch allocate: its library's workspace, and results on their way.
-        self.library: Sequence[int] = library_pieces(target, chunk.rows) if chunk else ()
+        self.library: Sequence[int] = library_pieces(target, chunk.rows, kv) if chunk else ()
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
 
     def grow(self, nodes: int) -> None:
@@ -111,17 +111,17 @@ class SequenceMemory:
         return {memory.component: memory.detail for memory in self.mixers if memory.detail}
 
 
-def library_pieces(target: DeviceTarget, rows: int) -> Sequence[int]:
+def library_pieces(target: DeviceTarget, rows: int, kv: CachePair) -> Sequence[int]:
     """Bytes that torch allocates while a chunk of `rows` rows runs, piece by piece."""
-    return [LIBRARY_BYTES, max(mixer.chunk_results(rows) for mixer in target.mixers)]
+    return [LIBRARY_BYTES, max(mixer.chunk_results(rows, kv) for mixer in target.mixers)]
 
 
-def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None) -> ChunkNeeds:
+def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context: int, kv: CachePair) -> ChunkNeeds:
     """What prompts are read in, `rows` rows at a time at most: a target's, and its drafter's."""
     inputs, outputs = target.projections()
     projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # those that the library multiplies by
     projections += [*(draft.chunk_projections() if draft else ())]
-    rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows)]
+    rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows, context, kv)]
     rooms += [room for block in target.blk for room in block.ffn.chunk_rooms(rows)]
     rooms += draft.chunk_rooms(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()

@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, Op, Wanted
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
@@ -28,6 +28,7 @@ from dflash_core.errors import Code, UnsupportedError
 from dflash_core.models.norm import Rotary
 
 PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
+UNPACK_BLOCKS = 1024  # of attn_unpack_keys, which go over the rows that there are
 COMBINE_THREADS = 4 * WARP  # of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
 # Not cuDNN's attention: it plans a prompt's length from the start, for some 50 ms, whenever it is another one.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -99,7 +100,7 @@ class AttentionLayers:
 
     def split_order(self, context: int, kv: CachePair) -> SplitOrder:
         card = self.device.card
-        return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes, trees=True)
+        return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
 
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
@@ -110,22 +111,22 @@ class AttentionLayers:
     def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
         return AttentionMemory(self, context, room, kv)
 
-    @property
-    def turns(self) -> Sequence[range]:
-        """The kv heads that a chunk's rows are at together."""
+    def turns(self, kv: CachePair) -> Sequence[range]:
+        """The kv heads that a chunk's rows are at together: one where their context has to be unpacked."""
         count = self.heads.kv_heads
-        half = count // 2 if count % 2 == 0 else count
+        half = 1 if kv != F16 else count // 2 if count % 2 == 0 else count
         return [range(first, first + half) for first in range(0, count, half)]
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
-        heads, together = self.heads, len(self.turns[0])
+    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[Wanted]]:
+        heads, together = self.heads, len(self.turns(kv)[0])
         columns = together * (self.spec.query_rows // heads.kv_heads + 2 * heads.head_dim)
         projected = ((rows, columns), torch.float32)
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
-        return ((projected, queries),)
+        unpacked = ((together, slots_of(context), heads.head_dim), torch.float16)
+        return ((projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
-    def chunk_results(self, rows: int) -> int:
-        return rows * len(self.turns[0]) * self.heads.group * self.heads.head_dim * torch.float16.itemsize
+    def chunk_results(self, rows: int, kv: CachePair = F16) -> int:
+        return rows * len(self.turns(kv)[0]) * self.heads.group * self.heads.head_dim * torch.float16.itemsize
 
     def check(self) -> None:
         """Smaller tiles are taken where shared memory is short."""
@@ -237,7 +238,7 @@ class AttentionBranch:
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
-        turns = [self._turn(chunk, heads) for heads in self.layers.turns]
+        turns = [self._turn(chunk, heads) for heads in self.layers.turns(self.kv.kv)]
 
         def run(n: int, length: int) -> None:
             for turn in turns:
@@ -252,7 +253,8 @@ class AttentionBranch:
 
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
         count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
-        projected, queries = chunk.arena.carve(*self.layers.chunk_rooms(chunk.rows)[0])
+        room = self.layers.chunk_rooms(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]
+        projected, queries, *unpacked = chunk.arena.carve(*room)
         inputs = [
             products.parts(matrix, rows=range(rows * together.start, rows * together.stop))
             for matrix, rows in zip(self.inputs.matrices, (per_head, dim, dim))
@@ -260,7 +262,8 @@ class AttentionBranch:
         (output,) = self.out.matrices
         mixed_width = heads.group * dim
         out = products.parts(output, range(mixed_width * together.start, mixed_width * together.stop))
-        defines = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
+        sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
+        defines = {**sizes, **self._defines}
         keys, values, slots = kv.layer(place)
         args: list[Argument] = [
             chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
@@ -268,16 +271,24 @@ class AttentionBranch:
             keys[together.start :], values[together.start :], slots,
         ]  # fmt: skip
         grid = (ceil_div(count * (heads.group + 2), PREPARE_WARPS), chunk.rows)
-        prepare = chunk.ops.add(
-            Launch("attention_rows.cu", "attn_rows", {**defines, **self._defines}, grid, WARP * PREPARE_WARPS, args)
-        )
+        prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
+
+        held, unpack = [], list[Op]()
+        for name, rows, kind in (("keys", keys, kv.kv.k), ("values", values, kv.kv.v)):
+            held.append(rows[together.start : together.stop] if kind == F16.k else unpacked[len(unpack)])
+            if kind != F16.k:
+                to: list[Argument] = [chunk.count, rows[together.start :], np.int32(count), slots, held[-1]]
+                unpack.append(chunk.ops.add(
+                    Launch("attention_rows.cu", f"attn_unpack_{name}", defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
+                ))  # fmt: skip
 
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
             prepare()
+            for op in unpack:
+                op()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
-            held = (t[together.start : together.stop] for t in kv.floats(place, length + n))
-            k, v = (t[:, None].expand(-1, heads.group, -1, -1) for t in held)
+            k, v = (t[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for t in held)
             with sdpa_kernel(LIBRARY):
                 mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
             # The queries are done with; rows of all heads side by side take their place.

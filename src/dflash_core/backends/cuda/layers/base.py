@@ -185,10 +185,11 @@ class MixerLayers(Protocol):
         which others have when the pass has gone on, and `rows_room` in `rows`, which chunks have too. `kv`: how keys
         and values are kept."""
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
-        """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other."""
+    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[Wanted]]:
+        """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other, in a sequence of
+        up to `context` positions."""
 
-    def chunk_results(self, rows: int) -> int:
+    def chunk_results(self, rows: int, kv: CachePair = F16) -> int:
         """Bytes that torch allocates while a chunk of `rows` rows is at a layer, at most."""
 
     def check(self) -> None:

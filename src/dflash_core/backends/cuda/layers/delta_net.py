@@ -71,7 +71,7 @@ class DeltaNetLayers:
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
         return DeltaMemory(self, capacity, (s, conv), room, rows)
 
-    def chunk_results(self, rows: int) -> int:
+    def chunk_results(self, rows: int, kv: CachePair = F16) -> int:
         return 0
 
     def check(self) -> None:
@@ -90,7 +90,7 @@ class DeltaNetLayers:
             for later in ((False, True) if capacity > PASS_ROWS else (False,))
         )
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int, context: int = 0, kv: CachePair = F16) -> Sequence[Sequence[Wanted]]:
         """First what the products write, then what the recurrence leaves where the first of them lay."""
         shape, half, full = self.shape, torch.float16, torch.float32
         padded = -(-rows // PASS_ROWS) * PASS_ROWS

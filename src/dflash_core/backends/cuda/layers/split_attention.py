@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from dflash_core.backends.cuda.launch import WARP, ceil_div
 from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.cache_types import F16, GROUP, CachePair, CacheType
 from dflash_core.errors import Code, UnsupportedError
 
 MAX_STAGES = 3
@@ -14,6 +15,7 @@ MAX_STAGES = 3
 # which the matmuls around it stream. With 203 KB per block an attention layer of an H200 cost 36 us more.
 MOST_SHARED = 163 << 10
 MAX_PARTS = 64
+PACKED_WARPS = 8  # that share a tile of packed keys and values, which they turn into halves
 PATH_BYTES = MAX_NODES + 128  # of attn_split, for one node's ancestors
 ACCUMULATORS = 96  # registers of a thread that hold output sums: what leaves room for the rest without spilling
 
@@ -59,7 +61,7 @@ class SplitOrder:
     and how many of a row's last tiles are parts of their own (kernels/attention.cu), none where rows are no tree's.
 
     One for all widths of a session: results are equal bit for bit only under the same order. `blocks` per kv head share
-    the work of a tree's pass; no bit depends on them.
+    the work of a tree's pass; no bit depends on them. `kv`: how keys and values are kept.
     """
 
     tile: int
@@ -68,9 +70,12 @@ class SplitOrder:
     splits: int
     near: int = 0
     blocks: int = 0
+    kv: CachePair = F16
 
     @staticmethod
-    def of(heads: HeadShape, slots: int, processors: int, shared_limit: int, *, trees: bool) -> SplitOrder:
+    def of(
+        heads: HeadShape, slots: int, processors: int, shared_limit: int, *, trees: bool, kv: CachePair = F16
+    ) -> SplitOrder:
         """For a cache of `slots` positions on a card of `processors` SMs with `shared_limit` bytes for a block.
 
         With a long context every SM gets one split of one kv head; with a short cache there are no more splits than
@@ -78,9 +83,11 @@ class SplitOrder:
         fits.
         """
         blocks = ceil_div(processors, heads.kv_heads)
-        for tile, column_warps in ((64, 4), (32, 4), (16, 2)):
+        # A warp turns whole groups of values into halves.
+        most = 4 if kv == F16 else min(PACKED_WARPS, heads.head_dim // GROUP)
+        for tile, column_warps in ((64, most), (32, min(most, 4)), (16, 2)):
             near = ceil_div(MAX_NODES - 1, tile) + 1 if trees else 0
-            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1, near, blocks)
+            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1, near, blocks, kv)
             if SplitLaunch.of(heads, order, 1, shared_limit).shared <= shared_limit:
                 break
         else:
@@ -95,6 +102,14 @@ class SplitOrder:
     def parts(self) -> int:
         """Partial results of a row."""
         return self.splits + self.near
+
+
+def tile_stride(kind: CacheType, head_dim: int) -> int:
+    """Bytes from a row to the next in shared memory: STRIDE of kernels/kv.cuh."""
+    size = kind.row_bytes(head_dim)
+    if kind == F16.k:
+        return size
+    return size + (next(past for past in (32, 96, 160) if size % 128 <= past) - size % 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +176,9 @@ class SplitLaunch:
         dim, tile = self.heads.head_dim, self.order.tile
         # One node of many heads may need more rows than a block of a narrow pass.
         rows = max(self.block_rows, 16 * self.row_warps * ceil_div(self.heads.group, 16 * self.row_warps))
-        halves = rows * (dim + tile) + 2 * self.stages * tile * dim
-        return 2 * halves + 4 * self.order.column_warps * rows + (PATH_BYTES if self.order.near else 0)
+        stage = tile * (tile_stride(self.order.kv.k, dim) + tile_stride(self.order.kv.v, dim))
+        queries = 2 * rows * (dim + tile) + 4 * self.order.column_warps * rows
+        return queries + self.stages * stage + (PATH_BYTES if self.order.near else 0)
 
     @property
     def partial_shape(self) -> tuple[int, int, int, int]:

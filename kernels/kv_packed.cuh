@@ -1,0 +1,114 @@
+// Keys or values as small codes under a scale per 32 numbers: the types q8_0, q5_0, q4_0 and tq3_0.
+//
+// A row is: the codes' LOW bits, element e of group j in byte e of a run of 32 bytes that 8 / LOW groups share, the
+// first of them in the lowest bits; HIGH words of 32 bits per group, one for each further bit; a half per group. A
+// number is (code - ZERO) * scale, all in halves: the code's byte under the exponent of 1024 is 1024 + code, from which
+// 1024 + ZERO is taken off exactly. With CENTRED zero lies between the two middle codes, so codes count in half scales.
+// A lane of the warp that stores a row has element e = lane of every group.
+
+#pragma once
+
+#include "common.cuh"
+
+// The largest magnitude of a group becomes REACH / 4 scales; with REACH 0, the number that has it becomes code 0.
+template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPacked {
+    static constexpr int GROUPS = HEAD_DIM / WARP, SHARED = 8 / LOW, RUNS = ceil_div(GROUPS, SHARED);
+    static constexpr int PLANES = WARP * RUNS, SCALES = PLANES + 4 * HIGH * GROUPS;
+    static constexpr int BYTES = ceil_div(SCALES + 2 * GROUPS, 16) * 16;
+    // Rows of a tile begin 32 or 96 bytes further on in the banks than the row before: reads of eight bytes from four
+    // rows, and of four from every row, meet no bank twice.
+    static constexpr int STRIDE = BYTES + ((BYTES % 128 < 32 ? 32 : BYTES % 128 <= 96 ? 96 : 160) - BYTES % 128);
+    static constexpr bool HALVES = false, ROTATED = TURNED;
+    static constexpr int CODES = 1 << (LOW + HIGH);
+    static constexpr float ZERO = CENTRED ? 0.5f * (CODES - 1) : 0.5f * CODES;
+    static constexpr u32 MASK = 0x01010101u * ((1 << LOW) - 1), FIRST_PLANE = 1u << LOW;
+    // 1024 + ZERO as two halves, of codes that count in half scales where CENTRED.
+    static constexpr u32 OFFSET = 0x00010001u * (0x6400 + (CENTRED ? CODES - 1 : CODES / 2));
+    static_assert(HIGH <= 1, "one word per group");
+
+    template <int PARTS> static __device__ __forceinline__ void store(u8* row, const float (&x)[PARTS]) {
+        static_assert(PARTS == GROUPS, "a group per element of a lane");
+        const int lane = lane_id();
+        u32 code[RUNS * SHARED] = {}, plane = 0;
+        half scale = __float2half_rn(0.0f);
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            const float most = warp_max(fabsf(x[j]));
+            float step;
+            if (REACH) {
+                step = most / (0.25f * REACH);
+            } else {
+                const u32 holders = __ballot_sync(FULL_WARP, fabsf(x[j]) == most);
+                step = __shfl_sync(FULL_WARP, x[j], holders ? __ffs(int(holders)) - 1 : 0) / -ZERO;
+            }
+            const half rounded = __float2half_rn(step);
+            const float factor = __half2float(rounded);
+            const float ratio = factor == 0.0f ? 0.0f : x[j] / factor;
+            code[j] = u32(fminf(fmaxf(rintf(__fadd_rn(ratio, ZERO)), 0.0f), float(CODES - 1)));
+            if (HIGH) {
+                const u32 bits = __ballot_sync(FULL_WARP, int(code[j] >> LOW & 1));
+                if (lane == j) plane = bits;
+            }
+            if (lane == j) scale = rounded;
+        }
+#pragma unroll
+        for (int run = 0; run < RUNS; run++) {
+            u32 byte = 0;
+#pragma unroll
+            for (int i = 0; i < SHARED; i++) byte |= (code[run * SHARED + i] & ((1 << LOW) - 1)) << LOW * i;
+            row[WARP * run + lane] = u8(byte);
+        }
+        if (lane < GROUPS) {
+            if (HIGH) *reinterpret_cast<u32*>(row + PLANES + 4 * lane) = plane;
+            *reinterpret_cast<half*>(row + SCALES + 2 * lane) = scale;
+        }
+    }
+
+    // Four codes, a byte each, from their bytes in a run and, of a type with a plane, their four bits of it.
+    static __device__ __forceinline__ u32 codes(u32 bytes, int group, u32 bits) {
+        u32 found = LOW == 8 ? bytes : bytes >> LOW * (group % SHARED) & MASK;
+        if (HIGH) found |= ((bits & 0xf) * 0x00204081u & 0x01010101u) << LOW;
+        return CENTRED ? found << 1 : found;
+    }
+    // The first two bytes of `codes`, or the last two, as numbers.
+    template <bool LAST> static __device__ __forceinline__ u32 numbers(u32 codes, half2 scale) {
+        const half2 raised = as_half2(prmt(codes, 0x64646464u, LAST ? 0x4342 : 0x4140));
+        return half2_bits(__hmul2(__hsub2(raised, as_half2(OFFSET)), scale));
+    }
+    static __device__ __forceinline__ u32 plane(const u8* row, int group) {
+        return HIGH ? *reinterpret_cast<const u32*>(row + PLANES + 4 * group) : 0;
+    }
+    static __device__ __forceinline__ half2 scales(const u8* first, const u8* second, int group) {
+        const half2 both = __halves2half2(
+            *reinterpret_cast<const half*>(first + SCALES + 2 * group),
+            *reinterpret_cast<const half*>(second + SCALES + 2 * group)
+        );
+        return CENTRED ? __hmul2(both, __float2half2_rn(0.5f)) : both;
+    }
+
+    static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {
+        const uint2 bytes = *reinterpret_cast<const uint2*>(row + WARP * (group / SHARED) + 8 * part);
+        const u32 bits = plane(row, group) >> 8 * part;
+        const half2 scale = scales(row, row, group);
+        const u32 low = codes(bytes.x, group, bits), high = codes(bytes.y, group, bits >> 4);
+        to[0] = numbers<false>(low, scale), to[1] = numbers<true>(low, scale);
+        to[2] = numbers<false>(high, scale), to[3] = numbers<true>(high, scale);
+    }
+
+    static __device__ __forceinline__ void four(
+        u32 (&to)[4], const u8* first, const u8* second, int group, int part
+    ) {
+        const int at = WARP * (group / SHARED) + 4 * part;
+        const u32 a = codes(*reinterpret_cast<const u32*>(first + at), group, plane(first, group) >> 4 * part);
+        const u32 b = codes(*reinterpret_cast<const u32*>(second + at), group, plane(second, group) >> 4 * part);
+        const half2 scale = scales(first, second, group);
+        const u32 left = prmt(a, b, 0x5140), right = prmt(a, b, 0x7362);
+        to[0] = numbers<false>(left, scale), to[1] = numbers<true>(left, scale);
+        to[2] = numbers<false>(right, scale), to[3] = numbers<true>(right, scale);
+    }
+};
+
+using KvQ8 = KvPacked<8, 0, false, 4 * 127, false>;
+using KvQ5 = KvPacked<4, 1, false, 0, true>;
+using KvQ4 = KvPacked<4, 0, false, 0, true>;
+using KvTq3 = KvPacked<2, 1, true, 15, true>;
