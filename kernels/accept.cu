@@ -129,15 +129,11 @@ extern "C" __global__ void __launch_bounds__(32) accept(
 // Rows of 16-byte chunks. A stream is one [slot][chunks] array, such as the keys of one head of one layer; one block
 // moves one stream, a thread one chunk of every row. Node i lies in slot length + i until here. The path's nodes only
 // grow, so a row is read before anything is written over it as long as rows go in order; READ of them are read ahead.
-// The first half of the streams has `key_chunks` in a row, the other half `value_chunks`.
-extern "C" __global__ void kv_commit(
-    const StepState* st, const u64* streams, int key_chunks, int value_chunks, u64* stamps
-) {
+extern "C" __global__ void kv_commit(const StepState* st, const u64* streams, int chunks, u64* stamps) {
     constexpr int READ = 8;
     pdl_launch();
     pdl_wait();
     const int accepted = st->accepted, length = st->length - accepted;
-    const int chunks = blockIdx.x < gridDim.x / 2 ? key_chunks : value_chunks;
     uint4* const rows = reinterpret_cast<uint4*>(streams[blockIdx.x]) + u64(length) * chunks;
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         for (int first = 1; first < accepted; first += READ) {

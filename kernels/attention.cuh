@@ -7,8 +7,7 @@
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
 // COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
-// STAGES tiles in a ring, as they are kept; packed ones become halves on their
-// way from there into the fragments.
+// STAGES tiles in a ring, as they are kept; packed ones become halves on their way from there into the fragments.
 //
 // Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
 // and in which order they are worked on; a tile that it does not see leaves its maximum, weight and sums as they are,
@@ -105,8 +104,8 @@ __device__ __forceinline__ void multiply_packed_keys(
 #pragma unroll
         for (int r = 0; r < TILES; r++) {
             const int at = row + 16 * r + quad;
-            const uint4 upper = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM>(q, at, 4 * group + part));
-            const uint4 lower = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM>(q, at + 8, 4 * group + part));
+            const uint4 upper = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM, true>(q, at, 4 * group + part));
+            const uint4 lower = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM, true>(q, at + 8, 4 * group + part));
             const u32 a[2][4] = {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t++) {
@@ -276,7 +275,7 @@ __device__ __forceinline__ void attend(
         if (wanted > 0) fetch_rows<ValueType, true>(values, cache.value(rows.kv_head, begin), wanted, order);
         cp_async_commit();
     };
-    copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
+    copy_rows<HEAD_DIM, HELD, THREADS, !KeyType::HALVES>(q_tile, q + rows.query() * HEAD_DIM, live);
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ahead++) fetch(view.step0 + ahead);
 

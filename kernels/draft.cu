@@ -76,9 +76,9 @@ extern "C" __global__ void draft_gather(
     acts_store({acts_q8, acts_f16}, row, group, x);
 }
 
-// Context keys and values of `layers` layers: sums the partials of [attn_k | attn_v] of the first, of the second, ..,
-// norms keys with k_norm [layers][HEAD_DIM], rotates them to position draft_length + row0 + row, writes `caches`
-// [layers]. A row whose slot a later row of the same launch may take is left out. Grid
+// Context keys and values of `layers` layers with caches of one type: sums the partials of [attn_k | attn_v] of the
+// first, of the second, .., in rows of CONTEXT_LAYERS layers where these are not all; norms keys with k_norm
+// [layers][HEAD_DIM], rotates them to position draft_length + row0 + row, writes `caches` [layers]. A row whose slot a later row of the same launch may take is left out. Grid
 // (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_update(
     const StepState* st, int row0, const float* partials, int rows, int layers, int kv_heads, const float* k_norm,
@@ -93,7 +93,12 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_update(
 
     const int position = st->draft_length + row0 + row;
     if (position + cache.slots < st->length) return;
-    Head head({partials, rows, layers * 2 * kv_heads * HEAD_DIM}, row, task * HEAD_DIM);
+#ifdef CONTEXT_LAYERS
+    const int all = CONTEXT_LAYERS;
+#else
+    const int all = layers;
+#endif
+    Head head({partials, rows, all * 2 * kv_heads * HEAD_DIM}, row, task * HEAD_DIM);
     if (task / kv_heads % 2) store_value(cache, head, kv_head, position);
     else store_key(cache, head, k_norm + layer * HEAD_DIM, frequency, eps, kv_head, position, position);
 }

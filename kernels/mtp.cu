@@ -17,7 +17,7 @@ __device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * G
 // (ceil((heads + 2 kv_heads) / PREPARE_WARPS), rows).
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) mtp_prepare(
     const StepState* st, int first, int depth, const float* partials, int rows, int kv_heads, const float* q_norm,
-    const float* k_norm, const float* frequency, float eps, float scale, half* q, KvElement* k, KvElement* v, int slots
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
@@ -45,8 +45,8 @@ struct PairView {
 };
 
 // Partial attention of one split, of row 0 of a pass of `rows` rows: see attend. Grid (row blocks, kv heads, splits).
-extern "C" __global__ void __launch_bounds__(THREADS) mtp_split(
-    const StepState* st, int depth, int rows, const half* q, KvElement* k, KvElement* v, int slots, float* out,
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mtp_split(
+    const StepState* st, int depth, int rows, const half* q, u8* k, u8* v, int slots, float* out,
     float2* stats
 ) {
     pdl_launch();

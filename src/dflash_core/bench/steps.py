@@ -28,7 +28,8 @@ from dflash_core.knobs import Knobs
 
 DEPTH = 200  # committed positions that most steps run behind
 DEEP = 32_768
-CONTEXT = DEEP + 512  # room for the deepest case and its steps
+BEHIND = 512  # positions behind the deepest case, for its steps
+CONTEXT = DEEP + BEHIND
 PREFILL = 2048
 WARM_STEPS = 4
 STEPS = 40
@@ -104,9 +105,12 @@ DEPTHS = (1, 2, 3, 4, 6, 8)
 """Lengths of chains that are timed where the drafter drafts one token behind the other."""
 
 
-def default_cases(block: int, acceptance: Sequence[int] = (), depths: Sequence[int] = ()) -> list[Case]:
+def default_cases(
+    block: int, acceptance: Sequence[int] = (), depths: Sequence[int] = (), contexts: Sequence[int] = (DEEP,)
+) -> list[Case]:
     """The steps that are always timed, and where lengths are given, the same with that acceptance forced. `depths`: of
-    chains of a drafter whose every token costs a pass of it; others draft their `block` at once."""
+    chains of a drafter whose every token costs a pass of it; others draft their `block` at once. `contexts`: positions
+    that plain steps, and where there are several of them trees too, are timed behind."""
     base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
     # With the chain put in first: a forced walk goes down it.
     seeded = base.replace(mode="tree", chain_seed=True)
@@ -121,7 +125,8 @@ def default_cases(block: int, acceptance: Sequence[int] = (), depths: Sequence[i
         # No chain is put in first, and every candidate of a synthetic drafter is about as likely: as wide as trees get.
         Case("bushy tree 23", base.replace(mode="tree", budget=23, chain_seed=False)),
         Case("sampled tree 23", base.replace(mode="tree", budget=23, temperature=0.8, top_k=40)),
-        Case(f"ar at {DEEP:,}", base.replace(mode="ar"), DEEP),
+        *(Case(f"ar at {depth:,}", base.replace(mode="ar"), depth) for depth in contexts),
+        *(Case(f"tree 23 at {depth:,}", tree[1].knobs, depth) for depth in contexts if len(contexts) > 1),
     ]
     if acceptance:
         trace = tuple(spine(length) for length in acceptance)

@@ -42,6 +42,7 @@ class Job:
     steps: bool = False
     out: Path | None = None
     share: Path | None = None  # step times for others to read
+    contexts: tuple[int, ...] = ()  # positions that steps are timed behind, besides a few
 
 
 def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
@@ -136,7 +137,7 @@ def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
 def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dataclasses import replace
 
-    from dflash_core.bench.steps import CONTEXT, DEPTHS, StepBench, acceptance_pattern, default_cases
+    from dflash_core.bench.steps import BEHIND, DEEP, DEPTHS, StepBench, acceptance_pattern, default_cases
     from dflash_core.loading import CardOptions, load_draft, load_target
 
     notes = Notes()
@@ -152,10 +153,13 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
     card = CardOptions(request.activations, request.draft_type, request.tune)
     loaded = load_target(request.target, "cuda", progress=notes.progress, card=card)
-    engine = Engine(loaded, load_draft(request.draft, loaded), context_length=CONTEXT, kv=request.kv)
+    contexts = job.contexts or (DEEP,)
+    longest = max(*contexts, DEEP) + BEHIND
+    engine = Engine(loaded, load_draft(request.draft, loaded), context_length=longest, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     drafter = engine.session.capabilities
-    cases = default_cases(drafter.block if drafter else 1, pattern, DEPTHS if drafter and drafter.kind == "mtp" else ())
+    depths = DEPTHS if drafter and drafter.kind == "mtp" else ()
+    cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
     bench = StepBench(engine)
     target = bench.target
     engine.machine.learn(engine.session, notes.progress)
@@ -194,14 +198,14 @@ def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
         )
     ar = report.case("ar").wall.median
     ratios = ", ".join(f"{rows} rows {report.verify_ratio(rows):.2f}" for rows in (16, 24, 40, 64))
-    deep = next(case for case in report.cases if case.name.startswith("ar at"))
+    deep = [case for case in report.cases if case.name.startswith("ar at")]
     bushy = report.case("bushy tree 23").stages["verify"] / report.case("tree 23").stages["verify"]
     prompt = report.prefill_tokens / report.prefill_ms.median * 1e3
     lines += [
         "",
         f"plain decoding: {1e3 / ar:,.1f} tok/s; a one-row loop from the host: {report.plain_loop_ms.median:.3f} ms",
         f"verify in plain steps: {ratios}; a bushy tree against a seeded one of its size: {bushy:.3f}",
-        f"plain decoding at context length {deep.depth:,}: {ar / deep.wall.median:.3f} of that speed",
+        *(f"plain decoding at context length {one.depth:,}: {ar / one.wall.median:.3f} of that speed" for one in deep),
         f"prompt of {report.prefill_tokens:,}: {prompt:,.0f} tok/s",
         f"idle between steps: {max(case.idle for case in report.cases):.1%} at most",
         f"a plain step moves {gib(report.step_bytes)}: {report.bandwidth_share:.1%} of the measured read bandwidth, "

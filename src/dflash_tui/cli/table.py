@@ -208,6 +208,13 @@ def _config(call: Invocation) -> int:
     return config.show(call.config, origin=call.args.origin, as_json=call.args.json)
 
 
+def _contexts(text: str) -> tuple[int, ...]:
+    found = [int(part) if part.isdigit() else 0 for part in text.split(",")]
+    if not all(200 < one <= 1_048_576 for one in found):
+        raise argparse.ArgumentTypeError(f"found {text}, expected positions by commas, such as 32768,131072")
+    return tuple(found)
+
+
 def _bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", nargs="?", choices=("modes", "kernels"), default="modes", help="modes, or the kernels' ladder")
@@ -220,6 +227,7 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--accept-trace", metavar="AL", help="force this acceptance length, or lengths step by step, while timing steps"
     )
+    add("--contexts", type=_contexts, default=(), metavar="N,..", help="context lengths of step times (32768)")
     add("--steps", action="store_true", help="step times of --target and --draft")
     add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
     add("--share", type=file_path, metavar="FILE", help="step times as JSON without any text, path or host name")
@@ -234,7 +242,7 @@ def _bench(call: Invocation) -> int:
         if value is not None and value < 1:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
     if args.ui or args.what == "kernels":
-        others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps", "share")
+        others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps", "share", "contexts")
         for name in [one for one in others if getattr(args, one)]:
             call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
     if args.ui:
@@ -247,7 +255,7 @@ def _bench(call: Invocation) -> int:
         return bench.kernels(out=args.out, as_json=args.json)
     job = bench.Job(
         args.prompts, args.samples, args.repeats, args.synthetic, args.folder, args.accept_trace, args.steps, args.out,
-        args.share,
+        args.share, args.contexts,
     )  # fmt: skip
     return bench.run(call.request, job, as_json=args.json)
 

@@ -61,11 +61,19 @@ class KVCache:
         """One layer's cache as kernels take it."""
         return self.k[place], self.v[place], np.int32(self.slots)
 
-    def commit(self, state: DeviceState, stamps: Tensor) -> Launch:
-        """Move the rows of the accepted path to directly behind the committed ones, as they are stored."""
+    def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
+        """Move the rows of the accepted path to directly behind the committed ones, as they are stored: keys and values
+        at once, where their rows have one size."""
         chunks = [one.row_bytes(self.head_dim) // CHUNK_BYTES for one in (self.kv.k, self.kv.v)]
-        args: list[Argument] = [state.pointer, self._streams, *map(np.int32, chunks), stamps]
-        return Launch("accept.cu", "kv_commit", {}, len(self._streams), max(chunks), args)
+        half = len(self._streams) // 2
+        parts = [(self._streams, chunks[0])]
+        if chunks[0] != chunks[1]:
+            parts = [(self._streams[:half], chunks[0]), (self._streams[half:], chunks[1])]
+        launches = []
+        for streams, count in parts:
+            args: list[Argument] = [state.pointer, streams, np.int32(count), stamps]
+            launches.append(Launch("accept.cu", "kv_commit", {}, len(streams), count, args))
+        return launches
 
     def plant(self, begin: int, end: int) -> None:
         """Fill slots begin..end with rows of no meaning, for measuring."""

@@ -6,6 +6,7 @@ Committed positions' captured layers are *pending* until they are keys and value
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -43,21 +44,25 @@ COPY_THREADS = 256
 
 
 class DFlashMemory:
-    """What the drafter takes for `context` positions, beside its weights."""
+    """What the drafter takes for `context` positions, beside its weights. `kv`: how layers that see all of it keep it;
+    those with a window keep halves."""
 
-    def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena) -> None:
+    def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
         device, config = draft.device.torch_device, draft.config
         self.block = config.block_size
         positions = context + self.block  # the block's own rows lie behind the context
         slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
-        self.kv = [KVCache(1, heads.kv_heads, count, heads.head_dim, device) for count in slots]
+        kinds = [kv.behind_a_window if layer.window else kv for layer in draft.layers]
+        sizes = zip(slots, kinds, strict=True)
+        self.kv = [KVCache(1, heads.kv_heads, count, heads.head_dim, device, kind) for count, kind in sizes]
         self.caches = DraftCaches(
             [Layer.of(kv, layer.window) for kv, layer in zip(self.kv, draft.layers, strict=True)], self.block, positions
         )
         self._table = cache_table(self.kv)
         pending, rest = pending_rows(draft), own.behind(*pending_rows(draft))
         self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
-        self.splits = Splits(split_order(draft, context), draft.heads, self.buffers.inside)
+        inside = self.buffers.inside
+        self.splits = {kind: Splits(split_order(draft, context, kind), draft.heads, inside) for kind in (kv, F16)}
         (self.pending,) = own.carve(*pending)
         self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
 
@@ -75,10 +80,10 @@ def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
     return [((PENDING_ROWS, draft.fc.columns), torch.float16)]
 
 
-def split_order(draft: DeviceDraft, context: int) -> SplitOrder:
-    """Of the block's attention."""
+def split_order(draft: DeviceDraft, context: int, kv: CachePair) -> SplitOrder:
+    """Of the block's attention in a layer that keeps keys and values so."""
     card, slots = draft.device.card, context + draft.config.block_size
-    return SplitOrder.of(draft.heads, slots, card.multiprocessors, card.shared_bytes, trees=False)
+    return SplitOrder.of(draft.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
 
 class DFlash:
@@ -109,7 +114,7 @@ class DFlash:
         draft, buffers = self.draft, self.memory.buffers
         fc = draft.fc
         yield Launch(
-            "draft.cu", "draft_gather", self._defines(fc), (groups_of(fc.columns), rows), WARP,
+            "draft.cu", "draft_gather", self._defines(fc, 0), (groups_of(fc.columns), rows), WARP,
             [self.state.pointer, np.int32(row0), self.memory.pending, np.int32(fc.columns), *fc.wanted(buffers.acts)],
         )  # fmt: skip
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
@@ -119,18 +124,25 @@ class DFlash:
         )  # fmt: skip
         for part in draft.contexts:
             yield from part.projection.launches(buffers.acts, buffers.wide, rows)
-            yield self._store(part, buffers.wide, rows, row0, split_k=part.projection.split_k)
+            yield from self._store(part, buffers.wide, rows, row0, split_k=part.projection.split_k)
 
-    def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Launch:
-        """Rows of a context's projection, f32 (split_k, rows, width), as keys and values behind those in the cache."""
+    def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Iterator[Launch]:
+        """Rows of a context's projection, f32 (split_k, rows, width), as keys and values behind those in the cache: a
+        launch for layers that keep them alike."""
         draft, heads, memory = self.draft, self.draft.heads, self.memory
-        return Launch(
-            "draft.cu", "draft_update", {**self._split.defines, "SPLIT_K": split_k, **memory.kv[0].defines},
-            (ceil_div(part.count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
-            [self.state.pointer, np.int32(row0), projected, np.int32(rows), np.int32(part.count),
-             np.int32(heads.kv_heads), draft.k_norms[part.first], draft.frequencies, np.float32(draft.config.rms_eps),
-             memory.table(part.first)],
-        )  # fmt: skip
+        layers = range(part.first, part.first + part.count)
+        for _, group in itertools.groupby(layers, key=lambda index: memory.kv[index].kv):
+            first, *others = group
+            count, width = 1 + len(others), 2 * heads.kv_heads * heads.head_dim
+            some = {"CONTEXT_LAYERS": part.count} if count < part.count else {}
+            yield Launch(
+                "draft.cu", "draft_update",
+                {**self._split(first).defines, "SPLIT_K": split_k, **memory.kv[first].defines, **some},
+                (ceil_div(count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
+                [self.state.pointer, np.int32(row0), At(projected, (first - part.first) * width), np.int32(rows),
+                 np.int32(count), np.int32(heads.kv_heads), draft.k_norms[first], draft.frequencies,
+                 np.float32(draft.config.rms_eps), memory.table(first)],
+            )  # fmt: skip
 
     def block_launches(self, head: Projection) -> list[Launch]:
         """The block [root, mask, ...] to the activations of `head`, a row per position of the block."""
@@ -156,8 +168,8 @@ class DFlash:
 
     def _attention(self, index: int, layer: DraftLayer) -> Iterator[Launch]:
         draft, memory, config = self.draft, self.memory, self.draft.config
-        mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits
-        split, defines = self._split, self._defines(mixer.inputs)
+        mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits[memory.kv[index].kv]
+        split, defines = self._split(index), self._defines(mixer.inputs, index)
         block, kv_heads = np.int32(self.block), np.int32(heads.kv_heads)
         cache, tasks = memory.kv[index].layer(0), heads.heads + 2 * heads.kv_heads
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.block)
@@ -180,14 +192,14 @@ class DFlash:
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, self.block)
 
-    @property
-    def _split(self) -> SplitLaunch:
-        """The block's attention. What takes context in is compiled for the same, though it does not look at it."""
-        limit = self.draft.device.card.shared_bytes
-        return SplitLaunch.of(self.draft.heads, self.memory.splits.order, self.block, limit)
+    def _split(self, index: int) -> SplitLaunch:
+        """The block's attention in a layer. What takes context in is compiled for the same, though it does not look at
+        it."""
+        order = self.memory.splits[self.memory.kv[index].kv].order
+        return SplitLaunch.of(self.draft.heads, order, self.block, self.draft.device.card.shared_bytes)
 
-    def _defines(self, projection: Projection) -> dict[str, object]:
-        return {**self._split.defines, "SPLIT_K": projection.split_k, **self.memory.kv[0].defines}
+    def _defines(self, projection: Projection, index: int) -> dict[str, object]:
+        return {**self._split(index).defines, "SPLIT_K": projection.split_k, **self.memory.kv[index].defines}
 
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward and its logits."""
@@ -323,14 +335,15 @@ class DFlashOnDevice:
 
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         partials = PassBuffers.partials(*self.weights.projections())
-        return [*partials, *Splits.pieces(split_order(self.weights, context), self.weights.heads)]
+        pieces = [Splits.pieces(split_order(self.weights, context, kind), self.weights.heads) for kind in (kv, F16)]
+        return [*partials, *max(pieces, key=Arena.need)]
 
     def own_room(self) -> Sequence[Wanted]:
         draft = self.weights
         return [*pending_rows(draft), *PassBuffers.lasting(draft.config.embedding_length, *draft.projections())]
 
     def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
-        return DFlashMemory(self.weights, context, room, own)
+        return DFlashMemory(self.weights, context, room, own, kv)
 
     def drafter(
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
@@ -377,7 +390,7 @@ class DFlashChunk:
         self._parts = [
             (
                 [products.parts(matrix) for matrix in context.projection.matrices],
-                chunk.ops.add(drafter._store(context, self._context, chunk.rows, 0, split_k=1)),
+                [chunk.ops.add(store) for store in drafter._store(context, self._context, chunk.rows, 0, split_k=1)],
             )
             for context in draft.contexts
         ]
@@ -395,7 +408,8 @@ class DFlashChunk:
         """The rows' features as context of every draft layer; they are committed by now."""
         self.state.push()
         self._norm()
-        for matrices, store in self._parts:
+        for matrices, stores in self._parts:
             self._chunk.products.multiply_all(self._chunk.x[:n], matrices, self._context[:n])
-            store()
+            for store in stores:
+                store()
         self.state.host["draft_length"] = self.state.host["length"]

@@ -52,10 +52,10 @@ class MtpMemory:
     """What the head takes for `context` positions, beside its weights. `hidden`: the target's residual stream behind
     the newest positions, `tokens` the tokens there, position p in slot p % slots."""
 
-    def __init__(self, draft: DeviceMtp, context: int, room: Arena, own: Arena) -> None:
+    def __init__(self, draft: DeviceMtp, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
         device, width, positions = draft.device.torch_device, draft.config.embedding_length, context + BLOCK
         heads = draft.heads
-        self.kv = KVCache(1, heads.kv_heads, positions, heads.head_dim, device)
+        self.kv = KVCache(1, heads.kv_heads, positions, heads.head_dim, device, kv)
         slots = ring_slots(HIDDEN_WINDOW, positions)
         self.hidden = torch.zeros(slots, width, device=device)
         self.tokens = torch.zeros(slots, dtype=torch.int32, device=device)
@@ -63,7 +63,7 @@ class MtpMemory:
         self.caches = DraftCaches(layers, BLOCK, positions)
         self.table = cache_table([self.kv])
         self.buffers = PassBuffers(width, *draft.projections(), own, room)
-        self.splits = Splits(split_order(draft, context), heads, self.buffers.inside)
+        self.splits = Splits(split_order(draft, context, kv), heads, self.buffers.inside)
         self.counts = torch.tensor([1, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
@@ -71,10 +71,10 @@ class MtpMemory:
         return {"drafter KV": self.kv.nbytes + self.hidden.nbytes}
 
 
-def split_order(draft: DeviceMtp, context: int) -> SplitOrder:
+def split_order(draft: DeviceMtp, context: int, kv: CachePair) -> SplitOrder:
     """Of the attention of the pair that drafts."""
     card = draft.device.card
-    return SplitOrder.of(draft.heads, context + BLOCK, card.multiprocessors, card.shared_bytes, trees=False)
+    return SplitOrder.of(draft.heads, context + BLOCK, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
 
 def join_warps(width: int) -> int:
@@ -317,7 +317,7 @@ class MtpOnDevice:
 
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         partials = PassBuffers.partials(*self.weights.projections())
-        splits = Splits.pieces(split_order(self.weights, context), self.weights.heads)
+        splits = Splits.pieces(split_order(self.weights, context, kv), self.weights.heads)
         return [*partials, *max(splits, self.weights.ffn.pass_room, key=Arena.need)]
 
     def own_room(self) -> Sequence[Wanted]:
@@ -325,7 +325,7 @@ class MtpOnDevice:
         return PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
 
     def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> MtpMemory:
-        return MtpMemory(self.weights, context, room, own)
+        return MtpMemory(self.weights, context, room, own, kv)
 
     def drafter(self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> Mtp:
         assert isinstance(memory, MtpMemory), "the memory of another drafter"
@@ -378,7 +378,8 @@ class MtpChunk:
                 "draft.cu", "draft_update", {**drafter._split.defines, "SPLIT_K": 1, **memory.kv.defines},
                 (ceil_div(2 * heads.kv_heads, PREPARE_WARPS), chunk.rows), WARP * PREPARE_WARPS,
                 [drafter.state.pointer, np.int32(0), self._context, np.int32(chunk.rows), np.int32(1),
-                 np.int32(heads.kv_heads), draft.mixer.k_norm, draft.frequencies, np.float32(draft.spec.eps),
+                 np.int32(heads.kv_heads), draft.mixer.k_norm, draft.frequencies,
+                 np.float32(draft.spec.eps),
                  At(memory.table, 0)],
             )
         )  # fmt: skip

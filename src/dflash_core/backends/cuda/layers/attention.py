@@ -156,7 +156,7 @@ class AttentionMemory:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
-        return [self.kv.commit(state, stamps)]
+        return self.kv.commit(state, stamps)
 
     def flush(self, state: DeviceState) -> list[Launch]:
         return []

@@ -1,0 +1,143 @@
+"""Split attention alone, on the card at hand: microseconds of a layer by cache type, context length, rows and order.
+
+The caches are those of a whole 27B, layer by layer, so that each comes from memory as in a step. attn_split and
+attn_combine of all layers are recorded in a graph; a figure is the median over replays, of one layer.
+
+    python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [ORDER ...]
+
+An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
+splits, column_warps, tile and blocks as in SplitOrder, stages as in SplitLaunch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dflash_core.arch.kinds import Attention
+from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.kv import KVCache, defines
+from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits, slots_of
+from dflash_core.backends.cuda.layers.base import acts_for
+from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.products import Arena
+from dflash_core.backends.cuda.repack import GROUP
+from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.bench.synthetic import TARGET_27B
+from dflash_core.cache_types import CachePair
+from dflash_core.errors import DFlashError
+
+REPLAYS = 21
+
+
+class Layers:
+    """The caches of all attention layers of a 27B, with `depth` positions of no meaning, and launches over them."""
+
+    def __init__(self, device: CudaDevice, kv: CachePair, depth: int) -> None:
+        mixers = TARGET_27B.of(Attention)
+        spec, self.device, self.count = mixers[0], device, len(mixers)
+        self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
+        self.slots, on = slots_of(depth), device.torch_device
+        self.kv = KVCache(self.count, spec.kv_heads, self.slots, spec.head_dim, on, kv)
+        self.kv.plant(0, depth)
+        card = device.card
+        self.order = SplitOrder.of(self.heads, self.slots, card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
+        self.state = DeviceState(on)
+        self.state.host["length"] = depth
+        columns = spec.heads * spec.head_dim
+        self.acts = acts_for(columns, on)
+        self.gates = torch.zeros(PASS_ROWS, 2 * columns + 2 * spec.kv_heads * spec.head_dim, device=on)
+
+    def launches(self, order: SplitOrder, launch: SplitLaunch, rows: int) -> Iterator[Launch]:
+        """Every layer."""
+        heads, count, zero = self.heads, np.int32(rows), np.int32(0)
+        room = Arena.of(Arena.need(Splits.pieces(order, heads)), self.device.torch_device)
+        splits = Splits(order, heads, room)
+        splits.q.normal_()
+        options = {**launch.defines, "SPLIT_K": 1, **defines(order.kv)}
+        for layer in range(self.count):
+            yield Launch(
+                "attention.cu", "attn_split", options, launch.grid, launch.block,
+                [self.state.pointer, zero, count, np.int32(order.splits), splits.q, *self.kv.layer(layer), splits.out,
+                 splits.stats],
+                launch.shared,
+            )  # fmt: skip
+            yield Launch(
+                "attention.cu", "attn_combine", options, (heads.heads * heads.head_dim // GROUP, rows), COMBINE_THREADS,
+                [self.state.pointer, zero, splits.out, splits.stats, np.int32(order.splits), self.gates, count,
+                 np.int32(heads.kv_heads), self.acts.q8, self.acts.f16],
+            )  # fmt: skip
+
+    def ordered(self, changes: str, rows: int) -> tuple[SplitOrder, SplitLaunch]:
+        """The order with `changes`, and its launch. Raises DFlashError."""
+        found: dict[str, int] = {}
+        for name, _, value in (part.partition("=") for part in changes.split(",") if part != "auto"):
+            if name not in ("splits", "column_warps", "tile", "blocks", "stages") or not value.isdigit():
+                raise DFlashError(f"order {changes!r}: expected auto, or such as splits=28,column_warps=8,stages=3")
+            found[name] = int(value)
+        stages, order = found.pop("stages", 0), self.order
+        order = replace(
+            order,
+            splits=found.get("splits", order.splits),
+            column_warps=found.get("column_warps", order.column_warps),
+            tile=found.get("tile", order.tile),
+            blocks=found.get("blocks", order.blocks),
+        )
+        launch = SplitLaunch.of(self.heads, order, rows, self.device.card.shared_bytes)
+        return order, replace(launch, stages=stages) if stages else launch
+
+
+def compare(
+    device: CudaDevice, pairs: Sequence[CachePair], depths: Sequence[int], widths: Sequence[int], orders: Sequence[str]
+) -> Iterator[str]:
+    """Lines of a table: microseconds of a layer, and the bytes of keys and values in that time."""
+    with device.stream():
+        for kv in pairs:
+            for depth in depths:
+                layers = Layers(device, kv, depth)
+                for rows in widths:
+                    layers.state.plant([0] * rows, range(-1, rows - 1))
+                    layers.state.push()
+                    for name in orders:
+                        order, launch = layers.ordered(name, rows)
+                        run = device.record("attention", device.bind(list(layers.launches(order, launch, rows))))
+                        run()
+                        times = []
+                        for _ in range(REPLAYS):
+                            before, after = device.runtime.event(), device.runtime.event()
+                            before.record()
+                            run()
+                            after.record()
+                            after.wait()
+                            times.append(after.ms_since(before) * 1e3 / layers.count)
+                        us = statistics.median(times)
+                        rate = depth * layers.heads.kv_heads * kv.row_bytes(layers.heads.head_dim) / us / 1e6
+                        taken = f"{order.splits} splits, {order.column_warps} warps, {launch.stages} stages"
+                        yield f"{kv!s:12} {depth:>8,} rows {rows:<3} {name:20} {us:8.2f} us {rate:6.2f} TB/s  ({taken})"
+                del layers
+                torch.cuda.empty_cache()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kv", default="f16,bf16,q8_0,q5_0,q4_0,tq3_0", help="types, by commas")
+    parser.add_argument("--depths", default="200,16384,32768", help="positions")
+    parser.add_argument("--rows", default="1,24", help="rows of a pass")
+    parser.add_argument("orders", nargs="*", default=["auto"], metavar="ORDER")
+    options = parser.parse_args()
+    pairs = [CachePair.parse(name) for name in options.kv.split(",")]
+    depths, widths = ([int(part) for part in text.split(",")] for text in (options.depths, options.rows))
+    for line in compare(CudaDevice(), pairs, depths, widths, options.orders):
+        print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
