@@ -30,7 +30,7 @@ from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLau
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import PASS_ROWS
-from dflash_core.bench.synthetic import TARGET_27B
+from dflash_core.bench.synthetic_models import TARGET_27B
 from dflash_core.cache_types import CachePair
 from dflash_core.errors import DFlashError
 
