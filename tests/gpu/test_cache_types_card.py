@@ -73,8 +73,8 @@ def test_rows_are_those_of_the_reference(engine: Engine, rng: np.random.Generato
     ] * np.sqrt(head_dim)
 
 
-def on_card(kv: str, context: int = CONTEXT) -> CudaSession:
-    one = pair("emulated", GOLDEN)
+def on_card(device_name: str, kv: str, context: int = CONTEXT) -> CudaSession:
+    one = pair(device_name, GOLDEN)
     draft = DFlashOnDevice(one.device_draft, one.draft.mask_token)
     return CudaSession(one.device_target, draft, context=context, kv=CachePair.parse(kv))
 
@@ -104,12 +104,11 @@ def tensors(session: CudaSession) -> list[torch.Tensor]:
     return [memory.kv.k, memory.kv.v]
 
 
-@pytest.mark.emulator
 @pairs
-def test_a_tree_has_the_bits_of_single_steps(kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, ids = on_card(kv), prompt()[:61]  # its trees lie over a tile's border
+def test_a_tree_has_the_bits_of_single_steps(device_name: str, kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ids = on_card(device_name, kv), prompt()[:61]  # its trees lie over a tile's border
     check_tree(session, ids)
-    one = pair("emulated", GOLDEN)
+    one = pair(device_name, GOLDEN)
     reference = one.target.session(one.draft, kv=CachePair.parse(kv))
     assert isinstance(reference, CpuSession)
     session.restore(None)
