@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,13 +16,14 @@ from dflash_core.backends.base import Logits, Machine, Session, Target
 from dflash_core.cache_types import AUTO, CachePair, Choice, checked
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.several import OpenedSeveral
-from dflash_core.errors import ContextError, MismatchError
+from dflash_core.errors import ContextError, MismatchError, OutOfMemoryError
 from dflash_core.events import Event, FoundRow
+from dflash_core.fits import RanOutError, plan, ran_out
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
-from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.memory import OTHERS, Component, MemoryBreakdown
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
@@ -153,7 +155,24 @@ class Engine:
         guard: Guard | None = None,
     ) -> Iterator[Event]:
         """Answer the prompt `ids`, see `Runner.generate`. Raises ContextError for a prompt that does not fit."""
-        return self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill, guard=guard)
+        return self._watched(self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill, guard=guard))
+
+    def _watched(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Where memory runs out, say who holds what and what would help."""
+        try:
+            yield from events
+        except OutOfMemoryError:
+            raise self.ran_out() from None
+
+    def ran_out(self) -> RanOutError:
+        """What is said where memory is short in mid-turn. The next turn may find it there again."""
+        held = self.memory()
+        reckoner = self.target.reckoner(self.draft)
+        setup = replace(reckoner.default, context=self.context_length, kv=str(self.kv.pair))
+        # All that is not somebody else's: what this engine holds would be free for another way of loading it.
+        others = sum(one.bytes for one in held.components if one.name == OTHERS)
+        found = plan(reckoner, setup, available=held.total - others)
+        return ran_out(found, held)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; from any thread."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dflash_core.cache_types import AUTO
-from dflash_core.memory import Component
+from dflash_core.errors import Code, OutOfMemoryError
+from dflash_core.memory import Component, MemoryBreakdown, gib
 
 CONTEXT_STEP = 512  # positions in which a longest context is looked for
 MOST_REMEDIES = 3
@@ -104,6 +105,23 @@ class MemoryPlan:
         return self.total <= self.available
 
 
+class RanOutError(OutOfMemoryError):
+    """Memory that had been there was gone in mid-turn; `plan` has what would help, reckoned for what is there now."""
+
+    def __init__(self, message: str, plan: MemoryPlan) -> None:
+        super().__init__(message, code=Code.DEVICE_FULL)
+        self.plan = plan
+
+
+def ran_out(plan: MemoryPlan, held: MemoryBreakdown) -> RanOutError:
+    """The refusal of a turn: who holds what, and whether the same would fit now."""
+    found = {one.name: one.bytes if one.measured is None else one.measured for one in held.components}
+    largest = sorted((item for item in found.items() if item[1]), key=lambda item: item[1], reverse=True)
+    parts = ", ".join(f"{name} {gib(size)}" for name, size in largest[:5])
+    then = "ask again" if plan.fits else f"{gib(plan.total - plan.available)} have to be freed, or take less"
+    return RanOutError(f"{held.device} is full, {gib(held.free)} of {gib(held.total)} free: {parts}; {then}", plan)
+
+
 def total(reckoner: Reckoner, setup: Setup) -> int:
     """Bytes of all components."""
     return sum(one.bytes for one in reckoner.components(setup))
@@ -118,9 +136,9 @@ def longest(most: int, fits: Callable[[int], bool]) -> int:
     return min(low * CONTEXT_STEP, most)
 
 
-def longest_context(reckoner: Reckoner, setup: Setup) -> int:
+def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = None) -> int:
     """The most positions that there is room for with everything else as in `setup`."""
-    room = reckoner.available
+    room = reckoner.available if available is None else available
     return longest(reckoner.longest_context, lambda context: total(reckoner, replace(setup, context=context)) <= room)
 
 
@@ -142,12 +160,12 @@ def halved(reckoner: Reckoner, setup: Setup, ceiling: int, least: int, spare: in
     return setup
 
 
-def plan(reckoner: Reckoner, setup: Setup) -> MemoryPlan:
-    """What `setup` takes, and what would fit in its place."""
-    components = reckoner.components(setup)
+def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> MemoryPlan:
+    """What `setup` takes, and what would fit in its place: in `available` bytes, where these are not the reckoner's."""
+    components, room = reckoner.components(setup), reckoner.available if available is None else available
     kinds = dict.fromkeys((*reckoner.kv_types, setup.kv))
-    fitting = {kv: longest_context(reckoner, replace(setup, kv=kv)) for kv in kinds}
-    found = MemoryPlan(reckoner.machine, setup, components, reckoner.available, fitting, ())
+    fitting = {kv: longest_context(reckoner, replace(setup, kv=kv), room) for kv in kinds}
+    found = MemoryPlan(reckoner.machine, setup, components, room, fitting, ())
     return found if found.fits else replace(found, remedies=tuple(remedies(reckoner, found)))
 
 
@@ -171,7 +189,7 @@ def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
             break
     for way in ways if not found else []:
         if total(reckoner, replace(way, context=CONTEXT_STEP)) <= room:
-            best = replace(way, context=longest_context(reckoner, way))
+            best = replace(way, context=longest_context(reckoner, way, room))
             taken = total(reckoner, best)
             return [Remedy(best, taken, short.total - taken)]
     return found

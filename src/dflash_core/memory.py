@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dflash_core.errors import Code, KnobError, OutOfMemoryError, Shortage
 
+OTHERS = "other processes"  # the component that is somebody else's
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 

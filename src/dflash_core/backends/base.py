@@ -257,7 +257,7 @@ class Target(Protocol):
     def machine(self) -> Machine:
         """Where it runs."""
 
-    def reckoner(self, draft: OpenedDraft | None) -> Reckoner:
+    def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
         """What says what this target and `draft` would take here, loaded in one way or another."""
 
     def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:

@@ -1,6 +1,6 @@
 """What a pair really holds of a card beside what was planned, and how fast it decodes when its context is nearly full.
 
-python -m dflash_core.bench.held --synthetic FOLDER --context 131072 --kv q8_0 --limit 24GiB
+python -m dflash_core.bench.held --folder FOLDER --positions 131072 --kv q8_0 --limit 24GiB
 
 Prints one JSON object. `found` is the driver's own figure of this process, its context included, at the end of the run.
 """
@@ -63,23 +63,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--synthetic", type=Path, metavar="FOLDER", help="where made-up files lie, or are to be written")
+    add("--folder", type=Path, metavar="FOLDER", help="where made-up files lie, or are to be written")
     add("--model", choices=MODELS, default="27b", help="which made-up files")
     add("--layers", type=int, default=0, help="of the made-up target, where it is to be cut short")
     add("--target", type=Path)
-    add("--draft", type=Path)
-    add("--context", type=int, required=True)
+    add("--drafter", type=Path)
+    add("--positions", type=int, required=True)
     add("--kv", default="auto")
     add("--limit", type=parse_bytes, default=0)
     add("--budget", type=int, default=22)
     add("--accept", type=float, default=5.0)
     add("--steps", type=int, default=40)
     args = parser.parse_args(argv)
-    if args.synthetic is not None:
+    if args.folder is not None:
         model = MODELS[args.model]
-        pair = synthetic_pair(args.synthetic, model.cut(args.layers) if args.layers else model)
-        args.target, args.draft = pair.target, pair.draft
-    found = measure(args.target, args.draft, args.context, args.kv, args.limit, args.budget, args.accept, args.steps)
+        pair = synthetic_pair(args.folder, model.cut(args.layers) if args.layers else model)
+        args.target, args.drafter = pair.target, pair.draft
+    found = measure(
+        args.target, args.drafter, args.positions, args.kv, args.limit, args.budget, args.accept, args.steps
+    )
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 

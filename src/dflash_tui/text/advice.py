@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from dflash_core.clean import one_line
 from dflash_core.errors import MESSAGE, Code, DFlashError, OutOfMemoryError
+from dflash_core.fits import RanOutError
+from dflash_tui.text import fits
 
 ON_COMMAND_LINE: Mapping[Code, str] = {
     Code.NO_DRAFTER: "--draft FILE, mtp or text adds one",
@@ -45,6 +47,8 @@ def _said(error: DFlashError, table: Mapping[Code, str]) -> list[str]:
 
 def _options(error: DFlashError) -> list[str]:
     """For a load that does not fit."""
+    if isinstance(error, RanOutError):
+        return [fits.options(one, error.plan.setup) for one in error.plan.remedies]
     if not isinstance(error, OutOfMemoryError) or (short := error.shortage) is None:
         return []
     options = [f"--context {short.context}"] if short.context else []

@@ -10,12 +10,13 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cpu.machine import CEILING, FLOAT_BYTES, SMALLEST_CONTEXT, CpuMachine
 from dflash_core.cache_types import named
 from dflash_core.config import target_weights
-from dflash_core.drafters.base import OpenedDraft
+from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.fits import KV_TYPES, Setup, halved
 from dflash_core.formats.gguf import GGUFFile
-from dflash_core.formats.weights import TensorInfo
+from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component
 
+Drafted = OpenedDraft | Draft
 # Dense weights may take this share of the free memory; past it they stay packed in the file's own types.
 DENSE_SHARE = 0.6
 
@@ -35,7 +36,12 @@ class HostReckoner:
     all of it, 0 for what this machine has."""
 
     def __init__(
-        self, machine: CpuMachine, file: GGUFFile, spec: ModelSpec, draft: OpenedDraft | None, memory_bytes: int = 0
+        self,
+        machine: CpuMachine,
+        file: GGUFFile,
+        spec: ModelSpec,
+        draft: OpenedDraft | Draft | None,
+        memory_bytes: int = 0,
     ) -> None:
         self._machine, self._file, self._spec, self._draft = machine, file, spec, draft
         self.longest_context = spec.context_length
@@ -64,13 +70,13 @@ class HostReckoner:
         how = "as in the file" if self._packed else "as floats"
         found = [Component("target", held_bytes(target_weights(self._file, self._spec), self._packed), how)]
         drafted = self._draft if setup.drafted else None
-        if drafted is not None and drafted.file is not None:
-            found.append(Component("drafter", held_bytes(drafted.file.tensors.values(), self._packed), how))
+        if drafted is not None and self._draft_file is not None:
+            found.append(Component("drafter", held_bytes(self._draft_file.tensors.values(), self._packed), how))
         found += self._machine.sequence(
             self._spec, drafted.config if drafted else None, setup.context, kv=named(setup.kv)
         )
         return (*found, Component("program", self._machine.program_bytes, "Python, torch and the rest"))
 
     @property
-    def _draft_file(self) -> bool:
-        return self._draft is not None and self._draft.file is not None
+    def _draft_file(self) -> WeightFile | None:
+        return getattr(self._draft, "file", None)

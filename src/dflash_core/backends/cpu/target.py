@@ -49,7 +49,7 @@ class CpuTarget(OpenedTarget):
     def machine(self) -> CpuMachine:
         return CpuMachine(self.program_bytes)
 
-    def reckoner(self, draft: OpenedDraft | None) -> HostReckoner:
+    def reckoner(self, draft: OpenedDraft | Draft | None) -> HostReckoner:
         return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes)
 
     def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:

@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
-from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.memory import OTHERS, Component, MemoryBreakdown
 from dflash_core.nvml import Management
 from dflash_core.policy.costs import H200, Shape
 
@@ -175,6 +175,6 @@ class CudaMachine:
             context = max(used - others - torch.cuda.memory_reserved(), 0)
             components += (
                 Component("CUDA context", context, "driver, kernels, libraries"),
-                Component("other processes", others),
+                Component(OTHERS, others),
             )
         return MemoryBreakdown(self.name, components, total, free, used - others)

@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.drafters.base import OpenedDraft
+from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import KV_TYPES, Setup, halved
 from dflash_core.formats.quants import FLOATS
@@ -57,7 +57,7 @@ class CardReckoner:
         self,
         footprint: Footprint,
         spec: ModelSpec,
-        draft: OpenedDraft | None,
+        draft: OpenedDraft | Draft | None,
         *,
         machine: str,
         processors: int,
@@ -128,8 +128,9 @@ class CardReckoner:
         return any(len(info.shape) > 1 and info.type in FLOATS for info in infos)
 
 
-def on_card(draft: OpenedDraft | None) -> tuple[WeightFile, DeviceConfig] | None:
+def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DeviceConfig] | None:
     """What of a drafter lies on the card; None for one that runs on the host."""
-    if draft is None or draft.file is None or not isinstance(draft.config, DeviceConfig):
+    file = getattr(draft, "file", None)
+    if draft is None or file is None or not isinstance(draft.config, DeviceConfig):
         return None
-    return draft.file, draft.config
+    return file, draft.config

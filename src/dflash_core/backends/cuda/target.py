@@ -86,7 +86,7 @@ class CudaTarget(OpenedTarget):
     def weight_bytes(self) -> int:
         return self.footprint.target_bytes
 
-    def reckoner(self, draft: OpenedDraft | None) -> CardReckoner:
+    def reckoner(self, draft: OpenedDraft | Draft | None) -> CardReckoner:
         if isinstance(draft, OpenedSeveral):
             raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
         if draft is not None and isinstance(draft.config, DeviceConfig):
