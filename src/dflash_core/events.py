@@ -395,6 +395,7 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
         copied=totals.copied,
         copied_accepted=totals.copied_accepted,
         nodes=tuple(totals.nodes),
+        drafters=totals.drafters,
         kv=prefill.kv,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core import Engine, Knobs
+from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.arch.draft_heads import Convolution, Markov, Selector
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig, check_pair
+from dflash_core.conversation import Message, build_prompt
+from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.registry import open_draft
+from dflash_core.drafters.several import open_several
 from dflash_core.errors import FormatError, KnobError, UnsupportedError
-from dflash_core.events import StepEvent
+from dflash_core.events import StepEvent, turn_stats
 from dflash_core.limits import Limits
+from dflash_core.policy.several import SeveralPolicy
 from dflash_core.tree import build
 from support.draft_files import (
     FORMS,
@@ -32,6 +38,7 @@ from support.draft_files import (
     random_draft,
     random_weights,
     write_drafter,
+    write_random,
 )
 from support.draft_twin import confidence, drafted, greedy_path
 from support.formats import refused, without, write_gguf
@@ -293,3 +300,41 @@ def test_by_parent_is_followed_by_those_who_can(tmp_path: Path) -> None:
         else:
             with pytest.raises(KnobError, match="by_parent changes nothing with the dflash drafter"):
                 limits.check(Knobs(by_parent=False), {"by_parent"})
+
+
+def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -> None:
+    """`auto` picks among four kinds step by step; a name picks one. The tokens are plain decoding's."""
+    kinds = ("dflash", "dflash2", "dspark", "text")
+    opened = [open_draft(write_random(tmp_path, target(), kind, seed=1), target()) for kind in kinds[:3]]
+    draft = open_several(target(), [*opened, open_draft("text", target())]).load()
+    plain = answer(None, Knobs(mode="ar"))[0]
+    engine, ids, seen = Engine(target(), draft), list(range(40, 70)), Counter[str]()
+    assert isinstance(engine.policy, SeveralPolicy)
+    for knobs in (Knobs(), *(Knobs(draft=kind, mode="tree", budget=9) for kind in kinds)):  # type: ignore[arg-type]
+        engine.reset()
+        events = list(engine.generate(ids, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))
+        assert [token for event in events for token in event.tokens] == plain
+        drafters = {event.drafter for event in events if isinstance(event, StepEvent)} - {""}
+        assert knobs.draft == "auto" or drafters <= {knobs.draft}
+        seen.update(drafters)
+    assert set(seen) == set(kinds)
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    [row] = turn_stats(events[0], steps, 1.0).drafters  # type: ignore[arg-type]
+    assert (row.kind, row.steps, row.tokens) == ("text", len(steps), sum(len(step.tokens) for step in steps))
+
+
+def test_the_demo_head_scores_by_parent_and_accepts_more() -> None:
+    """At budget 22, on held-out prompts: the whole measurement is in docs/demo.md."""
+    pair = load_target(demo_target_path())
+    draft = load_draft(demo_draft("dflash2"), pair)
+    engine, lengths = Engine(pair, draft), {}
+    asked = ("What is 37 + 48?", "Write a Python function that returns the largest of three numbers.")
+    for by_parent in (True, False):
+        steps = []
+        for text in asked:
+            engine.reset()
+            ids = build_prompt(pair.tokenizer, pair.template, [Message("user", text)], thinking=False).ids
+            steps += list(engine.generate(ids, Knobs(mode="tree", by_parent=by_parent, max_tokens=48)))[1:]
+        lengths[by_parent] = sum(len(step.tokens) for step in steps) / len(steps)
+    assert lengths[True] >= lengths[False]
+    assert lengths[True] > 3

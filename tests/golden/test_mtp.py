@@ -15,7 +15,7 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.mtp import CpuMtp, CpuMtpDrafter
-from dflash_core.demo import demo_draft, demo_mtp_path, demo_target_path
+from dflash_core.demo import demo_dflash2_path, demo_draft, demo_mtp_path, demo_target_path
 from dflash_core.demo.recipe.mtp_net import mtp_forward
 from dflash_core.demo.recipe.shapes import TargetConfig
 from dflash_core.drafters.mtp import OWN_HEAD
@@ -307,6 +307,7 @@ def test_the_demo_pairs_head_is_mostly_right() -> None:
     """Trained: deep walks, and the text is plain decoding's."""
     engine = load_pair(demo_target_path(), demo_draft("dflash+mtp"))
     assert demo_mtp_path().stat().st_size < 3_000_000
+    assert demo_dflash2_path().stat().st_size < 4_000_000
     ids = engine.target.tokenizer.encode(
         "<|im_start|>user\nWrite a Python function that reverses a string.<|im_end|>\n"
         "<|im_start|>assistant\n<think>\n\n</think>\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,14 +182,16 @@ def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: 
     return CpuDFlash(file, config, DFlash(Weights(file, dtype=dtype), config), target, config.mask_token_id, 0)
 
 
-def random_draft(folder: Path, target: Target, kind: str, seed: int = 0, **changes: Any) -> Draft:
+def write_random(folder: Path, target: Target, kind: str, seed: int = 0, **changes: Any) -> Path:
     """A random drafter of a kind that fits `target`: dflash, dflash2 or dspark."""
-    import dataclasses
-
     spec = target.config
     hidden = spec.embedding_length
     heads: dict[str, Any] = {"dflash": {}, "dflash2": TWO, "dspark": {
         **SPARK, "markov": Markov(8, confidence=hidden + 8, confidence_bias=True)}}[kind]  # fmt: skip
     sized = {"embedding_length": hidden, "vocab_size": spec.vocab_size, "target_block_count": spec.block_count}
-    config = dataclasses.replace(PLAIN, **{**sized, **heads, **changes})
-    return loading.load_draft(write_drafter(folder / kind, config, seed=seed), target)
+    return write_drafter(folder / kind, dataclasses.replace(PLAIN, **{**sized, **heads, **changes}), seed=seed)
+
+
+def random_draft(folder: Path, target: Target, kind: str, seed: int = 0, **changes: Any) -> Draft:
+    """The same, loaded."""
+    return loading.load_draft(write_random(folder, target, kind, seed, **changes), target)

@@ -60,7 +60,12 @@ class Published:
 
 
 PUBLISHED = (
-    Published("Qwen3.5-27B, Qwen3.6-27B", "qwen35", HYBRID | sizes(64, 5120, 24, 4, 17408) | delta(48), "DFlash, MTP"),
+    Published(
+        "Qwen3.5-27B, Qwen3.6-27B, Qwen3.8-27B",
+        "qwen35",
+        HYBRID | sizes(64, 5120, 24, 4, 17408) | delta(48),
+        "DFlash, DFlash 2 and DSpark (3.8), MTP",
+    ),
     Published(
         "Qwen3.5-35B-A3B, Qwen3.6-35B-A3B",
         "qwen35moe",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_every_figure() -> None:
     ):
         assert line in text, f"{line!r} is missing from\n{text}"
     assert STAGES.total == 14.0
+
+
+def test_several_drafters_have_a_row_each() -> None:
+    """One alone has none: its figures are the turn's."""
+    steps = [replace(step_of(LONG, bonus=1), drafter="dflash2")] * 3 + [replace(step_of(SHORT), drafter="mtp")]
+    text = shown(turn_of(steps))
+    for line in (
+        "drafters    steps tok/step  nodes taken  tok/s",
+        " dflash2        3     4.00      9  100%    291",
+        " mtp            1     1.00      2    0%     73",
+    ):
+        assert line in text, f"{line!r} is missing from\n{text}"
+    assert "tok/step  nodes taken" not in shown(turn_of(steps[:3]))
 
 
 def test_two_columns_hold_the_same() -> None:

@@ -126,6 +126,14 @@ def test_a_drafter_without_a_file_goes_with_the_demo_target(asked: list[Any]) ->
     assert str(request.draft) == "text"
 
 
+@pytest.mark.parametrize("argv", [["--draft", "dflash2+mtp+text"], ["--draft", "dflash2", "--draft", "mtp+text"],
+                                  ["--draft", "dflash2", "--draft", "mtp", "--draft", "text"]])  # fmt: skip
+def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list[str]) -> None:
+    cli.main(["--demo", *argv, "ask", "hi"])
+    [(request, _, _)] = asked
+    assert str(request.draft) == "dflash2+mtp+text"
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [

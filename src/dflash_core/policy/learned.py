@@ -73,6 +73,22 @@ class LearnedPolicy(PairPolicy):
         return self._drafter.kind if self._drafter is not None else ""
 
     @property
+    def block(self) -> int:
+        """Positions of its drafter's block."""
+        return self._drafter.block if self._drafter is not None else 1
+
+    @property
+    def copies_only(self) -> bool:
+        """Whether its drafter copies text and has nothing else."""
+        return self._copies_only
+
+    def copies_bring(self, knobs: Knobs, rate: float) -> float:
+        """Tokens that a step of copied text is taken to bring, less what its time is worth at `rate` tokens per
+        millisecond; a step without any where none pays."""
+        found = chain(self._text, self._state.copies, self._stops, most_nodes(knobs))
+        return chain_rows(found, self.costs.copying(), rate)[1]
+
+    @property
     def text(self) -> Sequence[int]:
         """The conversation as it is known here: prompt and answer, the root at its end."""
         return self._text.tokens

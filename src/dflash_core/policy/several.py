@@ -1,13 +1,15 @@
-"""`auto` with several drafters loaded: before each step the one that brings the most tokens per millisecond here.
+"""`auto` with several drafters loaded: before each step the one whose step brings the most, its time considered.
 
-Every drafter has a policy of its own, with what was learned of it alone. Which of them decides a step is chosen by the
-speed of its own steps, kept for reasoning and answers apart. Speeds that are little known, or were measured long ago,
-count as somewhat better than they were, so that one that may have become the best is tried again.
+Every drafter has a policy of its own, with what was learned of it alone. Which of them decides a step is chosen by what
+its steps brought behind steps like the last two: a block drafter that was right far down goes on, one that was wrong
+leaves to a drafter of few sure tokens. What is little known, or was found long ago, counts as somewhat better than it
+was, so that it is tried again. Text that can be copied has a price beforehand, and is compared by that.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -16,59 +18,88 @@ from dflash_core.events import FoundRow, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PARTS, Part
+from dflash_core.policy.pair import Part
 
 if TYPE_CHECKING:
     from dflash_core.tree import Candidates
 
-KEEP = 0.96  # of a sum of steps, at each further one
-FADE = 0.99  # of what a speed counts, at each step that another drafter took
-NEW_ANSWER = 0.5  # of what speeds count, where another answer begins
-NOISE = 0.6  # a step's tokens spread so far around their mean, over that mean
-FIRST = 3  # steps before a speed is believed at all
+KEEP = 0.97  # of a sum of steps, at each further one
+FADE = 0.998  # of what was found of a drafter, at each step that another took in its place
+RATE_WEIGHT = 0.01  # of a step in the present rate of tokens per millisecond
+NOISE = 0.3  # a drafter's step may well bring so much more than was found, over the root of how many steps that is from
+WIDER = 4.0  # steps that what is known of wider circumstances counts for, beside what is known of these
+FIRST = 2  # steps of each drafter before any is compared
+LENGTHS = (1, 2, 4, 8)  # tokens of a step up to which steps count as alike
+LONG = 4  # tokens of a step before the last that make it a long one
+
+Circumstances = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class Speed:
-    """Of a drafter's newest steps: sums of tokens and milliseconds, and how many steps they count for."""
+class Found:
+    """Of a drafter's newest steps in some circumstances: sums of tokens and milliseconds, and how many they are."""
 
     tokens: float = 0.0
     ms: float = 0.0
     steps: float = 0.0
-    tried: int = 0  # steps in all
-
-    @property
-    def rate(self) -> float:
-        """Tokens per millisecond."""
-        return self.tokens / self.ms if self.ms > 0 else 0.0
-
-    @property
-    def hoped(self) -> float:
-        """The most that the rate may well be."""
-        return self.rate * (1 + NOISE / math.sqrt(self.steps)) if self.steps > 0 else math.inf
 
     def add(self, tokens: int, ms: float) -> None:
-        """Count one of its steps."""
-        self.tokens, self.ms = KEEP * self.tokens + tokens, KEEP * self.ms + ms
-        self.steps, self.tried = KEEP * self.steps + 1, self.tried + 1
+        """Count a step."""
+        self.fade(KEEP)
+        self.tokens, self.ms, self.steps = self.tokens + tokens, self.ms + ms, self.steps + 1
 
     def fade(self, share: float) -> None:
         """What was found counts less: it was some time ago."""
         self.tokens, self.ms, self.steps = share * self.tokens, share * self.ms, share * self.steps
 
+    def within(self, wider: Found) -> Found:
+        """Beside what was found in wider circumstances, which counts for a few steps at most."""
+        share = min(WIDER / wider.steps, 1.0) if wider.steps > 0 else 0.0
+        tokens, ms = self.tokens + share * wider.tokens, self.ms + share * wider.ms
+        return Found(tokens, ms, self.steps + share * wider.steps)
+
+    def net(self, rate: float) -> float:
+        """Tokens that a step may well bring, less what its time is worth at `rate` tokens per millisecond."""
+        if self.steps <= 0:
+            return math.inf
+        tokens = self.tokens / self.steps
+        return tokens * (1 + NOISE / math.sqrt(self.steps)) - rate * self.ms / self.steps
+
 
 @dataclass(slots=True)
-class Speeds:
-    """Of all drafters, in reasoning or in answers."""
+class Ledger:
+    """What was found of all drafters, and the present rate."""
 
-    by_drafter: list[Speed] = field(default_factory=list)
+    found: dict[tuple[Circumstances, int], Found] = field(default_factory=lambda: defaultdict(Found))
+    tried: dict[tuple[Part, int], int] = field(default_factory=lambda: defaultdict(int))
+    tokens: float = 0.0
+    ms: float = 0.0
+    steps: int = 0
 
-    def best(self) -> int:
-        """The one to take now: one that was hardly tried, else the most promising; the first of equals."""
-        new = [at for at, one in enumerate(self.by_drafter) if one.tried < FIRST]
-        if new:
-            return new[0]
-        return max(range(len(self.by_drafter)), key=lambda at: self.by_drafter[at].hoped)
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.ms if self.ms > 0 else 0.0
+
+    def add(self, levels: Sequence[Circumstances], part: Part, at: int, drafters: int, tokens: int, ms: float) -> None:
+        """Count a step of drafter `at`."""
+        self.steps += 1
+        weight = max(RATE_WEIGHT, 1 / self.steps)
+        self.tokens += weight * (tokens - self.tokens)
+        self.ms += weight * (ms - self.ms)
+        self.tried[part, at] += 1
+        for level in levels:
+            for other in range(drafters):
+                if other == at:
+                    self.found[level, at].add(tokens, ms)
+                elif (level, other) in self.found:
+                    self.found[level, other].fade(FADE)
+
+    def known(self, levels: Sequence[Circumstances], at: int) -> Found:
+        """What is known of a drafter in the narrowest circumstances, the wider ones beside it."""
+        known = Found()
+        for level in levels:
+            known = self.found[level, at].within(known)
+        return known
 
 
 class SeveralPolicy:
@@ -76,36 +107,31 @@ class SeveralPolicy:
 
     def __init__(self, policies: Sequence[LearnedPolicy]) -> None:
         self.policies = tuple(policies)
-        self._speeds: dict[Part, Speeds] = {part: Speeds([Speed() for _ in policies]) for part in PARTS}
+        self.kinds = [one.kind for one in policies]
+        self._drafting = [at for at, one in enumerate(policies) if not one.copies_only]
+        self._copying = next((at for at, one in enumerate(policies) if one.copies_only), None)
+        self._ledger = Ledger()
+        self._steps: list[tuple[int, int]] = []  # of the answer: drafter and tokens
         self._at = 0
         self._chosen = False  # for the step under way
         self._why = ""
         self._knobs: Knobs | None = None
 
     @property
-    def kinds(self) -> list[str]:
-        return [one.kind for one in self.policies]
-
-    @property
     def current(self) -> LearnedPolicy:
         """The one that decides the step under way."""
         return self.policies[self._at]
 
-    @property
-    def _now(self) -> Speeds:
-        return self._speeds[self.policies[0].part]
-
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         for one in self.policies:
             one.begin(ids, stops)
-        for speeds in self._speeds.values():
-            for speed in speeds.by_drafter:
-                speed.fade(NEW_ANSWER)
+        self._steps.clear()
         self._chosen = False
 
     def next(self, knobs: Knobs) -> Decision:
         if not self._chosen or knobs != self._knobs:
             self._choose(knobs)
+            self._chosen, self._knobs = True, knobs
         return self._named(self.current.next(knobs))
 
     def weights(self, knobs: Knobs) -> None:
@@ -118,16 +144,14 @@ class SeveralPolicy:
 
     def observe(self, step: StepEvent) -> None:
         ms = step.stages.total - step.stages.host
-        for at, speed in enumerate(self._now.by_drafter):
-            if at != self._at:
-                speed.fade(FADE)
-            elif ms > 0:
-                speed.add(len(step.tokens), ms)
+        if ms > 0:
+            self._ledger.add(self._levels(), self._part, self._at, len(self.policies), len(step.tokens), ms)
         for at, one in enumerate(self.policies):
             if at == self._at:
                 one.observe(step)
             else:
                 one.said(step.tokens)
+        self._steps.append((self._at, len(step.tokens)))
         self._chosen = False
 
     def said(self, tokens: Sequence[int]) -> None:
@@ -143,28 +167,53 @@ class SeveralPolicy:
         """What was learned of the drafter of the newest step."""
         return self.current.found()
 
+    @property
+    def _part(self) -> Part:
+        return self.policies[0].part
+
+    def _levels(self) -> list[Circumstances]:
+        """The circumstances of the step under way, the widest first."""
+        part, steps = self._part, self._steps
+        last = (steps[-1][0], sum(steps[-1][1] > length for length in LENGTHS)) if steps else None
+        before = steps[-2][1] >= LONG if len(steps) > 1 else None
+        return [(part,), (part, last), (part, last, before)]
+
     def _choose(self, knobs: Knobs) -> None:
-        free = knobs.mode == "auto" and knobs.draft == "auto"
-        self._chosen, self._knobs = True, knobs
-        if not free:
+        """Pick the drafter of the next step and say why."""
+        self._why = ""
+        if knobs.mode != "auto" or knobs.draft != "auto" or not self._drafting:
             self._at = self.kinds.index(knobs.draft) if knobs.draft in self.kinds else 0
-            self._why = ""
             return
-        speeds = self._now
-        self._at = speeds.best()
-        mine = speeds.by_drafter[self._at]
-        known = [
-            f"{kind} {one.rate * 1e3:.0f}"
-            for at, (kind, one) in enumerate(zip(self.kinds, speeds.by_drafter))
-            if at != self._at and one.ms > 0
-        ]
-        beside = f"; {', '.join(known)}" if known else ""
-        if mine.tried < FIRST:
-            self._why = f"{self.current.kind} is tried{beside and f' ({beside[2:]} tok/s)'}"
-        elif mine.rate < max(one.rate for one in speeds.by_drafter):
-            self._why = f"{self.current.kind} is tried again ({mine.rate * 1e3:.0f} tok/s{beside})"
-        else:
-            self._why = f"{self.current.kind} is fastest ({mine.rate * 1e3:.0f} tok/s{beside})"
+        ledger, levels, part = self._ledger, self._levels(), self._part
+        untried = [at for at in self._drafting if ledger.tried[part, at] < FIRST]
+        if untried:
+            self._at = untried[0]
+            self._why = f"{self.kinds[self._at]} is tried"
+            return
+        nets = {at: ledger.known(levels, at).net(ledger.rate) for at in self._drafting}
+        self._at = max(nets, key=lambda at: nets[at])
+        if part == "answer" and not self._steps:
+            # The first step of an answer tells most of its text where it may reach far.
+            most = max(self.policies[at].block for at in self._drafting)
+            self._at = max((at for at in nets if self.policies[at].block == most), key=lambda at: nets[at])
+            self._why = f"{self.kinds[self._at]} begins: its block reaches furthest"
+            return
+        copied = (
+            self.policies[self._copying].copies_bring(knobs, ledger.rate) if self._copying is not None else -math.inf
+        )
+        if self._copying is not None and copied > nets[self._at]:
+            self._at = self._copying
+            self._why = "text: what can be copied brings more than a draft"
+            return
+        self._why = f"{self.kinds[self._at]} brings most here ({self._said(levels, nets)})"
+
+    def _said(self, levels: Sequence[Circumstances], nets: dict[int, float]) -> str:
+        """Each drafter's tokens and milliseconds of a step, the chosen one first."""
+        parts = []
+        for at in sorted(nets, key=lambda at: at != self._at):
+            known = self._ledger.known(levels, at)
+            parts.append(f"{self.kinds[at]} {known.tokens / known.steps:.1f} in {known.ms / known.steps:.0f} ms")
+        return ", ".join(parts)
 
     def _named(self, decision: Decision) -> Decision:
         reason = f"{self._why}; {decision.reason}" if self._why else decision.reason

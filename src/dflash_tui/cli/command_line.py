@@ -160,9 +160,10 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
     add(
         "--draft",
         type=file_path,
+        action=Joined,
         default=default(None),
         metavar="FILE",
-        help="its drafter: a DFlash file or folder, mtp or text",
+        help="its drafter: a file or folder of DFlash, DFlash 2, DSpark or MTP, or mtp or text; repeated: several",
     )
     add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
     add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
@@ -202,6 +203,16 @@ def _context(text: str) -> int:
         return int(CONTEXT.parse(text))
     except KnobError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class Joined(argparse.Action):
+    """An option that may be repeated: its paths are joined by "+", as they may also be typed."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, values if before is None else Path(f"{before}+{values}"))
 
 
 def _cache_type(text: str) -> str:

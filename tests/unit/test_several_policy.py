@@ -1,0 +1,148 @@
+"""The choice among several drafters: each has its own learned values, and the one that brings most decides a step."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dflash_core.bench.replay import GivenCosts
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.several import together
+from dflash_core.drafters.text import CAPABILITIES as TEXT
+from dflash_core.events import StageTimes, StepEvent, StepTree
+from dflash_core.knobs import Knobs
+from dflash_core.policy.costs import CPU
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
+from dflash_core.policy.several import FIRST, SeveralPolicy
+from dflash_core.policy.values import start_weights
+from dflash_core.tree import Candidates
+
+KINDS = ("far", "near")
+BLOCKS = {"far": 16, "near": 5}
+
+
+def policy(*kinds: str) -> SeveralPolicy:
+    capabilities = [TEXT if kind == "text" else Capabilities(kind, BLOCKS[kind]) for kind in kinds]
+    return SeveralPolicy([LearnedPolicy(one, PairState(), GivenCosts(CPU)) for one in capabilities])
+
+
+def step(tokens: int, ms: float, first: int = 100) -> StepEvent:
+    nodes = tuple(range(tokens))
+    ones = (1.0,) * tokens
+    tree = StepTree(nodes, tuple(range(-1, tokens - 1)), nodes, ones, ones, nodes)
+    return StepEvent(
+        tuple(range(first, first + tokens)), tree, tokens - 1, tokens - 1, 1, StageTimes(verify=ms), "tree", "", bonus=1
+    )  # fmt: skip
+
+
+def brings(kind: str, easy: bool) -> tuple[int, float]:
+    """Tokens and milliseconds of a step: far blocks cost more and pay on easy text alone."""
+    return (12, 40.0) if kind == "far" and easy else (1, 40.0) if kind == "far" else (4, 25.0)
+
+
+def run(chooser: SeveralPolicy, answers: Sequence[bool], length: int = 10) -> list[tuple[bool, int, str]]:
+    """Answers of easy or of hard text: (easy, step, drafter)."""
+    taken, knobs = [], Knobs()
+    for easy in answers:
+        chooser.begin([1, 2, 3], frozenset())
+        for number in range(length):
+            decision = chooser.next(knobs)
+            assert chooser.next(knobs) == decision, "asked again it says the same"
+            taken.append((easy, number, decision.drafter))
+            chooser.observe(step(*brings(decision.drafter, easy)))
+        chooser.end()
+    return taken
+
+
+def test_each_kind_of_text_gets_the_drafter_that_pays() -> None:
+    draws = random.Random(5)
+    answers = [draws.random() < 0.5 for _ in range(40)]
+    taken = run(policy("near", "far"), answers)[100:]
+    easy = Counter(kind for is_easy, number, kind in taken if is_easy)
+    hard = Counter(kind for is_easy, number, kind in taken if not is_easy and number > 0)
+    # A near step says nothing of the text, so now and then it takes a few steps to get back.
+    assert easy["far"] / easy.total() > 0.6, easy
+    assert hard["near"] / hard.total() > 0.9, hard
+    assert all(kind == "far" for _, number, kind in taken if number == 0), "the block that reaches furthest begins"
+
+
+def test_it_beats_either_alone_and_the_reason_says_why() -> None:
+    answers = [number % 2 == 0 for number in range(40)]
+    chooser = policy("near", "far")
+    taken = run(chooser, answers)
+    speeds = {}
+    for name in ("near", "far", "chosen"):
+        done = [brings(kind if name == "chosen" else name, easy) for easy, _, kind in taken]
+        speeds[name] = sum(tokens for tokens, _ in done) / sum(ms for _, ms in done)
+    assert speeds["chosen"] > 1.1 * max(speeds["near"], speeds["far"]), speeds
+    chooser.begin([1, 2], frozenset())
+    chooser.next(Knobs())
+    chooser.observe(step(1, 40.0))
+    assert chooser.next(Knobs()).reason.startswith("near brings most here (near 4.0 in 25 ms, far ")
+
+
+def test_a_drafter_that_becomes_better_is_found_again() -> None:
+    chooser = policy("near", "far")
+    run(chooser, [False] * 30)
+    late = [kind for _, number, kind in run(chooser, [True] * 30)[200:] if number]
+    assert late.count("far") / len(late) > 0.9
+
+
+def test_every_drafter_learns_for_itself() -> None:
+    chooser = policy("near", "far")
+    chooser.begin([1, 2, 3], frozenset())
+    drafts = Candidates(np.array([[7, 8]]), np.log([[0.6, 0.3]]))
+    for _ in range(FIRST):
+        assert chooser.next(Knobs()).drafter == "near"
+        plan = chooser.plan(Knobs(), 3, drafts, 40)
+        assert plan is not None
+        assert plan.decision.drafter == "near"
+        tree = plan.tree
+        walked = StepTree(tree.tokens, tree.parents, tree.depths, (1.0,) * len(tree), (1.0,) * len(tree), (0, 1))
+        chooser.observe(StepEvent((7, 9), walked, 1, 1, 5, StageTimes(verify=20.0), "tree", "", bonus=9))
+    near, far = chooser.policies
+    assert not np.array_equal(near.state.parts["answer"].learned.weights, start_weights())
+    assert np.array_equal(far.state.parts["answer"].learned.weights, start_weights())
+    assert near.text == far.text, "all of them follow the answer"
+    assert chooser.next(Knobs()).drafter == "far"
+
+
+def test_a_named_drafter_is_taken() -> None:
+    chooser = SeveralPolicy(
+        [LearnedPolicy(Capabilities(kind, 9), PairState(), GivenCosts(CPU)) for kind in ("dflash2", "mtp")]
+    )
+    chooser.begin([1, 2], frozenset())
+    for knobs, kind in ((Knobs(draft="mtp"), "mtp"), (Knobs(mode="tree"), "dflash2"), (Knobs(draft="text"), "dflash2")):
+        decision = chooser.next(knobs)
+        assert decision.drafter == kind
+        assert "brings most" not in decision.reason
+        assert "is tried" not in decision.reason
+
+
+def test_text_is_taken_where_it_can_be_copied() -> None:
+    """Its price is known before it is tried."""
+    chooser, fresh = policy("near", "text"), iter(range(200, 10_000, 10))
+    for _ in range(6):
+        chooser.begin([1, 2], frozenset())
+        for _ in range(4):
+            assert chooser.next(Knobs()).drafter == "near", "nothing to copy"
+            chooser.observe(step(4, 25.0, next(fresh)))
+    chooser.begin([*range(50, 80), 3], frozenset())
+    assert chooser.next(Knobs()).drafter == "near", "an answer begins with a drafter"
+    chooser.observe(step(4, 25.0, next(fresh)))
+    chooser.said([*range(50, 62)])
+    decision = chooser.next(Knobs())
+    assert decision.drafter == "text", decision.reason
+    assert decision.reason.startswith("text: what can be copied brings more than a draft; copying: ")
+
+
+@pytest.mark.parametrize("kinds", [("near", "far"), ("far", "text")])
+def test_capabilities_of_several_name_their_parts(kinds: tuple[str, ...]) -> None:
+    parts = [TEXT if kind == "text" else Capabilities(kind, BLOCKS[kind]) for kind in kinds]
+    assert together(parts).parts == tuple(parts)
+    assert together(parts).kind == "+".join(kinds)
