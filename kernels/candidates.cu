@@ -2,24 +2,34 @@
 // log-probabilities, from what head_logits left of blocks of 16 tokens (logits.cu). The MAX_WIDTH best tokens lie in the
 // MAX_WIDTH blocks with the largest maxima, of equals the lower ones: so 128 logits are read of a row, and no more.
 //
+// With PAIRS the best so many of them, for pairs.cu, at most PAIR_CANDIDATES; the state has the first MAX_WIDTH all the
+// same.
+//
 // Grid = draft positions. Bound by latency: 124 KB of maxima and sums per row in one SM, 7 us on an H200 (estimated).
 
 #include "head.cuh"
+#include "pairs.cuh"
 
 constexpr int CANDIDATE_THREADS = 512, CANDIDATE_WARPS = CANDIDATE_THREADS / WARP, BLOCK = 16;
+#ifdef PAIRS
+constexpr int TOP = PAIR_CANDIDATES;
+#else
+constexpr int TOP = MAX_WIDTH;
+#endif
+constexpr int LANES = WARP / TOP, EACH = BLOCK / LANES;  // lanes of a block that is looked at, and tokens of a lane
 
-// The best MAX_WIDTH of what it was offered, sorted; ids are offered in ascending order.
+// The best TOP of what it was offered, sorted; ids are offered in ascending order.
 struct TopList {
-    float value[MAX_WIDTH];
-    int id[MAX_WIDTH];
+    float value[TOP];
+    int id[TOP];
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
-        for (int i = 0; i < MAX_WIDTH; ++i) value[i] = -INFINITE, id[i] = 0x7fffffff;
+        for (int i = 0; i < TOP; ++i) value[i] = -INFINITE, id[i] = 0x7fffffff;
     }
     __device__ __forceinline__ void offer(float new_value, int new_id) {
 #pragma unroll
-        for (int i = MAX_WIDTH - 1; i >= 0; --i) {
+        for (int i = TOP - 1; i >= 0; --i) {
             const bool here = new_value > value[i], above = i > 0 && new_value > value[i > 0 ? i - 1 : 0];
             if (above) {
                 value[i] = value[i - 1], id[i] = id[i - 1];
@@ -30,8 +40,8 @@ struct TopList {
     }
     __device__ __forceinline__ void drop_first() {
 #pragma unroll
-        for (int i = 0; i + 1 < MAX_WIDTH; ++i) value[i] = value[i + 1], id[i] = id[i + 1];
-        value[MAX_WIDTH - 1] = -INFINITE, id[MAX_WIDTH - 1] = 0x7fffffff;
+        for (int i = 0; i + 1 < TOP; ++i) value[i] = value[i + 1], id[i] = id[i + 1];
+        value[TOP - 1] = -INFINITE, id[TOP - 1] = 0x7fffffff;
     }
     // The best of all lanes' lists, taken out of its list; every lane gets it.
     __device__ __forceinline__ BestPart pop() {
@@ -48,10 +58,14 @@ struct TopList {
 };
 
 // Row r of `logits` f32 [rows][stride], `maxima` and `sums` [rows][vocab / 16, rounded up] is draft position first + r.
+// ids, log_probs [positions][PAIR_CANDIDATES].
 extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     StepState* st, const float* logits, const float* maxima, const float* sums, int vocab, int stride, int first
+#ifdef PAIRS
+    , int* ids, float* log_probs
+#endif
 ) {
-    __shared__ BestPart of_warps[CANDIDATE_WARPS][MAX_WIDTH];
+    __shared__ BestPart of_warps[CANDIDATE_WARPS][TOP];
     __shared__ float scratch[CANDIDATE_WARPS];
     pdl_launch();
     pdl_wait();
@@ -67,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
 #pragma unroll 4
     for (int block = threadIdx.x; block < blocks; block += CANDIDATE_THREADS) {
         const float here = maxima[block], share = sums[block];
-        if (here > top.value[MAX_WIDTH - 1]) top.offer(here, block);
+        if (here > top.value[TOP - 1]) top.offer(here, block);
         if (here > most) {
             sum = sum * __expf((most - here) * scale) + share;
             most = here;
@@ -80,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     const float log_norm = of_all * scale + logf(sum);
 
 #pragma unroll
-    for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+    for (int rank = 0; rank < TOP; ++rank) {
         const BestPart best = top.pop();
         if (lane == 0) of_warps[warp][rank] = best;
     }
@@ -89,31 +103,39 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     top.clear();
     if (lane < CANDIDATE_WARPS) {
 #pragma unroll
-        for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+        for (int rank = 0; rank < TOP; ++rank) {
             top.value[rank] = of_warps[lane][rank].value, top.id[rank] = of_warps[lane][rank].id;
         }
     }
-    // Four lanes to each of the best blocks, four tokens to a lane.
+    // Some lanes to each of the best blocks.
     int mine = 0x7fffffff;
 #pragma unroll
-    for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+    for (int rank = 0; rank < TOP; ++rank) {
         const BestPart best = top.pop();
-        if (lane / 4 == rank) mine = best.id;
+        if (lane / LANES == rank) mine = best.id;
     }
     top.clear();
     if (mine < blocks) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int id = mine * BLOCK + lane % 4 * 4 + i;
-            if (id < vocab && logits[id] > top.value[MAX_WIDTH - 1]) top.offer(logits[id], id);
+        for (int i = 0; i < EACH; ++i) {
+            const int id = mine * BLOCK + lane % LANES * EACH + i;
+            if (id < vocab && logits[id] > top.value[TOP - 1]) top.offer(logits[id], id);
         }
     }
 #pragma unroll
-    for (int rank = 0; rank < MAX_WIDTH; ++rank) {
+    for (int rank = 0; rank < TOP; ++rank) {
         const BestPart best = top.pop();
-        if (lane == 0) {
+        const float log_prob = best.value * scale - log_norm;
+        if (lane == 0 && rank < MAX_WIDTH) {
             st->candidate[position][rank] = best.value > -INFINITE ? best.id : 0;  // a row of NaN has none
-            st->candidate_log_prob[position][rank] = best.value * scale - log_norm;
+            st->candidate_log_prob[position][rank] = log_prob;
         }
+#ifdef PAIRS
+        if (lane == 0) {
+            const bool there = rank < PAIRS && best.value > -INFINITE;
+            ids[position * TOP + rank] = there ? best.id : -1;
+            log_probs[position * TOP + rank] = there ? log_prob : -INFINITE;
+        }
+#endif
     }
 }

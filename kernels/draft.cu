@@ -20,7 +20,7 @@
 
 constexpr int PREPARE_WARPS = 4;
 
-// What the rows of a block see: context and block, or causally, or no further back than the layer's window; and none
+// What the rows of a block see: context and block, or causally, or no further than the layer's window; and none
 // of it further behind the block than the knob draft_window. A part is a split.
 struct BlockView {
     int length, live, keys, window, first, step0;
@@ -39,12 +39,14 @@ struct BlockView {
 
     __device__ bool open(int begin) const {
         const bool behind = begin >= first && (!window || length + live - 1 - begin < window);
-        return behind && begin + TILE <= (causal ? length + 1 : keys);
+        const bool ahead = causal || !window || begin + TILE <= length + window;
+        return behind && ahead && begin + TILE <= (causal ? length + 1 : keys);
     }
 
     __device__ u64 visible(int row, int begin) const {
         const int low = window ? max(first, length + row - window + 1) : first;
-        return bit_range(low - begin, (causal ? length + row : keys - 1) - begin);
+        const int high = causal ? length + row : window ? min(keys, length + row + window) - 1 : keys - 1;
+        return bit_range(low - begin, high - begin);
     }
 
     __device__ bool stores(int) const { return true; }

@@ -3,9 +3,13 @@
 // One thread per element: the matrix is too large to be worth another copy and a step reads a few rows of it. Bound by
 // latency. Share of bandwidth: not measured yet.
 //
-// Defines: FORMAT, the matrix's type as gguf.cuh spells it; WIDTH, elements of a row.
+// Defines: FORMAT, the matrix's type as gguf.cuh spells it; WIDTH, elements of a row; SCALE, what they are multiplied by.
 
 #include "gguf.cuh"
+
+#ifndef SCALE
+#define SCALE 1
+#endif
 
 // grid (WIDTH / threads, rounded up; rows). h f32 [rows][WIDTH]. Row i is tokens[node0 + i], live below *count. With
 // `fill` >= 0 only row 0 comes from `tokens`, all others are that token: a drafter's block of masks behind a root.
@@ -19,5 +23,5 @@ extern "C" __global__ void embed(
     const int token = fill >= 0 && row > 0 ? fill : tokens[node0 + row];
     constexpr u64 ROW_BYTES = (u64)WIDTH / FORMAT::BLOCK * FORMAT::SIZE;
     const u8* block = matrix + token * ROW_BYTES + (u64)(k / FORMAT::BLOCK) * FORMAT::SIZE;
-    h[(u64)row * WIDTH + k] = FORMAT::value(block, k % FORMAT::BLOCK);
+    h[(u64)row * WIDTH + k] = FORMAT::value(block, k % FORMAT::BLOCK) * float(SCALE);
 }

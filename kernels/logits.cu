@@ -9,6 +9,8 @@
 //          infinite, so that it does not lose quietly
 // sums     with SUMS: f32 like `maxima`: sum over a block's rows of exp((logit - its maximum) * inv_tree_temperature)
 // All of them: columns 8 * column_block .. + COLUMNS are written.
+//
+// Defines, for heads that shape their logits: LOGIT_SCALE and SOFTCAP, both or none.
 
 #include "matmul_launch.cuh"
 #include "state.cuh"
@@ -22,7 +24,27 @@ struct BlockSink {
 
     static __device__ __forceinline__ float candidate(float logit) { return logit == logit ? logit : INFINITE; }
 
-    __device__ __forceinline__ void operator()(int row0, const Accumulator& acc) const {
+#ifdef LOGIT_SCALE
+    // Of a head that says so: a factor, then a soft limit, none where it is 0.
+    static __device__ __forceinline__ float shape(float logit) {
+        constexpr float CAP = SOFTCAP;
+        const float scaled = logit * float(LOGIT_SCALE);
+        return CAP > 0.0f ? CAP * tanhf(scaled / CAP) : scaled;
+    }
+#endif
+
+    __device__ __forceinline__ void operator()(int row0, const Accumulator& raw) const {
+#ifdef LOGIT_SCALE
+        Accumulator shaped;
+#pragma unroll
+        for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+#pragma unroll
+            for (int c = 0; c < 4; ++c) shaped[b][c] = shape(raw[b][c]);
+        }
+        const Accumulator& acc = shaped;
+#else
+        const Accumulator& acc = raw;
+#endif
         logits(row0, acc);
         const int g = lane >> 2, row = row0 + g;
         float most[2] = {}, sum[2] = {};

@@ -53,6 +53,7 @@ struct StepState {
     int draft_depth;             // draft positions used: block - 1, or 0 in plain decoding
     int width;                   // candidates used per position: 1 for a chain
     int chain_seed;
+    int by_parent;               // candidates are scored by the token above them, where the drafter can
     int by_value;                // the tree is built by learned value: policy/best_first.py without copied text
     int rows;                    // under by_value: nodes that passes run, the root included
     float weights[VALUE_CLASSES][VALUE_FEATURES];  // of the logistic models, see policy/values.py

@@ -4,9 +4,13 @@
 //   tree_build        one warp
 //   step_begin        one thread: when a step began
 //
+// With PAIRS tree_build takes a table of what candidates are below each other (pairs.cuh), and goes by it where the state
+// says by_parent.
+//
 // Bound by latency: a few kilobytes. In a step on an H200 merge_draws takes 2 to 4 us.
 
 #include "head.cuh"
+#include "pairs.cuh"
 #include "ring.cuh"
 
 // The better of all lanes' (value, id), to every lane.
@@ -40,62 +44,92 @@ extern "C" __global__ void __launch_bounds__(32) merge_draws(StepState* st, cons
 constexpr int OFFERS = MAX_NODES + MAX_DEPTH;  // each node added leaves one slot more than before, each seed one
 constexpr u64 EMPTY = ~0ull;
 
+// A candidate below some node: `slot` says which of its position's it is.
+struct Choice {
+    int token, slot;
+    double log_prob;
+};
+
+// What is offered below a node: the same at all nodes of a depth, or its own, by its slot.
+struct Choices {
+    const StepState* st;
+    const PairTable* given;
+
+    __device__ __forceinline__ const Pairing& pairing(int depth, int rank, int above) const {
+        return given->rows[(depth * PAIR_CANDIDATES + above) * MAX_WIDTH + rank];
+    }
+    __device__ __forceinline__ Choice at(int depth, int rank, int above) const {
+        if (!given) return {st->candidate[depth][rank], 0, double(st->candidate_log_prob[depth][rank])};
+        const Pairing& found = pairing(depth, rank, above);
+        return {found.slot < 0 ? -1 : given->ids[depth * PAIR_CANDIDATES + found.slot], found.slot, found.log_prob};
+    }
+};
+
+// Put a node into the tree; node 0 is the root. All lanes call; lanes 0..3 hold a word of the mask each.
+template <class Nodes>
+__device__ __forceinline__ void append(
+    StepState* st, Nodes& b, int node, int token, int slot, int parent, double log_prob
+) {
+    const int lane = lane_id();
+    if (lane < 4) {
+        const u64 own = lane == node / 64 ? 1ull << node % 64 : 0;
+        const u64 mask = own | (parent < 0 ? 0 : b.mask[parent][lane]);
+        b.mask[node][lane] = mask;
+        st->mask[node][lane] = mask;
+    }
+    if (lane == 0) {
+        const double path = parent < 0 ? 0.0 : b.path[parent] + log_prob;
+        const int depth = parent < 0 ? 0 : b.depth[parent] + 1;
+        b.path[node] = path;
+        b.depth[node] = depth;
+        b.slot[node] = slot;
+        st->token[node] = token;
+        st->parent[node] = parent;
+        st->depth[node] = depth;
+        st->log_prob[node] = float(log_prob);
+        st->path_log_prob[node] = float(path);
+    }
+    __syncwarp();
+}
+
 struct Builder {
     double offer_path[OFFERS];  // the path's log-probability, in double as in the twin: it decides the order
     u64 offer_tie[OFFERS];      // token, depth, rank, parent: the order among equals; EMPTY for a free slot
     double path[MAX_NODES];
     u64 mask[MAX_NODES][4];
     int depth[MAX_NODES];
+    u8 slot[MAX_NODES];
 };
 
 // All lanes call all of these with the same arguments.
 struct Tree {
     StepState* st;
     Builder& b;
+    const Choices choices;
     const int depths, width;
     const double floor;
     int n, offers;
 
-    __device__ __forceinline__ double log_prob(int depth, int rank) const {
-        return double(st->candidate_log_prob[depth][rank]);
-    }
-
     // Put a candidate into `slot`, or leave the slot empty where it does not qualify.
     __device__ __forceinline__ bool offer(int slot, int depth, int rank, int parent) {
         bool wanted = depth < depths && rank < width;
-        if (wanted) wanted = log_prob(depth, rank) >= floor || (depth == 0 && rank == 0);
+        Choice choice = {};
+        if (wanted) {
+            choice = choices.at(depth, rank, b.slot[parent]);
+            wanted = choice.slot >= 0 && (choice.log_prob >= floor || (depth == 0 && rank == 0));
+        }
         if (lane_id() == 0) {
             b.offer_tie[slot] = EMPTY;
             if (wanted) {
-                const u64 token = u32(st->candidate[depth][rank]);
-                b.offer_tie[slot] = token << 32 | u64(depth) << 24 | u64(rank) << 16 | u64(parent);
-                b.offer_path[slot] = b.path[parent] + log_prob(depth, rank);
+                b.offer_tie[slot] = u64(u32(choice.token)) << 32 | u64(depth) << 24 | u64(rank) << 16 | u64(parent);
+                b.offer_path[slot] = b.path[parent] + choice.log_prob;
             }
         }
         return wanted;
     }
 
-    // Add a node; node 0 is the root. Lanes 0..3 hold a word of the mask each.
-    __device__ __forceinline__ void add(int token, int parent, double log_prob) {
-        const int node = n++, lane = lane_id();
-        if (lane < 4) {
-            const u64 own = lane == node / 64 ? 1ull << node % 64 : 0;
-            const u64 mask = own | (parent < 0 ? 0 : b.mask[parent][lane]);
-            b.mask[node][lane] = mask;
-            st->mask[node][lane] = mask;
-        }
-        if (lane == 0) {
-            const double path = parent < 0 ? 0.0 : b.path[parent] + log_prob;
-            const int depth = parent < 0 ? 0 : b.depth[parent] + 1;
-            b.path[node] = path;
-            b.depth[node] = depth;
-            st->token[node] = token;
-            st->parent[node] = parent;
-            st->depth[node] = depth;
-            st->log_prob[node] = float(log_prob);
-            st->path_log_prob[node] = float(path);
-        }
-        __syncwarp();
+    __device__ __forceinline__ void add(const Choice& choice, int parent) {
+        append(st, b, n++, choice.token, choice.slot, parent, choice.log_prob);
     }
 
     // The slot of the best offer, to every lane; -1 where there is none.
@@ -135,19 +169,34 @@ struct ValueBuilder {
     u64 offer[VALUE_OFFERS];   // token, depth, rank, parent; EMPTY for a free slot
     int offer_order[VALUE_OFFERS];
     double value[VALUE_NODES], path[VALUE_NODES];
-    float log_prob[VALUE_NODES];
+    double log_prob[VALUE_NODES];
     int depth[VALUE_NODES], off[VALUE_NODES];  // off: 0 on the spine, else steps since it was left
     u64 mask[VALUE_NODES][4];
+    u8 slot[VALUE_NODES];
 };
 
 struct ValueTree {
     StepState* st;
     ValueBuilder& b;
+    const Choices choices;
     const int depths, width;
     int n, offers;
 
-    // What the drafter says of every candidate, and the chances below the spine: a candidate a lane.
+    // What the drafter says of every candidate, and the chances below the spine: a candidate a lane. Where each node has its
+    // own, only how likely the spine is above a depth: the best of the best below the root.
     __device__ __forceinline__ void state_candidates() {
+        if (choices.given) {
+            int above = 0;
+            double sum = 0;
+            for (int d = 0; d < depths; ++d) {
+                if (lane_id() == 0) b.before[d] = fmin(fmax(-sum, 0.0), 8.0);
+                if (above < 0) continue;
+                const Pairing& best = choices.pairing(d, 0, above);
+                sum += best.log_prob, above = best.slot;
+            }
+            __syncwarp();
+            return;
+        }
         for (int d = lane_id(); d < depths; d += WARP) {
             double sum = 0;
             for (int above = 0; above < d; ++above) sum += double(st->candidate_log_prob[above][0]);
@@ -176,40 +225,34 @@ struct ValueTree {
         const int depth = b.depth[parent], off = b.off[parent];
         b.offer[slot] = EMPTY;
         if (depth >= depths || rank >= width) return;
-        double q = b.on_spine[depth][rank];
-        if (off) {
-            const double above = b.log_prob[parent], m = exp(above);
+        const Choice choice = choices.at(depth, rank, b.slot[parent]);
+        if (choice.slot < 0) return;
+        const double above = b.log_prob[parent];
+        const int kind = (off == 0 ? 0 : off == 1 ? 3 : 6) + min(rank, 2);
+        double q;
+        if (choices.given) {
+            const double best = choices.pairing(depth, 0, b.slot[parent]).p;
+            const double third = off ? fmin(fmax(above, -8.0), 0.0) : depth / BLOCK;
+            q = chance(kind, choices.pairing(depth, rank, b.slot[parent]).odds, b.before[depth], third, best);
+        } else if (off) {
+            const double m = exp(above);
             const double shared = fmin(fmax((b.p[depth][rank] - (1 - m)) / (m + 1e-9), 0.0), 1.0);
-            q = chance((off == 1 ? 3 : 6) + min(rank, 2), b.odds[depth][rank], b.before[depth],
-                       fmin(fmax(above, -8.0), 0.0), shared);
+            q = chance(kind, b.odds[depth][rank], b.before[depth], fmin(fmax(above, -8.0), 0.0), shared);
+        } else {
+            q = b.on_spine[depth][rank];
         }
         b.offer_value[slot] = b.value[parent] * q;
         b.offer_order[slot] = order;
-        b.offer[slot] = u64(u32(st->candidate[depth][rank])) << 32 | u64(depth) << 24 | u64(rank) << 16 | u64(parent);
+        b.offer[slot] = u64(u32(choice.token)) << 32 | u64(depth) << 24 | u64(rank) << 16 | u64(parent);
     }
 
-    // Add a node; node 0 is the root.
-    __device__ __forceinline__ void add(int token, int parent, int rank, float log_prob, double value) {
-        const int node = n++, lane = lane_id();
-        if (lane < 4) {
-            const u64 own = lane == node / 64 ? 1ull << node % 64 : 0;
-            const u64 mask = own | (parent < 0 ? 0 : b.mask[parent][lane]);
-            b.mask[node][lane] = mask;
-            st->mask[node][lane] = mask;
-        }
-        if (lane == 0) {
-            const double path = parent < 0 ? 0.0 : b.path[parent] + double(log_prob);
-            const int depth = parent < 0 ? 0 : b.depth[parent] + 1;
-            b.path[node] = path;
-            b.depth[node] = depth;
+    __device__ __forceinline__ void add(const Choice& choice, int parent, int rank, double value) {
+        const int node = n++;
+        append(st, b, node, choice.token, choice.slot, parent, choice.log_prob);
+        if (lane_id() == 0) {
             b.off[node] = parent < 0 || (b.off[parent] == 0 && rank == 0) ? 0 : b.off[parent] + 1;
-            b.log_prob[node] = log_prob;
+            b.log_prob[node] = choice.log_prob;
             b.value[node] = value;
-            st->token[node] = token;
-            st->parent[node] = parent;
-            st->depth[node] = depth;
-            st->log_prob[node] = log_prob;
-            st->path_log_prob[node] = float(path);
             st->value[node] = float(value);
         }
         __syncwarp();
@@ -243,10 +286,12 @@ __device__ __forceinline__ bool ends_answer(const StepState* st, int token) {
     return __any_sync(FULL_WARP, token >= 0 && st->stop_ids[lane_id() % MAX_STOP_IDS] == token);
 }
 
-__device__ __forceinline__ void build_by_value(StepState* st, ValueBuilder& b, int depths, int budget) {
-    ValueTree tree{st, b, depths, min(st->width, MAX_WIDTH), 0, 0};
+__device__ __forceinline__ void build_by_value(
+    StepState* st, ValueBuilder& b, const PairTable* given, int depths, int budget
+) {
+    ValueTree tree{st, b, {st, given}, depths, min(st->width, MAX_WIDTH), 0, 0};
     tree.state_candidates();
-    tree.add(st->root, -1, 0, 0.0f, 1.0);
+    tree.add({st->root, 0, 0.0}, -1, 0, 1.0);
     if (lane_id() == 0) tree.offer(0, 0, 0, 0);
     tree.offers = 1;
     __syncwarp();
@@ -258,7 +303,7 @@ __device__ __forceinline__ void build_by_value(StepState* st, ValueBuilder& b, i
         const double value = b.offer_value[slot];
         const int depth = int(offer >> 24 & 0xff), rank = int(offer >> 16 & 0xff), parent = int(offer & 0xffff);
         const int token = int(offer >> 32), node = tree.n, order = 4 * node;
-        tree.add(token, parent, rank, st->candidate_log_prob[depth][rank], value);
+        tree.add(tree.choices.at(depth, rank, b.slot[parent]), parent, rank, value);
         // On the spine, at the first step off it and behind a first rank the next rank follows; deeper both come at once.
         const int lane = lane_id(), off = b.off[node];
         const bool below = !ends_answer(st, token);
@@ -277,7 +322,12 @@ __device__ __forceinline__ void build_by_value(StepState* st, ValueBuilder& b, i
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32) tree_build(StepState* st, u64* stamps) {
+extern "C" __global__ void __launch_bounds__(32) tree_build(
+    StepState* st, u64* stamps
+#ifdef PAIRS
+    , const int* pair_ids, const Pairing* pair_rows
+#endif
+) {
     __shared__ union {
         Builder fixed;
         ValueBuilder learned;
@@ -288,23 +338,36 @@ extern "C" __global__ void __launch_bounds__(32) tree_build(StepState* st, u64* 
     stamp(stamps, TREE_BEGIN);
     const int budget = min(st->budget, MAX_NODES - 1);
     int depths = min(st->draft_depth, MAX_DEPTH);
+    const PairTable* given = nullptr;
+#ifdef PAIRS
+    // As many depths as there is room for come closer: the tree asks for one entry after the other.
+    constexpr int NEAR = 8, ENTRIES = PAIR_CANDIDATES * MAX_WIDTH;
+    __shared__ Pairing near[NEAR * ENTRIES];
+    if (depths <= NEAR && st->by_parent) {
+        for (int i = lane_id(); i < depths * ENTRIES; i += WARP) near[i] = pair_rows[i];
+        pair_rows = near;
+        __syncwarp();
+    }
+    const PairTable table = {pair_ids, pair_rows};
+    if (st->by_parent) given = &table;
+#endif
     if (st->by_value) {
         // The token behind the deepest node is drawn, so the last one that the answer has room for is never drafted.
         depths = min(depths, min(st->max_tokens, st->context_length - st->prompt_length) - st->answered - 1);
-        build_by_value(st, room.learned, max(depths, 0), budget);
+        build_by_value(st, room.learned, given, max(depths, 0), budget);
         stamp(stamps, VERIFY_BEGIN);
         return;
     }
     Builder& builder = room.fixed;
-    Tree tree{st, builder, depths, min(st->width, MAX_WIDTH), double(st->log_p_min), 0, 0};
-    tree.add(st->root, -1, 0.0);
+    Tree tree{st, builder, {st, given}, depths, min(st->width, MAX_WIDTH), double(st->log_p_min), 0, 0};
+    tree.add({st->root, 0, 0.0}, -1);
     if (st->chain_seed) {
         for (int depth = 0; depth < min(depths, budget); ++depth) {
-            const double log_prob = tree.log_prob(depth, 0);
-            if (depth > 0 && log_prob < tree.floor) break;
+            const Choice best = tree.choices.at(depth, 0, builder.slot[depth]);
+            if (best.slot < 0 || (depth > 0 && best.log_prob < tree.floor)) break;
             if (tree.offer(tree.offers, depth, 1, depth)) ++tree.offers;
-            tree.add(st->candidate[depth][0], depth, log_prob);
-            if (ends_answer(st, st->candidate[depth][0])) break;
+            tree.add(best, depth);
+            if (ends_answer(st, best.token)) break;
         }
     } else if (tree.offer(0, 0, 0, 0)) {
         tree.offers = 1;
@@ -316,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(32) tree_build(StepState* st, u64* 
         const u64 tie = builder.offer_tie[slot];
         const int depth = int(tie >> 24 & 0xff), rank = int(tie >> 16 & 0xff), parent = int(tie & 0xffff);
         const int token = int(tie >> 32), node = tree.n;
-        tree.add(token, parent, tree.log_prob(depth, rank));
+        tree.add(tree.choices.at(depth, rank, builder.slot[parent]), parent);
         tree.offer(slot, depth, rank + 1, parent);
         if (!ends_answer(st, token) && tree.offer(tree.offers, depth + 1, 0, node)) ++tree.offers;
         __syncwarp();

@@ -76,8 +76,13 @@ class DraftConfig:
     @property
     def plain(self) -> bool:
         """Whether it is a DFlash network alone, borrowing embedding and head from its target."""
-        changed = self.embedding_scale != 1 or self.logit_scale != 1 or self.softcap or self.anchor_first
+        changed = self.embedding_scale != 1 or self.shaped or self.anchor_first
         return self.kind == "dflash" and not (self.own_embedding or self.own_head or changed)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether its logits are not the head's alone."""
+        return self.logit_scale != 1 or bool(self.softcap)
 
     @property
     def conditional(self) -> bool:

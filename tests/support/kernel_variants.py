@@ -28,6 +28,7 @@ from dflash_core.bench.kernels import products_27b
 from dflash_core.bench.synthetic_models import (
     DRAFT_27B,
     SIZE_27B,
+    SIZE_27B_DFLASH2,
     SIZE_35B_A3B,
     TARGET_27B,
     draft_types,
@@ -35,7 +36,7 @@ from dflash_core.bench.synthetic_models import (
     target_types,
 )
 from dflash_core.config import target_config
-from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
+from dflash_core.demo import demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
@@ -109,6 +110,18 @@ def large_mtp() -> Pair:
     return replace(target, draft=header("27b-mtp", config.tensors(), mtp_types(config, SIZE_27B)), draft_config=config)
 
 
+def large_dflash2() -> Pair:
+    """The same target with a DFlash 2 drafter."""
+    target, draft = large(), replace(SIZE_27B_DFLASH2.draft, target_layers=tuple(range(5)))
+    return replace(target, draft=header("27b-dflash2", draft.tensors(), draft_types(draft)), draft_config=draft)
+
+
+def demo_dflash2() -> Pair:
+    """The demo target with its DFlash 2 drafter."""
+    config, file = open_drafter(demo_dflash2_path())
+    return replace(demo(), draft=file, draft_config=config)
+
+
 def demo_mtp() -> Pair:
     """The demo target with its MTP head."""
     target = demo()
@@ -168,8 +181,8 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     """All programs for one architecture; `quick`: those of one width of the demo pair, which hold every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
-    quick_pairs = [demo(), demo_mtp(), tiny_experts()]
-    for pair in quick_pairs if quick else [large(), large_mtp(), experts(), *quick_pairs]:
+    quick_pairs = [demo(), demo_mtp(), demo_dflash2(), tiny_experts()]
+    for pair in quick_pairs if quick else [large(), large_mtp(), large_dflash2(), experts(), *quick_pairs]:
         for launch in _launches(pair, arch, widths):
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))

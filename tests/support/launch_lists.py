@@ -25,6 +25,7 @@ from support.kernel_variants import (
     demo_mtp,
     experts,
     large,
+    large_dflash2,
     large_mtp,
     tiny,
     tiny_experts,
@@ -62,6 +63,7 @@ CASES = (
     Case("27b-sm_89", large, "sm_89"),
     Case("demo-mtp", demo_mtp, "sm_90a"),
     Case("27b-mtp", large_mtp, "sm_90a"),
+    Case("27b-dflash2", large_dflash2, "sm_90a"),
 )
 
 

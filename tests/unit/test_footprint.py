@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from support import toy_architecture
-from support.kernel_variants import CARDS, Pair, demo, header, large, large_mtp, tiny
+from support.kernel_variants import CARDS, Pair, demo, header, large, large_dflash2, large_mtp, tiny
 from support.launch_lists import Case
 from support.recording_device import NamedUpload, RecordingDevice
 
@@ -35,6 +35,7 @@ CASES = [
     Case("27b", large, "sm_90a"),
     Case("27b alone", large, "sm_90a", drafted=False),
     Case("27b mtp", large_mtp, "sm_90a"),
+    Case("27b dflash2", large_dflash2, "sm_90a"),
     Case("toy", toy, "sm_90a", drafted=False),
 ]
 

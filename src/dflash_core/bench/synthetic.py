@@ -50,7 +50,7 @@ def synthetic_pair(folder: Path, model: Model = SIZE_27B, progress: Callable[[st
 
     Raises DFlashError where the folder cannot be written and OutOfMemoryError where the disk has too little room.
     """
-    tag, kind = model.name, f"mtp-{model.mix}" if model.head == "mtp" else "dflash-Q8_0"
+    tag, kind = model.name, f"mtp-{model.mix}" if model.head == "mtp" else f"{model.draft.kind}-Q8_0"
     pair = Pair(folder / f"synthetic-{tag}-{model.mix}.gguf", folder / f"synthetic-{tag}-{kind}.gguf")
     say = progress or (lambda phase, done: None)
     try:
@@ -217,6 +217,13 @@ def _draft_settings(writer: Any, model: Model) -> None:
     if c.sliding_window:
         writer.add_uint32("dflash.attention.sliding_window", c.sliding_window)
         writer.add_array("dflash.attention.sliding_window_pattern", list(c.sliding))
+    if c.conv:
+        writer.add_uint32("dflash.conv_kernel_size", c.conv.kernel)
+        writer.add_uint32("dflash.conv_group_size", c.conv.group)
+    if c.selector:
+        writer.add_uint32("dflash.selector_rank", c.selector.rank)
+        writer.add_uint32("dflash.selector_top_k", c.selector.top_k)
+        writer.add_bool("dflash.attention.causal", c.causal[0])
     writer.add_mask_token_id(c.mask_token_id)
 
 

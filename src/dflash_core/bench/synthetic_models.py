@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dflash_core.arch.architecture import Head
+from dflash_core.arch.draft_heads import Convolution, Selector
 from dflash_core.arch.kinds import ROUTER, SHARED_GATE, Attention, NextN
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
@@ -94,7 +95,7 @@ class Model:
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor is never quantised."""
-    return len(shape) == 1 or name.endswith(("conv1d.weight", ROUTER, SHARED_GATE))
+    return len(shape) == 1 or name.endswith(("conv1d.weight", "_conv_base", ROUTER, SHARED_GATE))
 
 
 def target_types(spec: ModelSpec, model: Model) -> dict[str, str]:
@@ -265,10 +266,18 @@ SIZE_4B = Model(
     tied=True,
 )
 TARGET_27B, DRAFT_27B = SIZE_27B.target(), SIZE_27B.draft
+SIZE_27B_DFLASH2 = replace(
+    SIZE_27B,
+    draft=replace(
+        DRAFT_27B, name="synthetic DFlash 2 drafter", block_size=8, sliding=(True,) * 5, vocab_size=QWEN35.size,
+        conv=Convolution(2, 16), selector=Selector(256, 16),
+    ),
+)  # fmt: skip
 SIZE_27B_MTP, SIZE_35B_A3B_MTP = (replace(model, head="mtp") for model in (SIZE_27B, SIZE_35B_A3B))
 MODELS = {
     "27b": SIZE_27B,
     "27b-mtp": SIZE_27B_MTP,
+    "27b-dflash2": SIZE_27B_DFLASH2,
     "35b-a3b": SIZE_35B_A3B,
     "35b-a3b-mtp": SIZE_35B_A3B_MTP,
     "8b": SIZE_8B,

@@ -6,7 +6,8 @@ from running means; what cannot wait, the order of the nodes, is the device's ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.learned import most_nodes
 from dflash_core.policy.pace import START_ROWS
 from dflash_core.policy.pair import PairPolicy, PairState
-from dflash_core.policy.values import Array, Stated
+from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Array, Features, Stated, logit
 from dflash_core.tree import Candidates
 
+Trials = tuple[list[int], list[Features], list[bool]]
+"""Classes, features, and whether each was the target's token."""
 BUILT = 23
 """Nodes below the root that are built whatever the width, so that it is known what each would have brought."""
 CHOICES = (8, 16, 24)
@@ -107,9 +110,44 @@ class LatePolicy(PairPolicy):
         for rows in CHOICES:
             self._means[rows] += weight * (known.get(rows, most) - self._means[rows])
         if step.knobs.learn:
-            tree, stated = described(step)
-            path = step.tree.accepted[: len(step.tokens)]
-            part.learned.learn(*trials(tree, stated, path, step.tokens, self._stops))
+            part.learned.learn(*self._trials(step))
+
+    def _trials(self, step: StepEvent) -> Trials:
+        """What a step has shown of its candidates."""
+        assert self._drafter is not None, "a step that was drafted without a drafter"
+        if step.knobs.by_parent and "by_parent" in self._drafter.knobs:
+            return shown(step, self._stops)
+        tree, stated = described(step)
+        return trials(tree, stated, step.tree.accepted[: len(step.tokens)], step.tokens, self._stops)
+
+
+def shown(step: StepEvent, stops: Collection[int]) -> Trials:
+    """Trials of a drafter that scores a token by the one above it: a step tells of no other candidates of a node than
+    those that were built, its children. They come in the order of their ranks."""
+    it = step.tree
+    children: list[list[int]] = [[] for _ in it.tokens]
+    for node in range(1, len(it.tokens)):
+        children[it.parents[node]].append(node)
+    off, before, spine = [0] * len(it.tokens), [0.0], 0
+    for node, below in enumerate(children):
+        for rank, child in enumerate(below):
+            off[child] = 0 if off[node] == 0 and rank == 0 else off[node] + 1
+    log_probs = [math.log(max(p, SMALLEST)) for p in it.probs]
+    while children[spine]:
+        spine = children[spine][0]
+        before.append(min(before[-1] - log_probs[spine], 8.0))
+    classes, features, outcomes = list[int](), list[Features](), list[bool]()
+    for node, token in zip(it.accepted, step.tokens):
+        if node and it.tokens[node] in stops:
+            break
+        depth, below = it.depths[node], children[node]
+        third = max(log_probs[node], -8.0) if off[node] else depth / BLOCK
+        for rank, child in enumerate(below):
+            classes.append((SPINE if off[node] == 0 else CHILD if off[node] == 1 else DEEPER) + min(rank, 2))
+            above = before[min(depth, len(before) - 1)]
+            features.append((1.0, logit(it.probs[child]), above, third, it.probs[below[0]]))
+            outcomes.append(it.tokens[child] == token)
+    return classes, features, outcomes
 
 
 def described(step: StepEvent) -> tuple[ValueTree, Stated]:

@@ -23,7 +23,7 @@ from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.target_pass import target_pass
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.drafters.base import Drafter, ranked
+from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs, Mode
@@ -151,6 +151,12 @@ class CudaSession:
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         if self.host_drafter is not None:
             return self.host_drafter.propose(root, knobs, at)
+        if knobs.by_parent and self.drafter is not None:
+            with self.device.stream():
+                found = self.drafter.pairs(root, knobs, at, self.head, self._launch)
+            if found is not None:
+                check_finite(found.log_probs.astype(np.float32), self.length if at is None else at)
+                return found
         logits = self.draft(root, knobs.draft_window, at)[: self.drafted(knobs)]
         return ranked(logits, knobs, self.length if at is None else at)
 

@@ -103,6 +103,7 @@ STEP_STATE = np.dtype(
         ("draft_depth", _I),
         ("width", _I),
         ("chain_seed", _I),
+        ("by_parent", _I),
         ("by_value", _I),
         ("rows", _I),
         ("weights", _F, (VALUE_CLASSES, VALUE_FEATURES)),
@@ -154,6 +155,8 @@ RING_SLOT = np.dtype(
     align=True,
 )
 
+PAIR_CANDIDATES = 16  # of a draft position, where they are scored by the token above
+PAIRING = np.dtype([("log_prob", _F), ("p", _F), ("odds", _F), ("slot", _I)], align=True)
 BEST_PART = np.dtype([("value", _F), ("id", _I)], align=True)
 LIST, FRONT_OF_ROW = 2048, 64
 ROW_TOKENS = np.dtype(
@@ -205,6 +208,7 @@ def write_knobs(
     state["draft_depth"] = 0 if mode == "ar" else max(draft_block - 1, 0)
     state["width"] = 1 if mode == "chain" else min(knobs.tree_width, MAX_WIDTH)
     state["chain_seed"] = knobs.chain_seed
+    state["by_parent"] = knobs.by_parent
     state["draft_window"] = knobs.draft_window
     state["log_p_min"] = math.log(knobs.p_min) if knobs.p_min > 0 else -math.inf
     state["inv_tree_temperature"] = 1 / knobs.tree_temperature

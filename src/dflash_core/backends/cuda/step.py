@@ -139,10 +139,11 @@ class Steps:
     def launches(self, kind: StepKind) -> list[Launch]:
         """One step, from the newest token to the ring."""
         session = self.session
+        defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else ({}, ())
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
             *(session.drafter.propose_launches(session.head, kind.passes) if kind.drafts and session.drafter else ()),
-            Launch("tree.cu", "tree_build", {}, 1, WARP, [session.state.pointer, session.stamps]),
+            Launch("tree.cu", "tree_build", defines, 1, WARP, [session.state.pointer, session.stamps, *inputs]),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
             self._accept(kind),
             *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),

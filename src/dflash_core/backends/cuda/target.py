@@ -200,7 +200,7 @@ class CudaTarget(OpenedTarget):
 
 def _check_plain(config: DeviceConfig) -> None:
     """Refuse a drafter that has more than a card runs."""
-    if isinstance(config, DraftConfig) and not config.plain:
+    if isinstance(config, DraftConfig) and (config.markov or config.anchor_first or config.draft_vocab):
         raise UnsupportedError(
             f"{config.name} is a {config.title} drafter with heads that do not run on a card yet; draft with a plain"
             " DFlash drafter or from the text, or run it on the CPU",

@@ -16,7 +16,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.launch import Argument, Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, Wanted
@@ -24,6 +24,7 @@ from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
+from dflash_core.tree import Candidates
 
 # Binds launches under a key and runs them.
 Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
@@ -71,6 +72,14 @@ class DeviceDrafter(Protocol):
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
         """In a step: what the last one committed enters the cache, and ranked candidates come out, where tree_build
         reads them."""
+
+    @property
+    def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
+        """What tree_build is compiled for and given besides, behind `propose_launches`."""
+
+    def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
+        """What a step proposes behind the first `at` positions, each candidate scored by the one above it; None where
+        the drafter has no such scores. Nothing of the state changes."""
 
     def commit_launches(self, width: int) -> list[Launch]:
         """An accepted path of up to `width` nodes becomes pending."""

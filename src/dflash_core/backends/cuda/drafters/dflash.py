@@ -7,7 +7,8 @@ Committed positions' captured layers are *pending* until they are keys and value
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -20,9 +21,11 @@ from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
 from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows, Layer, cache_table, ring_slots
+from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
+from dflash_core.backends.cuda.drafters.pairs import PairTable
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
+from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
@@ -37,6 +40,7 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
 from dflash_core.knobs import Knobs
+from dflash_core.tree import Candidates
 
 PENDING_ROWS = MAX_NODES  # features that may wait for the drafter: those of the longest path at the least
 UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
@@ -59,11 +63,16 @@ class DFlashMemory:
             [Layer.of(kv, layer.window) for kv, layer in zip(self.kv, draft.layers, strict=True)], self.block, positions
         )
         self._table = cache_table(self.kv)
-        pending, rest = pending_rows(draft), own.behind(*pending_rows(draft))
+        pending, rest = pending_rows(draft), own.behind(*pending_rows(draft), *convolution_rows(draft))
         self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
+        self.pairs = PairTable(draft.selector, self.block, device) if draft.selector else None
         inside = self.buffers.inside
         self.splits = {kind: Splits(split_order(draft, context, kind), draft.heads, inside) for kind in (kv, F16)}
         (self.pending,) = own.carve(*pending)
+        self.convolution: ConvolutionRows | None = None
+        if config.conv:
+            behind = own.behind(*pending)
+            self.convolution = ConvolutionRows(config.conv, self.block, config.embedding_length, behind)
         self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
@@ -78,6 +87,12 @@ class DFlashMemory:
 def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
     """Features that wait, times HEADROOM."""
     return [((PENDING_ROWS, draft.fc.columns), torch.float16)]
+
+
+def convolution_rows(draft: DeviceDraft) -> Sequence[Wanted]:
+    """What convolutions keep of a block, where there are any."""
+    config = draft.config
+    return ConvolutionRows.pieces(config.conv, config.block_size, config.embedding_length) if config.conv else ()
 
 
 def split_order(draft: DeviceDraft, context: int, kv: CachePair) -> SplitOrder:
@@ -98,7 +113,8 @@ class DFlash:
         state: DeviceState,
         mask_token: int,
     ) -> None:
-        self.draft, self.memory, self.embedding, self.captured = draft, memory, embedding, captured
+        self.draft, self.memory, self.captured = draft, memory, captured
+        self.embedding = draft.embedding or embedding
         self.state, self.mask_token = state, mask_token
         self.block = memory.block
         self.block_rows = At(memory.counts, 0)  # live rows of the block, as kernels read them
@@ -151,20 +167,48 @@ class DFlash:
     def _block(self, head: Projection) -> Iterator[Launch]:
         draft, buffers = self.draft, self.memory.buffers
         root = self.state.at("root")
-        yield self.embedding.launch(buffers.h, root, self.block_rows, self.block, mask_token=self.mask_token)
+        yield self.embedding.launch(
+            buffers.h, root, self.block_rows, self.block, mask_token=self.mask_token, scale=draft.config.embedding_scale
+        )
         scope = Pass(self.state, buffers, self.block, 0, self.block_rows)
         before: Added | None = None
         for index, layer in enumerate(draft.layers):
-            yield self._norm(layer.attn_norm, layer.mixer.inputs, before)
+            yield from self._input(layer.attn_norm, layer.mixer.inputs, before, layer.attn_conv)
             yield from self._attention(index, layer)
-            yield self._norm(layer.ffn_norm, layer.ffn.inputs, (layer.mixer.out, buffers.narrow))
+            before = yield from self._output(layer.mixer.out, layer.attn_conv)
+            yield from self._input(layer.ffn_norm, layer.ffn.inputs, before, layer.ffn_conv)
             yield from layer.ffn.launches(scope)
-            before = layer.ffn.out, buffers.narrow
+            before = yield from self._output(layer.ffn.out, layer.ffn_conv)
+        if (pairs := self.memory.pairs) is not None:
+            yield self._norm(draft.output_norm, pairs.selector.hidden, before)
+            yield from pairs.hidden_launches(buffers.acts)
+            before = None
         yield self._norm(draft.output_norm, head, before)
 
-    def _norm(self, weight: Tensor, wanted: Projection, added: Added | None) -> Launch:
+    def _norm(self, weight: Tensor, wanted: Projection, added: Added | None, normed: Tensor | None = None) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
-        return norm_launch(buffers.h, weight, eps, self.block, buffers.acts, wanted, self.block_rows, 0, added=added)
+        return norm_launch(
+            buffers.h, weight, eps, self.block, buffers.acts, wanted, self.block_rows, 0, added=added, normed=normed
+        )
+
+    def _input(
+        self, norm: Tensor, wanted: Projection, added: Added | None, conv: DeviceConvolution | None
+    ) -> Iterator[Launch]:
+        """A sub-layer's input, as activations of `wanted`."""
+        kept = self.memory.convolution
+        if conv is None or kept is None:
+            yield self._norm(norm, wanted, added)
+            return
+        yield self._norm(norm, conv.proj, added, kept.normed)
+        yield from conv.before(self.memory.buffers, kept, wanted, self.block)
+
+    def _output(self, out: Projection, conv: DeviceConvolution | None) -> Generator[Launch, None, Added | None]:
+        """A sub-layer's output: what the next norm adds to the residual stream, None where that has it already."""
+        kept = self.memory.convolution
+        if conv is None or kept is None:
+            return out, self.memory.buffers.narrow
+        yield conv.after(self.memory.buffers, kept, out, self.block)
+        return None
 
     def _attention(self, index: int, layer: DraftLayer) -> Iterator[Launch]:
         draft, memory, config = self.draft, self.memory, self.draft.config
@@ -203,7 +247,13 @@ class DFlash:
 
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward and its logits."""
-        return [*self.block_launches(head.full), *head.launches(self.memory.buffers.acts, self.block)]
+        own = self._head(head)
+        return [*self.block_launches(own.full), *own.draft_launches(self.memory.buffers.acts, self.block)]
+
+    def _head(self, head: Head) -> Head:
+        """What its rows go into: the target's, or one of its own."""
+        config, own = self.draft.config, self.draft.head
+        return head.of(own or head.matrix, config.logit_scale, config.softcap) if own or config.shaped else head
 
     def passes(self, knobs: Knobs) -> int:
         return 1
@@ -212,9 +262,21 @@ class DFlash:
         """In a step: what the last one committed enters the cache, and the block becomes ranked candidates."""
         return [
             *self.update_launches(self.block),
-            *self.block_launches(head.full),
-            *head.candidate_launches(self.memory.buffers.acts, self.block, skip=1),
+            *self._candidate_launches(head),
         ]
+
+    def _candidate_launches(self, head: Head) -> list[Launch]:
+        """The block's forward and its ranked candidates, below each other too where a selector says so."""
+        own, acts, pairs = self._head(head), self.memory.buffers.acts, self.memory.pairs
+        forward = self.block_launches(own.full)
+        if pairs is None:
+            return [*forward, *own.candidate_launches(acts, self.block, skip=1)]
+        ranked = own.candidate_launches(acts, self.block, skip=1, inputs=pairs.candidate_inputs)
+        return [*forward, *ranked, *pairs.launches(self.state.pointer, self.block - 1)]
+
+    @property
+    def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
+        return self.memory.pairs.tree_inputs if self.memory.pairs else ({}, ())
 
     def commit_launches(self, width: int) -> list[Launch]:
         """The captured layers of an accepted path of up to `width` nodes become pending."""
@@ -261,21 +323,35 @@ class DFlash:
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
+        with self._standing(root, window, at, 1.0, launch):
+            launch(("draft",), partial(self.logits_launches, head))
+            logits: Logits = head.logits(self.block)[1:].to("cpu", copy=True).numpy()
+        return logits
+
+    def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
+        """What a step would propose there, each candidate scored by the one above it; None where it cannot."""
+        if self.memory.pairs is None:
+            return None
+        with self._standing(root, knobs.draft_window, at, knobs.tree_temperature, launch):
+            launch(("candidates",), partial(self._candidate_launches, head))
+            return self.memory.pairs.candidates(self.block - 1, knobs.tree_width)
+
+    @contextmanager
+    def _standing(self, root: int, window: int, at: int | None, temperature: float, launch: Launcher) -> Iterator[None]:
+        """Inside, the state is that of a draft behind the first `at` positions."""
         self.update_cache(launch)
         state = self.state.host
         length = int(state["length"])
         begin = length if at is None else at
         with self.memory.caches.cut_to(begin, length):
             state["root"], state["draft_window"], state["draft_depth"] = root, window, self.block - 1
-            state["stop"] = StopCode.RUNNING
+            state["stop"], state["inv_tree_temperature"] = StopCode.RUNNING, 1 / temperature
             state["length"] = state["draft_length"] = begin
             try:
                 self.state.push()
-                launch(("draft",), partial(self.logits_launches, head))
-                logits: Logits = head.logits(self.block)[1:].to("cpu", copy=True).numpy()
+                yield
             finally:
                 state["length"] = state["draft_length"] = length
-        return logits
 
     def checkpoint(self) -> HostRows | None:
         """What its caches cannot be cut back to, behind the committed positions; nothing may be pending."""
@@ -340,7 +416,8 @@ class DFlashOnDevice:
 
     def own_room(self) -> Sequence[Wanted]:
         draft = self.weights
-        return [*pending_rows(draft), *PassBuffers.lasting(draft.config.embedding_length, *draft.projections())]
+        buffers = PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
+        return [*pending_rows(draft), *convolution_rows(draft), *buffers]
 
     def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
         return DFlashMemory(self.weights, context, room, own, kv)

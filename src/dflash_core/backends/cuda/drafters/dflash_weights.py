@@ -9,9 +9,12 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
+from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
+from dflash_core.backends.cuda.drafters.pairs import DeviceSelector
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequencies
 from dflash_core.backends.cuda.layers.base import Upload
+from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from dflash_core.backends.cuda.projection import Matrix, Projection
@@ -52,6 +55,9 @@ class DraftLayer:
         self.ffn = SwiGLU(device, upload, prefix, spec.ffn, activations)
         self.attn_norm = upload.vector(prefix + "attn_norm.weight")
         self.ffn_norm = upload.vector(prefix + spec.ffn_norm)
+        conv, rounding = config.conv, activations.inputs
+        self.attn_conv = DeviceConvolution(device, upload, prefix + "attn", conv, rounding) if conv else None
+        self.ffn_conv = DeviceConvolution(device, upload, prefix + "ffn", conv, rounding) if conv else None
 
 
 class DeviceDraft:
@@ -80,11 +86,19 @@ class DeviceDraft:
         (mixer, *_) = (layer.mixer for layer in config.layers)
         assert isinstance(mixer, kinds.Attention), "a DFlash layer is attention"
         self.frequencies = frequencies(mixer, device)
+        width = config.embedding_length
+        self.embedding = Embedding(upload, width) if config.own_embedding else None
+        self.head = upload.matrix("output.weight") if config.own_head else None
+        self.selector: DeviceSelector | None = None
+        if config.selector:
+            self.selector = DeviceSelector(device, upload, config.selector, activations.inputs)
 
     def projections(self) -> tuple[list[Projection], list[Projection]]:
         """What reads rows as wide as the residual stream, and what writes such rows."""
         inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
         inputs += [context.projection for context in self.contexts]
+        inputs += [self.selector.hidden] if self.selector else []
+        inputs += [conv.proj for layer in self.layers for conv in (layer.attn_conv, layer.ffn_conv) if conv]
         return inputs, [*(p for layer in self.layers for p in (layer.mixer.out, layer.ffn.out)), self.fc]
 
 

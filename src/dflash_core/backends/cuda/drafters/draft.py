@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dflash_core.backends.base import Logits
@@ -20,8 +21,10 @@ from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.errors import MismatchError
 from dflash_core.formats.weights import WeightFile
 from dflash_core.ids import check_ids
+from dflash_core.knobs import Knobs
 
 if TYPE_CHECKING:
+    from dflash_core.backends.cuda.session import CudaSession
     from dflash_core.backends.cuda.target import CudaTarget
 
 
@@ -46,11 +49,23 @@ class CudaDFlash:
         return self.model.capabilities
 
     def logits(self, features: Logits, anchor: int) -> Logits:
+        return self._behind(features, anchor).draft(int(anchor), 0)
+
+    def path(self, features: Logits, anchor: int) -> npt.NDArray[np.int64]:
+        """The best token of each depth, (depths,), each scored by the one before it where the drafter can. Arguments
+        and errors are those of `logits`."""
+        drafts, found = self._behind(features, anchor).propose(int(anchor), Knobs()), [int(anchor)]
+        for depth in range(len(drafts.tokens)):
+            found.append(drafts.below(depth, found[-1])[0][0])
+        return np.array(found[1:], np.int64)
+
+    def _behind(self, features: Logits, anchor: int) -> CudaSession:
+        """A sequence that has seen a context."""
         array = checked_features(features, self.config)
         check_ids([anchor], self.target.config.vocab_size)
         session = self.target.session(self, context=len(array))
         session.observe(array)
-        return session.draft(int(anchor), 0)
+        return session
 
 
 class CudaMtp:

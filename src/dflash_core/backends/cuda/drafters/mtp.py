@@ -22,7 +22,7 @@ from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
 from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows, Layer, cache_table, ring_slots
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
+from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
@@ -184,6 +184,13 @@ class Mtp:
         own = head if self.draft.head is None else head.of(self.draft.head)
         forward = self._draft(own.full, 1 if depth else STEP_ROWS, depth)
         return [*forward, *own.candidate_launches(self.memory.buffers.acts, 1, position=depth)]
+
+    @property
+    def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
+        return {}, ()
+
+    def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> None:
+        """None: its tokens are scored by the ones above them as they are, along one chain."""
 
     def commit_launches(self, width: int) -> list[Launch]:
         """The residual behind an accepted path of up to `width` nodes, and its tokens, become pending pairs."""

@@ -20,11 +20,19 @@ class Embedding:
         self.width = width
 
     def launch(
-        self, h: Tensor, tokens: Tensor | HasAddress, count: At, rows: int, node0: int = 0, mask_token: int = NO_MASK
+        self,
+        h: Tensor,
+        tokens: Tensor | HasAddress,
+        count: At,
+        rows: int,
+        node0: int = 0,
+        mask_token: int = NO_MASK,
+        scale: float = 1.0,
     ) -> Launch:
-        """Rows of `h` from `tokens`; with a mask token, all rows but the first are its."""
+        """Rows of `h` from `tokens`, times `scale`; with a mask token, all rows but the first are its."""
+        scaled = {"SCALE": scale} if scale != 1 else {}
         return Launch(
-            "embed.cu", "embed", {"FORMAT": self.type, "WIDTH": self.width},
+            "embed.cu", "embed", {"FORMAT": self.type, "WIDTH": self.width, **scaled},
             (ceil_div(self.width, EMBED_THREADS), rows), EMBED_THREADS,
             [h, self.blocks, tokens, np.int32(mask_token), count, np.int32(node0)],
         )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import WARP, At, Launch
+from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch
 from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.plan import WARPS
 from dflash_core.backends.cuda.products import Arena, Wanted
@@ -30,6 +30,7 @@ class Head:
 
     def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Arena) -> None:
         device, self._device = target.device.torch_device, target.device
+        self._shape: dict[str, object] = {}
         self._state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
@@ -73,19 +74,29 @@ class Head:
         draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0)
         return [*self._logits_launches(acts, rows, sums=False), *draws]
 
-    def candidate_launches(self, acts: Acts, rows: int, *, skip: int = 0, position: int = 0) -> list[Launch]:
-        """Candidates of draft positions from `position` on, from rows `skip`.. of `rows` rows of activations."""
+    def candidate_launches(
+        self,
+        acts: Acts,
+        rows: int,
+        *,
+        skip: int = 0,
+        position: int = 0,
+        inputs: tuple[dict[str, object], Sequence[Argument]] = ({}, ()),
+    ) -> list[Launch]:
+        """Candidates of draft positions from `position` on, from rows `skip`.. of `rows` rows of activations. `inputs`:
+        what the kernel is compiled for and given besides."""
+        defines, more = inputs
         live = [At(x, skip * x.shape[1]) for x in (self.rows, self.maxima, self.sums)]
         ranked = Launch(
-            "candidates.cu", "candidates", {}, rows - skip, CANDIDATE_THREADS,
-            [self.state.pointer, *live, np.int32(self.vocab), np.int32(self.stride), np.int32(position)],
+            "candidates.cu", "candidates", defines, rows - skip, CANDIDATE_THREADS,
+            [self.state.pointer, *live, np.int32(self.vocab), np.int32(self.stride), np.int32(position), *more],
         )  # fmt: skip
         return [*self._logits_launches(acts, rows, sums=True), ranked]
 
     def _logits_launches(self, acts: Acts, rows: int, *, sums: bool) -> list[Launch]:
         """Logits with the maxima of their blocks; `sums`: with their share of the softmax's denominator."""
         plan = self.full.plan
-        extra = {"SUMS": 1} if sums else {}
+        extra = {**({"SUMS": 1} if sums else {}), **self._shape}
         return [
             Launch(
                 "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, WARPS * WARP,
@@ -96,9 +107,19 @@ class Head:
             for first, count in plan.passes(rows)
         ]  # fmt: skip
 
-    def of(self, matrix: Matrix) -> Head:
-        """The same of another matrix of as many rows, with logits in the same memory."""
+    @property
+    def matrix(self) -> Matrix:
+        return self.full.matrices[0]
+
+    def draft_launches(self, acts: Acts, rows: int) -> list[Launch]:
+        """Logits of `rows` rows as a drafter's head shapes them, into `rows`."""
+        return self._logits_launches(acts, rows, sums=True) if self._shape else self.launches(acts, rows)
+
+    def of(self, matrix: Matrix, scale: float = 1.0, softcap: float = 0.0) -> Head:
+        """The same of another matrix of as many rows, with logits in the same memory, times `scale` and under a soft
+        limit; 0 for none."""
         other = copy.copy(self)
+        other._shape = {"LOGIT_SCALE": scale, "SOFTCAP": softcap} if scale != 1 or softcap else {}
         other.full = Projection(self._device, [matrix], self.full.product.rounding, split_k=1)
         return other
 

@@ -1,0 +1,65 @@
+"""The convolutions around a sub-layer of a drafted block on a card: weights and launches, see kernels/conv.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.arch import draft_heads
+from dflash_core.backends.cuda.activations import Rounding
+from dflash_core.backends.cuda.launch import WARP, At, Device, Launch, ceil_div
+from dflash_core.backends.cuda.layers.base import PassBuffers, Upload
+from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.repack import GROUP
+
+
+class ConvolutionRows:
+    """What a block of `rows` rows keeps from one side of a sub-layer to the other: its normed input (rows, hidden), and
+    what that gives to the coefficients of the other side (rows, taps, groups)."""
+
+    def __init__(self, spec: draft_heads.Convolution, rows: int, hidden: int, own: Arena) -> None:
+        self.normed, self.later = own.carve(*self.pieces(spec, rows, hidden))
+
+    @staticmethod
+    def pieces(spec: draft_heads.Convolution, rows: int, hidden: int) -> Sequence[Wanted]:
+        return [((rows, hidden), torch.float32), ((rows, spec.kernel, hidden // spec.group), torch.float32)]
+
+
+class DeviceConvolution:
+    """The pair around one sub-layer. `name`: its prefix, as blk.0.attn."""
+
+    def __init__(
+        self, device: Device, upload: Upload, name: str, spec: draft_heads.Convolution, rounding: Rounding
+    ) -> None:
+        self.spec = spec
+        self.base = upload.vector(name + "_conv_base")  # (2, taps, hidden)
+        self.proj = Projection(device, [upload.matrix(name + "_conv_proj.weight")], rounding)
+
+    @property
+    def hidden(self) -> int:
+        return self.base.shape[2]
+
+    def _defines(self, split_k: int) -> dict[str, object]:
+        return {"WIDTH": self.hidden, "TAPS": self.spec.kernel, "CHANNELS": self.spec.group, "SPLIT_K": split_k}
+
+    def before(self, buffers: PassBuffers, kept: ConvolutionRows, wanted: Projection, rows: int) -> Iterator[Launch]:
+        """From the normed rows, and their activations as `proj` reads them, to those of `wanted`."""
+        yield from self.proj.launches(buffers.acts, buffers.wide, rows)
+        yield Launch(
+            "conv.cu", "conv_before", {**self._defines(self.proj.split_k), **wanted.forms},
+            (ceil_div(self.hidden, GROUP), rows), WARP,
+            [kept.normed, buffers.wide, np.int32(rows), np.int32(self.proj.width), self.base, kept.later,
+             *wanted.wanted(buffers.acts)],
+        )  # fmt: skip
+
+    def after(self, buffers: PassBuffers, kept: ConvolutionRows, output: Projection, rows: int) -> Launch:
+        """The residual stream gets the sub-layer's output, the partials of `output`."""
+        other: Tensor | At = At(self.base, self.base[0].numel())
+        return Launch(
+            "conv.cu", "conv_after", self._defines(output.split_k), (ceil_div(self.hidden, GROUP), rows), WARP,
+            [buffers.h, buffers.narrow, np.int32(rows), other, kept.later],
+        )  # fmt: skip

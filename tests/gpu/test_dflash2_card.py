@@ -1,0 +1,199 @@
+"""DFlash 2 on a card, emulated and real: the reference's logits, its scores by the token above, the tree of these
+scores, and a text that is plain decoding's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dflash_core import Knobs
+from dflash_core import tree as ddtree
+from dflash_core.arch.draft_heads import Convolution, Selector
+from dflash_core.backends.cuda.drafters.draft import CudaDFlash
+from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.bench.replay import GivenCosts
+from dflash_core.errors import NumericsError, UnsupportedError
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Value
+from dflash_core.policy import best_first
+from dflash_core.policy.costs import H200
+from dflash_core.policy.late import LatePolicy, shown
+from dflash_core.policy.pair import PairState
+from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
+from dflash_core.runner import Runner
+from support.block_device import BlockPair, block_pair
+from support.device_pairs import CONTEXT, close, device_named, prompt
+from support.planted_device import PlantedDevice
+
+VOCABULARY = 768
+SHAPES: list[dict[str, Any]] = [
+    {}, {"causal": (True, True), "sliding_window": 5}, {"sliding_window": 5},
+    {"embedding_scale": 2.0, "logit_scale": 0.5, "softcap": 3.0, "own_embedding": True, "own_head": True},
+    {"conv": Convolution(4, 4), "selector": Selector(40, 9), "block_size": 5, "sliding": (True, False)},
+    {"conv": Convolution(2, 64), "block_size": 16},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", range(len(SHAPES)))
+def test_drafts_are_the_references(device_name: str, tmp_path: Path, shape: int) -> None:
+    pair = block_pair(device_named(device_name), tmp_path, "dflash2", **SHAPES[shape])
+    ours, theirs = pair.sessions()
+    ids = prompt()[:21]
+    for session in (ours, theirs):
+        session.prefill(ids)
+    for _ in range(2):
+        close(ours.draft(ids[-1], 0), theirs.draft(ids[-1], 0))
+    close(ours.draft(ids[4], 0, 4), theirs.draft(ids[4], 0, 4))
+    for temperature in (1.0, 0.6):
+        knobs = Knobs(tree_temperature=temperature)
+        found, expected = ours.propose(ids[-1], knobs), theirs.propose(ids[-1], knobs)
+        assert found.tokens.shape == expected.tokens.shape
+        np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=3e-2)
+        # Where the last candidate is another one, what they share among them is too.
+        same = [set(mine) == set(other) for mine, other in zip(found.tokens.tolist(), expected.tokens.tolist())]
+        assert sum(same) >= len(same) // 2
+        for depth in np.flatnonzero(same).tolist():
+            above = [ids[-1]] if depth == 0 else found.tokens[depth - 1].tolist()
+            for token in set(above) & set([ids[-1]] if depth == 0 else expected.tokens[depth - 1].tolist()):
+                (mine, said), (others, told) = found.below(depth, token), expected.below(depth, token)
+                ranks = dict(zip(others, told))
+                assert len(mine) == 8
+                assert max(abs(one - ranks.get(name, one)) for name, one in zip(mine, said)) < 5e-2
+                assert abs(said[0] - told[0]) < 3e-2
+
+
+def test_the_selectors_path(tmp_path: Path, device_name: str) -> None:
+    pair = block_pair(device_named(device_name), tmp_path, "dflash2")
+
+    class Loaded:
+        """As much of a loaded target as a drafter asks for."""
+
+        config = pair.target.config
+
+        def session(self, draft: object, context: int) -> CudaSession:
+            return CudaSession(pair.device_target, pair.device_draft, context=context)
+
+    draft, reference = pair.draft, pair.target
+    ours = CudaDFlash(draft.file, draft.config, pair.device_draft, Loaded(), 0)  # type: ignore[arg-type]
+    features = reference.hidden(list(prompt()[:30]), draft.config.target_layers)
+    close(ours.logits(features, 7), draft.logits(features, 7))
+    assert ours.path(features, 7).tolist() == draft.path(features, 7).tolist()
+
+
+def runner(pair: BlockPair) -> Runner:
+    return Runner(pair.sessions()[0], frozenset(), CONTEXT, VOCABULARY)
+
+
+def answer(one: Runner, tokens: int = 10, **knobs: Value) -> tuple[list[int], list[StepEvent]]:
+    asked = Knobs(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
+    events = list(one.generate(prompt()[:7], asked))
+    return [token for event in events for token in event.tokens], [one for one in events if isinstance(one, StepEvent)]
+
+
+WAYS: list[dict[str, Value]] = [
+    {"mode": "tree", "budget": 31}, {"mode": "tree", "budget": 12, "chain_seed": True, "tree_width": 3},
+    {"mode": "tree", "budget": 22, "p_min": 0.02}, {"mode": "chain", "budget": 7}, {"mode": "auto"},
+    {"mode": "tree", "budget": 15, "by_parent": False},
+]  # fmt: skip
+
+
+def test_trees_are_best_first_over_scores_by_the_token_above(device_name: str, tmp_path: Path) -> None:
+    """What the card builds in a step is what the twin builds from what it proposes there. All ways give one text."""
+    one = runner(block_pair(device_named(device_name), tmp_path, "dflash2", half=False))
+    expected, _ = answer(one, mode="ar")
+    for way in WAYS:
+        one.reset()
+        found, steps = answer(one, **way)
+        assert found == expected, way
+        text = [*prompt()[:7], found[0]]
+        for step in steps[:2]:
+            drafts = one.propose(text[:-1], text[-1], step.knobs)
+            assert (drafts.given is None) == (not step.knobs.by_parent)
+            if way["mode"] != "auto":
+                drafts = drafts.cut(len(drafts.tokens), 1 if way["mode"] == "chain" else int(way.get("tree_width", 8)))
+                twin = ddtree.build(
+                    text[-1], drafts, int(way["budget"]), p_min=step.knobs.p_min, chain_seed=step.knobs.chain_seed
+                )
+                left = 10 - (len(text) - 7) - 1
+                if max(twin.depths) <= left:
+                    assert step.tree.tokens == twin.tokens, way
+                    assert step.tree.parents == twin.parents
+            text += step.tokens
+
+
+@pytest.mark.emulator
+def test_learned_values_over_scores_by_the_token_above(tmp_path: Path, rng: np.random.Generator) -> None:
+    """tree_build's order is the policy's own for any weights."""
+    pair = block_pair(device_named("emulated"), tmp_path, "dflash2")
+    session, _ = pair.sessions()
+    session.prefill(prompt()[:12])
+    knobs, root = Knobs(), 9
+    drafts = session.propose(root, knobs)
+    for _ in range(6):
+        learned = Learned(start_weights() + rng.normal(0, 0.4, (CLASSES, FEATURES)))
+        stated = Stated(drafts.tokens, drafts.log_probs, drafts, root)
+        twin = best_first.build(stated, learned, None, root, (), 23)
+        state = session.state.host
+        state["root"], state["by_parent"], state["by_value"], state["rows"] = root, 1, 1, 24
+        state["weights"], state["budget"], state["width"], state["draft_depth"] = learned.weights[:9], 23, 8, 7
+        state["max_tokens"], state["context_length"], state["prompt_length"], state["answered"] = 500, 500, 12, 1
+        state["stop_ids"] = -1
+        session.state.push()
+        defines, inputs = session.drafter.tree_inputs  # type: ignore[union-attr]
+        session.device.bind(
+            [Launch("tree.cu", "tree_build", defines, 1, 32, [session.state.pointer, session.stamps, *inputs])]
+        )()
+        session.state.pull()
+        n = int(state["n"])
+        assert n == len(twin.tokens)
+        np.testing.assert_allclose(np.array(state["value"][:n]), twin.values, rtol=2e-4)
+        assert tuple(state["token"][: n // 2]) == tuple(twin.tokens[: n // 2])
+
+
+@pytest.mark.emulator
+def test_auto_learns_from_what_was_built(tmp_path: Path) -> None:
+    pair = block_pair(device_named("emulated"), tmp_path, "dflash2", half=False)
+    expected, _ = answer(runner(pair), 24, mode="ar")
+    session = pair.sessions()[0]
+    policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
+    one = Runner(session, frozenset(), CONTEXT, VOCABULARY, policy=policy)
+    found, steps = answer(one, 24)
+    assert found == expected
+    built = [step for step in steps if step.choice is not None]
+    assert built
+    classes, features, outcomes = shown(built[0], ())
+    assert len(classes) == len(features) == len(outcomes) >= 1
+    assert classes[0] == 0
+    assert not np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
+
+
+@pytest.mark.emulator
+def test_long_walks_leave_the_answer_as_it_is(tmp_path: Path) -> None:
+    plain = answer(runner(block_pair(device_named("emulated"), tmp_path, "dflash2", half=False)), 40, mode="ar")[0]
+    device = PlantedDevice(plain, [0, 1, 0, 0, 2, 0, 0])
+    pair = block_pair(device, tmp_path / "again", "dflash2", half=False)
+    device.session, _ = pair.sessions()
+    one = Runner(device.session, frozenset(), CONTEXT, VOCABULARY)
+    found, steps = answer(one, 40, mode="tree", budget=24, by_parent=False)
+    assert found == plain
+    assert max(step.accepted_depth for step in steps) >= 5
+
+
+def test_what_a_card_does_not_run(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnsupportedError, match="a selector among 20 tokens of a position, expected 16 at most on a card"
+    ):
+        block_pair(device_named("emulated"), tmp_path, "dflash2", selector=Selector(8, 20))
+
+
+@pytest.mark.emulator
+def test_candidates_that_are_no_numbers_raise(tmp_path: Path) -> None:
+    pair = block_pair(device_named("emulated"), tmp_path, "dflash2")
+    pair.device_draft.weights.output_norm[:] = float("nan")  # type: ignore[attr-defined]
+    one = runner(pair)
+    with pytest.raises(NumericsError, match="the drafter produced numbers that are not finite"):
+        answer(one, mode="tree")
