@@ -32,8 +32,8 @@ struct ExpertMatrix {
     u64 step;           // bytes from expert to expert
     int format;         // enum Format
     int blocks;         // of 16 rows, of one expert
-    int tasks;
     int offset;         // of its first row in the output
+    int padding;
 };
 
 // Experts that are chosen, or the one that all rows take.

@@ -1,13 +1,16 @@
 // Products by the matrices of experts, for the rows that take them (experts_in.cu, experts_out.cu).
 //
 // A launch goes through the entries of a pass (experts.cuh), which the device itself has written: the grid is constant,
-// and its blocks take equal shares of the tasks that there are. A task is WARPS / split blocks of 16 rows of one matrix
-// of one entry. `split` warps share the K of a block of rows, each its own tiles, and the first of them adds up what
-// the others found, in order. That order depends on the shape of the matrix alone, so a pair has the same bits whatever
-// else the pass holds. Tiles, formats and products are matmul.cuh's.
+// and its thread blocks take equal shares of the blocks of 16 rows that there are. Tiles, formats and products are
+// matmul.cuh's.
 //
-// An entry's activations are staged when its first task begins, while that one's weights are under way: for all of K,
-// in the columns of the entry.
+// The K of a block of rows has `split` parts, and its sum is that of the parts in order: this depends on the shape of the
+// matrix alone, so a pair has the same bits whatever else the pass holds. Where there is little to do, as many warps
+// share a block of rows, and the first of them adds up what the others found; else each warp has its own and takes one
+// part after the other, without waiting for anyone.
+//
+// An entry's activations are staged when its first rows begin, while these are under way: for all of K, in the columns
+// of the entry.
 //
 // Defines: see matmul.cuh; WARPS of a block; PER_SM blocks that share a multiprocessor.
 
@@ -16,6 +19,8 @@
 #include "experts.cuh"
 #define AHEAD_BYTES 96  // what leaves room for finding the way through the list
 #include "matmul.cuh"
+
+constexpr u32 ALONE_FROM = 2;  // blocks of rows per warp of the grid, from which on none is shared
 
 static_assert(COLUMN_BLOCKS == 1 && COLUMNS <= ENTRY_COLUMNS, "the columns of an entry");
 
@@ -61,26 +66,30 @@ struct PairSink {
 // Where the block is, in shared memory: what is not looked at while tiles stream costs no registers.
 struct Walk {
     Run run;
-    int task, tasks, first;  // of all; of the run, and its first one in the matrix
+    bool alone;              // whether a warp has blocks of 16 rows of its own
+    int at, end;             // of the blocks of 16 rows of all entries, those that are this thread block's
+    int shared, of_all;      // entries of the expert that all rows take, and their blocks of rows
+    int first, blocks;       // of the run, in the matrix
     int entry, tables;       // whose activations are staged, and the format whose tables are
     Staged form;
 };
 
 // The run of a walk. All threads of the block call.
 template <class F, class Input>
-__device__ __forceinline__ void stream_tasks(const Job& job, const Input& input, u8* shared, Walk& walk) {
+__device__ __forceinline__ void stream_run(const Job& job, const Input& input, u8* shared, Walk& walk) {
     using M = Meeting<F>;
     constexpr int SLOTS_BYTES = 2 * WARPS * WARP * sizeof(float4);
     u8* const staged = shared + SLOTS_BYTES;
     const Run& run = walk.run;
-    const int lane = lane_id(), tasks = walk.tasks;
-    const auto split = [&] { return job.kind(run).split; };
-    const auto part = [&] { return warp_id() & (split() - 1); };
-    const auto side_by_side = [&] { return WARPS / split(); };
+    const int lane = lane_id();
+    const auto together = [&] { return walk.alone ? 1 : job.kind(run).split; };
+    const auto part = [&] { return warp_id() & (together() - 1); };
+    const auto side_by_side = [&] { return WARPS / together(); };
     const auto tiles_k = [&] { return job.kind(run).tiles_k; };
-    int block = walk.first * side_by_side() + warp_id() / split();  // of 16 rows, mine
-    const int end = min((walk.first + tasks) * side_by_side(), job.matrix(run).blocks);
-    const int k0 = tiles_k() * part() / split(), k1 = tiles_k() * (part() + 1) / split();
+    const auto part_end = [&](int index) { return tiles_k() * (index + 1) / job.kind(run).split; };
+    int block = walk.first + warp_id() / together();  // of 16 rows, mine
+    const int end = walk.first + walk.blocks;
+    const int k0 = together() > 1 ? tiles_k() * part() / together() : 0, k1 = together() > 1 ? part_end(part()) : tiles_k();
     const u8* tile = job.matrix(run).weights + job.entry(run).expert * job.matrix(run).step +
                      (size_t(block) * tiles_k() + k0) * F::BYTES;
 
@@ -98,9 +107,11 @@ __device__ __forceinline__ void stream_tasks(const Job& job, const Input& input,
     if (threadIdx.x == 0) walk.entry = run.entry, walk.form = FORM, walk.tables = F::NUMBER;
 
 #pragma unroll 1
-    for (int i = 0; i < tasks; ++i, block += side_by_side()) {
-        Accumulator acc = {};
+    for (int turn = 0; turn * side_by_side() < walk.blocks; ++turn, block += side_by_side()) {
+        float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // nothing, whatever is added
         if (block < end) {
+            Accumulator acc = {};
+            int index = part(), border = part_end(index);
             const bool last = block + side_by_side() >= end;
 #pragma unroll 1
             for (int k = k0; k < k1; ++k) {
@@ -112,25 +123,30 @@ __device__ __forceinline__ void stream_tasks(const Job& job, const Input& input,
                     multiply_tile<F, true>(ahead, tile, next, acts, lane, acc);
                     tile = next;
                 }
+                if (k + 1 == border) {
+                    border = part_end(++index);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) total[i] += acc[0][i], acc[0][i] = 0.0f;
+                }
             }
         }
-        if (split() > 1) {
+        if (together() > 1) {
             // Two sets of slots: what is read now is not written before the barrier after the next.
-            float4* slot = (float4*)shared + ((i & 1) * WARPS + warp_id()) * WARP + lane;
-            if (part() > 0) *slot = make_float4(acc[0][0], acc[0][1], acc[0][2], acc[0][3]);
+            float4* slot = (float4*)shared + ((turn & 1) * WARPS + warp_id()) * WARP + lane;
+            if (part() > 0) *slot = make_float4(total[0], total[1], total[2], total[3]);
             __syncthreads();
             if (part() > 0) continue;
 #pragma unroll 1
-            for (int other = 1; other < split(); ++other) {
+            for (int other = 1; other < together(); ++other) {
                 const float4 v = slot[other * WARP];
-                acc[0][0] += v.x, acc[0][1] += v.y, acc[0][2] += v.z, acc[0][3] += v.w;
+                total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
             }
         }
-        if (block < end) deliver<F>(PairSink{job, run}, block * TILE_ROWS, acc);
+        if (block < end) deliver<F>(PairSink{job, run}, block * TILE_ROWS, {{total[0], total[1], total[2], total[3]}});
     }
 }
 
-template <class Input> struct StreamTasks {
+template <class Input> struct StreamRun {
     const Job& job;
     const Input& input;
     u8* shared;
@@ -138,45 +154,49 @@ template <class Input> struct StreamTasks {
     int format;
 
     template <class F> __device__ __forceinline__ void operator()() const {
-        if (format == F::NUMBER) stream_tasks<F>(job, input, shared, walk);
+        if (format == F::NUMBER) stream_run<F>(job, input, shared, walk);
     }
 };
 
-__device__ __forceinline__ int tasks_of(const ExpertKind& kind) {
-    return kind.matrix[0].tasks + (kind.matrices > 1 ? kind.matrix[1].tasks : 0);
+__device__ __forceinline__ int blocks_of(const ExpertKind& kind) {
+    return kind.matrix[0].blocks + (kind.matrices > 1 ? kind.matrix[1].blocks : 0);
 }
 
-// The thread block's share of all tasks.
+// The thread block's share of all blocks of rows.
 template <class Input>
 __device__ __forceinline__ void stream_experts(const Job& job, const Input& input, u8* shared) {
     __shared__ Walk walk;
-    const auto of_all = [&] { return job.work->shared * tasks_of(job.launch.kind[1]); };
-    const auto share = [&](int block) {
-        const int total = of_all() + (job.work->entries - job.work->shared) * tasks_of(job.launch.kind[0]);
-        return int(u32(total) * u32(block) / gridDim.x);
-    };
     if (threadIdx.x == 0) {
-        walk.task = share(blockIdx.x), walk.tasks = 0;
-        walk.entry = walk.tables = -1, walk.form = Staged::NONE;
+        const int of_shared = job.work->shared, of_chosen = job.work->entries - of_shared;
+        const int of_all = of_shared * blocks_of(job.launch.kind[1]);
+        const u32 total = of_all + of_chosen * blocks_of(job.launch.kind[0]);
+        walk.shared = of_shared, walk.of_all = of_all;
+        const bool alone = total >= ALONE_FROM * WARPS * gridDim.x;
+        const auto cut = [&](u32 block) {
+            const u32 at = total * block / gridDim.x;
+            return int(alone && block < gridDim.x ? at / WARPS * WARPS : at);
+        };
+        walk.alone = alone, walk.at = cut(blockIdx.x), walk.end = cut(blockIdx.x + 1);
+        walk.blocks = 0, walk.entry = walk.tables = -1, walk.form = Staged::NONE;
     }
 #pragma unroll 1
     for (;;) {
         __syncthreads();  // the run before is done with: nobody reads what it staged
         if (threadIdx.x == 0) {
-            const int task = walk.task += walk.tasks;
+            const int at = walk.at += walk.blocks;
             Run run;
-            run.kind = task < of_all();
+            run.kind = at < walk.of_all;
             const ExpertKind& kind = job.launch.kind[run.kind];
-            const int local = run.kind ? task : task - of_all(), each = tasks_of(kind), index = local / each;
-            const int at = local - index * each;
-            run.matrix = at >= kind.matrix[0].tasks;
-            run.entry = (run.kind ? 0 : job.work->shared) + index;
+            const int local = run.kind ? at : at - walk.of_all, each = blocks_of(kind), index = local / each;
+            const int inside = local - index * each;
+            run.matrix = inside >= kind.matrix[0].blocks;
+            run.entry = (run.kind ? 0 : walk.shared) + index;
             walk.run = run;
-            walk.first = run.matrix ? at - kind.matrix[0].tasks : at;
-            walk.tasks = min(share(blockIdx.x + 1) - task, kind.matrix[run.matrix].tasks - walk.first);
+            walk.first = run.matrix ? inside - kind.matrix[0].blocks : inside;
+            walk.blocks = min(walk.end - at, kind.matrix[run.matrix].blocks - walk.first);
         }
         __syncthreads();
-        if (walk.tasks <= 0) break;
-        for_each_format(StreamTasks<Input>{job, input, shared, walk, job.matrix(walk.run).format});
+        if (walk.blocks <= 0) break;
+        for_each_format(StreamRun<Input>{job, input, shared, walk, job.matrix(walk.run).format});
     }
 }

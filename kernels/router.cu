@@ -77,9 +77,9 @@ extern "C" __global__ void router(
 #ifdef USED
 
 constexpr int RANKS = USED + SHARED_EXPERTS;
-constexpr int ROUTE_THREADS = EXPERTS < 256 ? 256 : ceil_div(EXPERTS, WARP) * WARP;
+constexpr int ROUTE_THREADS = 1024;
 constexpr int ROUTE_WARPS = ROUTE_THREADS / WARP;
-static_assert(USED <= WARP && ROUTE_THREADS <= 1024, "a rank per lane, an expert per thread");
+static_assert(USED <= WARP && EXPERTS <= ROUTE_THREADS, "a rank per lane, an expert per thread");
 
 // One block of ROUTE_THREADS. scores f32 [rows][SCORES]; work: see experts.cuh; weights f32 [RANKS][ACTS_ROWS], by
 // pair.

@@ -13,6 +13,7 @@ import torch
 from dflash_core.backends.cuda import acts
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import COLUMNS, ENTRY_BYTES, WARPS, ExpertPlan, ExpertProduct, Slabs
+from dflash_core.backends.cuda.layers.experts import ROUTE_THREADS
 from dflash_core.backends.cuda.plan import Card, Shape, plane_bits
 from dflash_core.backends.cuda.repack import TILE_TYPES, repack, tile_type
 from dflash_core.formats.quants import to_float32
@@ -89,7 +90,7 @@ def route(
     weights = engine.poisoned((ranks, ROWS), np.float32)
     count = engine.array(np.array([3 + (rows if live is None else live)], np.int32))
     args = [engine.array(scores), np.float32(scale), work, weights, np.int32(rows), count, np.int32(3)]
-    engine.kernel("router.cu", "route", defines)(1, max(256, -(-experts // 32) * 32), args)
+    engine.kernel("router.cu", "route", defines)(1, ROUTE_THREADS, args)
     data = work.numpy()
     first, total = np.frombuffer(data[:8].tobytes(), np.int32)
     entries = np.frombuffer(data[8 : 8 + int(total) * ENTRY_BYTES].tobytes(), ENTRY)

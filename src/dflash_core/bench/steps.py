@@ -248,9 +248,11 @@ class StepBench:
         return float(values.nbytes / statistics.median(seconds[1:]))
 
     def _step_bytes(self) -> int:
-        """What a plain step has to move: every weight but the embedding once, recurrent states there and back."""
-        states = self.session.nbytes.get("states", 0)
-        return int(self.target.weight_bytes - self.target.model.embedding.blocks.nbytes + 2 * states)
+        """What a plain step has to move: every weight but the embedding and the experts that a row leaves out once,
+        recurrent states there and back."""
+        states, model = self.session.nbytes.get("states", 0), self.target.model
+        # An embedding that is the head too is held twice, once as rows to look up.
+        return int(self.target.weight_bytes - model.embedding.blocks.nbytes - model.idle_bytes(1) + 2 * states)
 
 
 def _timed(case: Case, rounds: _Rounds) -> Timed:

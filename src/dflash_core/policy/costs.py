@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -35,6 +35,12 @@ class Shape:
     def filled(self, rows: int) -> int:
         """The rows that a pass of so many really has."""
         return next((width for width in self.widths if width >= rows), rows)
+
+    def reading(self, more: Callable[[int], float]) -> Shape:
+        """The same machine with a target whose passes read `more(rows)` times what a pass of one row does: as long as
+        that takes, where it is longer."""
+        own = {rows: max(ms, self.draft + self.plain * more(rows)) for rows, ms in self.steps.items()}
+        return replace(self, steps=own)
 
     def curve(self) -> list[float]:
         """Milliseconds by rows, 0..MOST_ROWS + 1."""

@@ -1,7 +1,7 @@
-"""Who computes what in a product by experts: tasks, warps that share K, and the launch's struct.
+"""Who computes what in a product by experts: the parts of K, the grid, and the launch's struct.
 
 A plan depends on shapes and on the card, never on rows or on what is chosen: the order of every sum is the same at all
-widths. How many tasks a pass has is known to the device alone; its blocks take equal shares. Mirrors
+widths. How much a pass has to do is known to the device alone; its blocks take equal shares. Mirrors
 kernels/experts_stream.cuh.
 """
 
@@ -74,10 +74,9 @@ class ExpertProduct:
     def nbytes(self) -> int:
         return sum(kind.nbytes for kind in self.kinds)
 
-    @property
-    def idle_bytes(self) -> int:
-        """Of the experts that a single row leaves out."""
-        return (self.routed.count - self.used) * self.routed.slab_bytes
+    def idle_bytes(self, rows: int) -> float:
+        """Of the experts that none of so many rows takes, on average, where they choose at random."""
+        return self.routed.nbytes * (1 - self.used / self.routed.count) ** rows
 
     def __str__(self) -> str:
         return f"{self.used} of {' and '.join(map(str, self.kinds))}{self.rounding}"
@@ -139,15 +138,14 @@ class ExpertPlan:
         for shape, address in zip(kind.shapes, addresses, strict=True):
             form, blocks = tile_type(shape.type), blocks_of(shape.rows)
             step = blocks * tiles * form.bytes
-            tasks = -(-blocks // (WARPS // split))
-            found += struct.pack("<QQiiii", address, step, form.number, blocks, tasks, offset)
+            found += struct.pack("<QQiiii", address, step, form.number, blocks, offset, 0)
             offset += ROWS * blocks
         found = found.ljust(MATRIX_BYTES * MATRICES, b"\0")
         return found + struct.pack("<iiii", len(kind.shapes), tiles, split, kind.columns)
 
 
 def _split(tiles: int) -> int:
-    """Warps that share the tiles of a block of rows."""
+    """Parts of K of a block of rows: a power of two, as warps may share it."""
     split = 1
     while 2 * split <= min(tiles, WARPS):
         split *= 2

@@ -53,6 +53,11 @@ class Footprint:
         other.add_draft(file, config, requantise)
         return other
 
+    def more_bytes(self, rows: int) -> float:
+        """Weights that a pass of so many rows reads, over those that a pass of one reads."""
+        read = (self.target_bytes - self.target.idle_bytes(count) for count in (rows, 1))
+        return next(read) / next(read)
+
     def replan(self, card: Card) -> None:
         """Predict for what is known of the card now. A drafter is added behind this."""
         self._device.card = card

@@ -80,7 +80,7 @@ class CudaMachine:
     def step_costs(self, drafter: Capabilities) -> Shape | None:
         """As they were measured here, where they were before this load; else those of a card that is known."""
         if not drafter.on_device or not self._passes:
-            return H200 if drafter.on_device else None
+            return H200.reading(self.footprint.more_bytes) if drafter.on_device else None
         plain = self._passes[1]
         draft = H200.draft * plain / H200.plain
         rows = sorted(self._passes)

@@ -82,7 +82,6 @@ class DeviceTarget:
         """Whether the card can read prompts in chunks."""
         return all(mixer.chunked for mixer in self.mixers) and all(block.ffn.chunked for block in self.blk)
 
-    @property
-    def idle_bytes(self) -> int:
-        """Of the weights, those that a single row leaves out."""
-        return sum(block.ffn.idle_bytes for block in self.blk)
+    def idle_bytes(self, rows: int) -> float:
+        """Of the weights, what a pass of so many rows leaves out: experts, where rows take them at random."""
+        return sum(block.ffn.idle_bytes(rows) for block in self.blk)

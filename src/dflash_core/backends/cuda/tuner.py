@@ -35,6 +35,7 @@ TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu")
 PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
 PASS_DEPTH, PASS_ROUNDS, PASS_CONTEXT = 32, 5, 256
+TOKEN_STEP = 7919  # from one token of a timed pass to the next
 
 # Products, each with the launches that are one: on different weights, so that none is in the L2 when its turn comes.
 Groups = dict[Product, list[Projection]]
@@ -205,14 +206,19 @@ class Passes:
     def seconds(self, width: int) -> float:
         """Of one more pass."""
         with self.device.stream():
-            self._session.plant([0] * width, range(-1, width - 1))
+            self._session.plant(_tokens(self._session, width), range(-1, width - 1))
             return _seconds(self.device, self._runs[width])
+
+
+def _tokens(session: CudaSession, width: int) -> list[int]:
+    """Of a pass that is timed, all different: rows of one token would go through the same experts."""
+    return [token * TOKEN_STEP % session.target.spec.vocab_size for token in range(1, width + 1)]
 
 
 def _recorded(session: CudaSession, width: int, progress: Progress) -> Run:
     device, acts = session.device, session.memory.buffers.acts
     with device.stream():
-        session.plant([0] * width, range(-1, width - 1))
+        session.plant(_tokens(session, width), range(-1, width - 1))
         launches = [*session.pass_launches(width, 0), *session.head.argmax_launches(acts, width, 0)]
         run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
         run()

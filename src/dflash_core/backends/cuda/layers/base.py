@@ -207,9 +207,8 @@ class FeedForwardLayer(Branch, Protocol):
     def chunked(self) -> bool:
         """Whether the card can read prompts in chunks through it."""
 
-    @property
-    def idle_bytes(self) -> int:
-        """Of its weights, those that a single row leaves out."""
+    def idle_bytes(self, rows: int) -> float:
+        """Of its weights, what a pass of so many rows leaves out, where rows take experts at random."""
 
     def normed(self, buffers: PassBuffers) -> Tensor | None:
         """Where the norm before it leaves f32 rows as well, or None."""

@@ -23,7 +23,7 @@ from dflash_core.errors import Code, UnsupportedError
 
 ROUTER_WARPS = 2  # scores that a block of `router` makes
 ROUTER_TURN = 8  # rows that it goes through together
-LEAST_ROUTE_THREADS = 256
+ROUTE_THREADS = 1024
 MOST_USED, MOST_EXPERTS = 32, 1024  # that `route` has lanes and threads for
 
 # Of kernels/experts_rows.cu and experts_sort.cu.
@@ -144,9 +144,8 @@ class Experts:
         """Scores of a row, the shared expert's gate among them."""
         return self.spec.count + bool(self.spec.shared)
 
-    @property
-    def idle_bytes(self) -> int:
-        return self.inputs.product.idle_bytes + self.out.product.idle_bytes
+    def idle_bytes(self, rows: int) -> float:
+        return self.inputs.product.idle_bytes(rows) + self.out.product.idle_bytes(rows)
 
     @property
     def pass_room(self) -> Sequence[Wanted]:
@@ -170,7 +169,7 @@ class Experts:
         yield self._score(x, scores, rows, count)
         defines = {**self._defines, "USED": spec.used, "ALL": int(not spec.normalised)}
         yield Launch(
-            "router.cu", "route", defines, 1, max(LEAST_ROUTE_THREADS, WARP * ceil_div(spec.count, WARP)),
+            "router.cu", "route", defines, 1, ROUTE_THREADS,
             [scores, np.float32(spec.scale), work, weights, *count],
         )  # fmt: skip
         yield self.inputs.launch(

@@ -26,7 +26,6 @@ class SwiGLU:
 
     chunked = True
     pass_room: Sequence[Wanted] = ()
-    idle_bytes = 0
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
@@ -35,6 +34,9 @@ class SwiGLU:
         self.inputs = Projection(device, [gate, up], activations.inputs)
         self.out = Projection(device, [upload.matrix(prefix + "ffn_down.weight")], activations.outputs)
         self.width = spec.width
+
+    def idle_bytes(self, rows: int) -> float:
+        return 0.0
 
     def normed(self, buffers: PassBuffers) -> Tensor | None:
         return None
