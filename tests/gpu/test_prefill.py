@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 from dflash_core.backends.base import PrefillCancelled, Session
 from dflash_core.backends.cuda import chunk
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.layers import feed_forward
+from dflash_core.backends.cuda.layers import attention, feed_forward
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.errors import OutOfMemoryError
 from support.device_pairs import close, pair
 from support.steps import random_parents
 
@@ -133,3 +137,40 @@ def test_a_first_prompt_given_up_leaves_an_empty_sequence(device_name: str, rng:
     assert ours.length == 0
     assert np.array_equal(ours.prefill(kept, lambda: False), fresh.prefill(kept))
     assert np.array_equal(ours.draft(9, 0), fresh.draft(9, 0))
+
+
+@pytest.mark.parametrize("before", [0, 9])
+def test_a_chunk_that_finds_no_room_is_halved(
+    device_name: str, rng: np.random.Generator, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library finds no memory for more than 100 rows, in the last layer of attention: nothing of them is left."""
+    ours, reference = pair(device_name, "tiny-Q4_K_M.gguf").sessions()
+    whole, tried = attention.scaled_dot_product_attention, list[int]()
+
+    def short(q: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        tried.append(q.shape[-2])
+        if q.shape[-2] > 100:
+            raise torch.OutOfMemoryError("no room")
+        return whole(q, *rest, **more)
+
+    ids = random_prompt(rng, before + 140)
+    for session in (ours, reference):
+        session.restore(None)
+        if before:
+            session.prefill(ids[:before])
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", short)
+    found = ours.prefill(ids[before:])
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", whole)
+    assert tried[0] == 140
+    assert 0 < max(tried[1:]) <= 100
+    close(found, reference.prefill(ids[before:]), TOLERANCE)
+    compare_what_follows(ours, reference, rng)
+
+    def none(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    held = ours.length
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", none)
+    with pytest.raises(torch.OutOfMemoryError if device_name == "emulated" else OutOfMemoryError):
+        ours.prefill([1, 2, 3])
+    assert ours.length == held

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from dflash_core.backends.base import PrefillCancelled
@@ -85,16 +86,29 @@ class ChunkPass:
     def run(self, tokens: Sequence[int], cancelled: Cancelled | None = None) -> Tensor:
         """Run and commit `tokens`; the residual (hidden,) behind the last layer at the last of them.
 
-        Raises PrefillCancelled where `cancelled` says so between two layers; all stands as before then.
+        Raises PrefillCancelled where `cancelled` says so between two layers, and torch.OutOfMemoryError where the
+        library finds no room; all stands as before then.
         """
         n, state = len(tokens), self.state.host
         length = int(state["length"])
         assert not state["pending"], "states that are not up to date"
         assert length + n <= self.memory.slots, "positions behind the end of the sequence's memory"
         self.chunk.begin(tokens, length)
-        if cancelled is not None and length:
+        if length:
             for memory in self.memory.mixers:
                 memory.keep()
+        try:
+            self._layers(n, length, cancelled)
+        except (PrefillCancelled, torch.OutOfMemoryError):
+            for memory in self.memory.mixers:
+                memory.undo() if length else memory.restore(None)
+            raise
+        state["length"] = length + n
+        if self.drafter is not None:
+            self.drafter.update_cache(n)
+        return self.chunk.h[n - 1]
+
+    def _layers(self, n: int, length: int, cancelled: Cancelled | None) -> None:
         self.embed()
         marks: deque[Run] = deque()
         for index, layer in enumerate(self.layers):
@@ -103,8 +117,6 @@ class ChunkPass:
                 if len(marks) > LAYERS_AHEAD:
                     marks.popleft()()
                 if cancelled():
-                    for memory in self.memory.mixers:
-                        memory.undo() if length else memory.restore(None)
                     raise PrefillCancelled
             layer.norm()
             layer.mixer(n, length)
@@ -112,7 +124,3 @@ class ChunkPass:
             layer.ffn(n, length)
             if self.drafter is not None:
                 self.drafter.capture(index, n)
-        state["length"] = length + n
-        if self.drafter is not None:
-            self.drafter.update_cache(n)
-        return self.chunk.h[n - 1]

@@ -37,6 +37,7 @@ from dflash_core.tree import Candidates
 MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with unless asked otherwise
 # Passes that only host-driven calls make need no more than a few widths.
 CHUNK_WIDTHS = (1, 24, 64)
+FEWEST_ROWS = 64  # of a prompt's chunk where memory is short: half as many as long as it is
 
 
 @dataclass(slots=True)
@@ -280,15 +281,23 @@ class CudaSession:
     def _prefill_chunk(
         self, chunk_pass: ChunkPass, tokens: Sequence[int], cancelled: Callable[[], bool] | None
     ) -> Logits:
-        rows = chunk_pass.chunk.rows
-        for begin in range(0, len(tokens), rows):
+        rows, begin = chunk_pass.chunk.rows, 0
+        while begin < len(tokens):
             with self.device.stream():
                 self.update_drafter()
                 self._flush()
                 part = tokens[begin : begin + rows]
-                last = chunk_pass.run(part, cancelled)
+                try:
+                    last = chunk_pass.run(part, cancelled)
+                except torch.OutOfMemoryError:  # what another program has taken since
+                    if rows <= FEWEST_ROWS:
+                        raise
+                    torch.cuda.empty_cache()
+                    rows = max(rows // 2, FEWEST_ROWS)
+                    continue
                 if self.host_drafter is not None:
                     self.host_drafter.observe(part, None)
+            begin += len(part)
         with self.device.stream():
             return self._logits_of(last)
 
