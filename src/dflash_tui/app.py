@@ -24,6 +24,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from dflash_core.cache_types import AUTO
 from dflash_core.clean import encodable, lines
 from dflash_core.knobs import Knobs
 from dflash_tui.chat.flow import fault, keep_trace
@@ -93,7 +94,7 @@ class DFlashApp(App[int]):
         self._first_run = first_run
         history = History(data_dir or data_folder())
         self.chat = chat(loader, knobs or request.knobs, history, _name(request), request.resume)
-        self.chat.tuning.context = request.context
+        self.chat.tuning.context, self.chat.tuning.kv = request.context, request.kv
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -181,14 +182,15 @@ class DFlashApp(App[int]):
         self._request = dataclasses.replace(self._request, target=target, draft=draft)
         return self._loaders(self._request), _name(self._request)
 
-    def open_again(self, context: int) -> tuple[Loader, str]:
-        """What loads the present pair with room for `context` positions; 0 is as many as fit."""
-        self._request = dataclasses.replace(self._request, context=context)
+    def open_again(self, context: int, kv: str) -> tuple[Loader, str]:
+        """What loads the present pair with room for `context` positions, 0 for as many as fit, and `kv` for keys and
+        values."""
+        self._request = dataclasses.replace(self._request, context=context, kv=kv)
         return self._loaders(self._request), _name(self._request)
 
-    def restart(self, conversation: str, context: int) -> None:
+    def restart(self, conversation: str, context: int, kv: str = AUTO) -> None:
         """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
-        request = dataclasses.replace(self._request, context=context)
+        request = dataclasses.replace(self._request, context=context, kv=kv)
         self.again = arguments_again(sys.argv[1:], request, conversation)
         self.call_after_refresh(self._leave)  # by then the prompt no longer holds the command
 

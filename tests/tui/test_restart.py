@@ -81,6 +81,7 @@ REQUEST = LoadRequest(Path("b.gguf"), Path("d"), context=4096)
         ("--demo --set budget=4 --resume=9", LoadRequest(), "--set budget=4 --demo --resume 12"),
         ("--target a.gguf --draft=x", REQUEST, "--target b.gguf --draft d --context 4096 --resume 12"),
         ("--trace t --no-mouse --context 512", LoadRequest(), "--no-mouse --demo --resume 12"),
+        ("--demo --kv f16", LoadRequest(kv="q8_0/q4_0"), "--demo --kv q8_0/q4_0 --resume 12"),
     ],
 )
 def test_the_command_line_is_that_of_the_present_state(given: str, request_: LoadRequest, expected: str) -> None:

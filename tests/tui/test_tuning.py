@@ -360,6 +360,25 @@ async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
         await shows(pilot, "changed on the way")
 
 
+async def test_a_cache_type_is_staged_until_a_reload(make_app: MakeApp) -> None:
+    asked: list[LoadRequest] = []
+
+    def loaders(request: LoadRequest) -> Loader:
+        asked.append(request)
+        return loader(FakeSession(title="loaded again"))
+
+    app = make_app(loaders=loaders)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/kv q3")
+        await shows(pilot, "cache type 'q3': expected auto, or one of f16")
+        await send(pilot, "/kv Q8_0/q4_0")
+        await wait_until(pilot, lambda: "keys and values q8_0/q4_0: /reload" in flash(app))
+        await send(pilot, "/reload")
+        await shows(pilot, "loaded again")
+        assert [request.kv for request in asked] == ["q8_0/q4_0"]
+
+
 async def test_a_context_is_staged_until_a_reload(make_app: MakeApp) -> None:
     asked: list[LoadRequest] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dflash_core.cache_types import AUTO
 from dflash_core.errors import KnobError
 from dflash_core.knobs import LIVE, SHAPES_FIXED, SPEC, Knobs, Value
 from dflash_tui.chat.desk import Desk
@@ -15,6 +16,7 @@ class Tuning:
         self._desk = desk
         self.presets = presets
         self.context = self._loaded_context = 0
+        self.kv = AUTO  # how the next load keeps keys and values
 
     def set(self, changes: dict[str, Value]) -> None:
         """Stage changes. Raises KnobError where the loaded pair cannot follow one, or one has no effect on it."""
@@ -103,6 +105,11 @@ class Tuning:
         self.context = positions
         self._desk.inspector.params_panel.show_context(positions, self._loaded_context)
         self._desk.say(f"context {positions or 'as fits'}: /reload loads the model again with it")
+
+    def ask_for_cache(self, kv: str) -> None:
+        """Stage another cache of keys and values for the next load."""
+        self.kv = kv
+        self._desk.say(f"keys and values {kv}: /reload loads the model again with it; the conversation goes on")
 
     def tell_problems(self) -> None:
         """Say once what is wrong with preset files."""

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, SPECS, parse_settings
 from dflash_tui.chat.host import ChatHost
@@ -148,6 +149,19 @@ def _policy_words(host: ChatHost) -> Mapping[str, str]:
     return {"auto": "as many candidates as pay", "fixed": "a tree of the budget", "reset": "forget what was learned"}
 
 
+async def _kv(host: ChatHost, rest: str) -> None:
+    try:
+        kv = checked(rest)
+    except KnobError as error:
+        raise SlashError(f"{error}. Write /kv TYPE, then /reload") from None
+    host.tuning.ask_for_cache(kv)
+
+
+def _kv_types(host: ChatHost) -> Mapping[str, str]:
+    pairs = {str(pair): "keys / values" if "/" in str(pair) else "" for pair in AUTO_PAIRS}
+    return {AUTO: "the first that the context fits with", **dict.fromkeys(TYPES, ""), **pairs}
+
+
 def _on_off(host: ChatHost) -> Mapping[str, str]:
     return {"on": "", "off": ""}
 
@@ -162,6 +176,7 @@ SLASH: dict[str, Slash] = {
         *CHATS,
         Slash("policy", "/policy auto|fixed|reset", "who picks the tree; reset forgets", _policy, _policy_words),
         Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
+        Slash("kv", "/kv TYPE|K/V", "how keys and values are kept, from the next load on", _kv, _kv_types),
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("think", "/think on|off", "thinking for the next turn", _think, _on_off),
         *(Slash(row.slash, f"/{row.slash}", row.help, does(row.action)) for row in ACTIONS if row.slash),
