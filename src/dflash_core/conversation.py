@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -18,6 +18,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
 from dflash_core.text.prompt import render_ids
+from dflash_core.text.reasoning import Effort, common_prefix
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
@@ -79,19 +80,28 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it."""
+    """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it. `effort` is the
+    level of reasoning that the template was given."""
 
     ids: tuple[int, ...]
     text: str
     opens_thinking: bool
     stable: int
+    effort: Effort = ""
 
 
-def build_prompt(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], thinking: bool) -> Prompt:
-    """The prompt that asks for the answer to the last of `messages`. Raises TemplateError."""
+def build_prompt(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    thinking: bool,
+    variables: Mapping[str, str | bool] = {},
+) -> Prompt:
+    """The prompt that asks for the answer to the last of `messages`. `variables` are what the template is given beside
+    `thinking`, see `ChatTemplate.reasoning`. Raises TemplateError."""
     turns = [_to_template(message) for message in messages]
     began = time.monotonic()
-    now = render_ids(tokenizer, template, turns, thinking=thinking)
+    now = render_ids(tokenizer, template, turns, thinking=thinking, variables=variables)
     stable = len(now.ids)
     if time.monotonic() - began > SLOW_TEMPLATE_S:
         return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
@@ -101,15 +111,11 @@ def build_prompt(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequenc
     answered = [*messages, Message("assistant", "a", "a"), Message("user", "a")]
     for later, generate in ((turns, False), ([_to_template(message) for message in answered], True)):
         try:
-            other = render_ids(tokenizer, template, later, thinking=thinking, generate=generate)
+            other = render_ids(tokenizer, template, later, thinking=thinking, generate=generate, variables=variables)
         except TemplateError:  # a template with rules of its own; then nothing is known of the next prompt
             return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
-        stable = min(stable, _common_prefix(now.ids, other.ids))
+        stable = min(stable, common_prefix(now.ids, other.ids))
     return Prompt(now.ids, now.text, now.opens_thinking, stable)
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 def _to_template(message: Message) -> dict[str, str]:
@@ -278,6 +284,7 @@ class Turn:
                 stats=turn_stats(prefill, steps, self._decode_s, self._parts),
                 guards=tuple(step.guard for step in steps if step.guard is not None),
                 learned=self._conversation.engine.learned(),
+                effort=self.prompt.effort,
             )
         record = self._recorder.end(self.report, text, thinking)
         self.record = record if self.report is not None else None
@@ -339,10 +346,17 @@ class Conversation:
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         """A turn that answers `prompt`; an earlier turn that was left unfinished ends first, with what it has.
 
-        Raises TemplateError, ContextError, or DFlashError while another turn runs; `prompt` is then not added.
+        Raises TemplateError, ContextError, KnobError for a level of reasoning that the template refuses, or DFlashError
+        while another turn runs; `prompt` is then not added.
         """
         self._close_turn()
         return self._begin((*self.messages, Message("user", prompt)), knobs, on_prefill=on_prefill)
+
+    def preview(self, text: str, knobs: Knobs) -> str:
+        """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""
+        messages = [*map(_to_template, (*self.messages, Message("user", text)))]
+        given = self.template.reasoning.variables(knobs)
+        return render_ids(self.tokenizer, self.template, messages, thinking=knobs.thinking, variables=given).text
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         """A turn that answers the last user message again; the answer that it takes out is its `replaces`.
@@ -373,7 +387,10 @@ class Conversation:
                 f"the message has {least:,} tokens at the very least and the context holds {room:,}, one of them for "
                 "the answer; shorten the message"
             )
-        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking)
+        given = self.template.reasoning.variables(knobs)
+        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given)
+        if "reasoning_effort" in given:
+            prompt = replace(prompt, effort=knobs.reasoning_effort)
         if len(prompt.ids) >= room:
             raise ContextError(
                 f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {room:,}, "

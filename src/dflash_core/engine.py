@@ -143,7 +143,7 @@ class Engine:
     @property
     def limits(self) -> Limits:
         """What answers can be asked for."""
-        return self.runner.limits
+        return replace(self.runner.limits, reasoning=self.target.template.reasoning)
 
     def generate(
         self,

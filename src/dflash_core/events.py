@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_core.knobs import Knobs
+from dflash_core.text.reasoning import Effort
 
 Stop = Literal["stop token", "max tokens", "context full", "cancelled", "loop"]
 EffectiveMode = Literal["ar", "chain", "tree"]
@@ -416,7 +417,8 @@ class FoundRow:
 class TurnReport:
     """What a turn was: its text, its ids, what really ran and why, the knobs asked for, the figures, its guards.
 
-    `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it.
+    `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
+    level of reasoning that the template was given.
     """
 
     text: str
@@ -429,6 +431,7 @@ class TurnReport:
     stats: TurnStats
     guards: tuple[GuardEvent, ...] = ()
     learned: tuple[FoundRow, ...] = ()
+    effort: Effort = ""
 
     def timings(self) -> dict[str, float]:
         """The figures under the names that servers of local models use: `draft_n` are the draft tokens that were
@@ -457,6 +460,7 @@ class TurnReport:
             "reason": self.reason,
             "stop": self.stop,
             "knobs": self.knobs.to_dict(),
+            "effort": self.effort,
             "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},
             "timings": self.timings(),
             "guards": [dataclasses.asdict(one) for one in self.guards],

@@ -24,6 +24,9 @@ DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
 UNKNOWN_COST, NODES_COST, HOST_EMBEDDING_COST, NO_DRAFTER_COST = 6, 1, 3, 20
 SHORTER_COST = 12  # of a context of nothing; half of it for half of the positions
 
+CEILING = 32_768  # positions that are taken where nobody asks for more
+SMALLEST_CONTEXT = 512  # that memory is kept for
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dflash_core.errors import KnobError
+from dflash_core.text.reasoning import DEFAULT_EFFORT, EFFORTS
 
 Mode = Literal["ar", "chain", "tree", "auto"]
 LoopAction = Literal["close", "stop", "off"]
@@ -63,7 +64,8 @@ class Spec:
                 return False
             raise KnobError(f"{self.name}={text}: expected {self.allowed}")
         if self.kind == "choice":
-            return self.check(word)
+            switch = {"true": "on", "false": "off"}.get(word.lower(), word)
+            return self.check(switch if switch in self.choices else word)
         try:
             return self.check(int(word) if self.kind == "int" else float(word))
         except ValueError:
@@ -166,6 +168,14 @@ class Knobs:
     thinking: bool = _knob(
         False, "thinking", "let the model reason before it answers; drafters are usually worse at it",
         "answer", applies="next turn",
+    )  # fmt: skip
+    reasoning_effort: Literal["low", "medium", "high", "xhigh"] = _knob(
+        DEFAULT_EFFORT, "reasoning effort", "how long to reason, where the model's template knows levels of it",
+        "answer", applies="next turn", choices=EFFORTS,
+    )  # fmt: skip
+    preserve_thinking: Literal["auto", "on", "off"] = _knob(
+        "auto", "keep thinking", "earlier reasoning stays in the prompt; auto is what the model's template does",
+        "answer", applies="next turn", choices=("auto", "on", "off"),
     )  # fmt: skip
     thinking_budget: int = _knob(
         0, "thinking budget", "tokens of reasoning before it is closed and the answer begins; 0 is no limit",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import MOST_WIDTH, Knobs, check_tree_width
+from dflash_core.text.reasoning import Reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Limits:
     drafter: Capabilities | None
     context_length: int
     tree_width: int = MOST_WIDTH
+    reasoning: Reasoning | None = None  # what the target's template reads; None where that is not known
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair could never follow, or that have no effect on it.
@@ -29,7 +31,17 @@ class Limits:
                 f"{idle[0]} changes nothing with the {self.drafter.kind} drafter; "
                 f"it follows {', '.join(sorted(self.drafter.knobs))}"
             )
+        if (unread := self.unread() & set(changed)) and (name := min(unread)):
+            raise KnobError(f"{name} changes nothing: the model's template does not read it")
         self.check_possible(knobs, changed)
+
+    def unread(self) -> set[str]:
+        """Knobs of reasoning that the target's template does not read."""
+        it = self.reasoning
+        if it is None:
+            return set()
+        read = {"reasoning_effort": bool(it.accepted), "preserve_thinking": it.preserves}
+        return {name for name, known in read.items() if not known}
 
     def check_possible(self, knobs: Knobs, changed: Collection[str]) -> None:
         """`check` for values that come as a whole set: those that have no effect on this pair are no fault in it."""
@@ -38,6 +50,9 @@ class Limits:
         kinds = self.drafter.kind.split("+") if self.drafter is not None else []
         if "draft" in changed and knobs.draft not in ("auto", *kinds):
             raise KnobError(f"draft={knobs.draft}: not loaded; expected auto, {', '.join(kinds)}")
+        it = self.reasoning
+        if "reasoning_effort" in changed and it is not None:
+            it.variables(knobs.replace(thinking=True))
         if "tree_width" in changed:
             check_tree_width(knobs, self.tree_width)
         if "max_tokens" in changed and knobs.max_tokens >= self.context_length:

@@ -25,7 +25,7 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from dflash_core.cache_types import AUTO
-from dflash_core.clean import encodable, lines
+from dflash_core.clean import lines
 from dflash_core.knobs import Knobs
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.conversations.history import History, data_folder
@@ -93,7 +93,7 @@ class DFlashApp(App[int]):
         self._loaders = loaders or (lambda request: loader)
         self._first_run = first_run
         history = History(data_dir or data_folder())
-        self.chat = chat(loader, knobs or request.knobs, history, _name(request), request.resume)
+        self.chat = chat(loader, knobs or request.knobs, history, request.title(endings=True), request.resume)
         self.chat.tuning.context, self.chat.tuning.kv = request.context, request.kv
 
     def get_driver_class(self) -> type[Driver]:
@@ -180,13 +180,13 @@ class DFlashApp(App[int]):
     def open_model(self, target: Path | None, draft: Path | None) -> tuple[Loader, str]:
         """What loads another pair, and its name until it is loaded."""
         self._request = dataclasses.replace(self._request, target=target, draft=draft)
-        return self._loaders(self._request), _name(self._request)
+        return self._loaders(self._request), self._request.title(endings=True)
 
     def open_again(self, context: int, kv: str) -> tuple[Loader, str]:
         """What loads the present pair with room for `context` positions, 0 for as many as fit, and `kv` for keys and
         values."""
         self._request = dataclasses.replace(self._request, context=context, kv=kv)
-        return self._loaders(self._request), _name(self._request)
+        return self._loaders(self._request), self._request.title(endings=True)
 
     def restart(self, conversation: str, context: int, kv: str = AUTO) -> None:
         """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
@@ -319,12 +319,6 @@ class DFlashApp(App[int]):
                 session.leave()
             except Exception:  # it is a convenience: the conversation itself is kept
                 LOG.warning("the state of the conversation is not kept", exc_info=True)
-
-
-def _name(request: LoadRequest) -> str:
-    if request.target is None:
-        return f"demo target + {encodable(request.draft.name)}" if request.draft else "demo pair"
-    return encodable(request.target.name + (f" + {request.draft.name}" if request.draft else ""))
 
 
 def share_the_interpreter() -> None:

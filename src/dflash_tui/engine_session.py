@@ -111,13 +111,6 @@ def laboratory(engine: Engine, title: str) -> Laboratory:
     return Laboratory(engine.runner, engine.target.tokenizer, engine.target.template, about)
 
 
-def title_of(request: LoadRequest) -> str:
-    """What the loaded pair is called."""
-    if request.target is None:
-        return f"demo target + {encodable(request.draft.name)}" if request.draft else "demo pair"
-    return encodable(request.target.stem + (f" + {request.draft.stem}" if request.draft else ""))
-
-
 def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> None:
     """Name the turns of a conversation by their models, and let those who asked for it watch them."""
     target = encodable(request.target.name) if request.target else "demo target"
@@ -125,7 +118,7 @@ def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> N
     conversation.models = Models(target, draft, engine.session.capabilities)
     conversation.watchers += request.watchers
     for watcher in request.watchers:
-        watcher(Loaded(title_of(request), engine.context_length, engine.memory()))
+        watcher(Loaded(request.title(), engine.context_length, engine.memory()))
 
 
 def load_engine(
@@ -180,12 +173,19 @@ def _states(request: LoadRequest) -> SnapshotStore:
 
 
 def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
-    """What was asked for that the loaded drafter does not follow."""
+    """What was asked for that the loaded drafter does not follow, or the model's template does not read."""
+    notes = [
+        f"{name}: no effect, the model's template does not read it"
+        for name in sorted(limits.unread())
+        if getattr(knobs, name) != SPEC[name].default
+    ]
     if limits.drafter is None:
-        return []
+        return notes
     idle = sorted(DRAFT_KNOBS - limits.drafter.knobs)
     changed = [name for name in idle if getattr(knobs, name) != SPEC[name].default]
-    return [f"{', '.join(changed)}: no effect with the {limits.drafter.kind} drafter"] if changed else []
+    if changed:
+        notes.append(f"{', '.join(changed)}: no effect with the {limits.drafter.kind} drafter")
+    return notes
 
 
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
@@ -195,6 +195,6 @@ def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     if request.knobs.tree_width > most:
         wanted = request.knobs.tree_width
         notes += (f"tree_width is {most} here, not {wanted}: what the card keeps per draft position",)
-    session = EngineSession(engine, title_of(request), request.knobs, notes)
+    session = EngineSession(engine, request.title(), request.knobs, notes)
     begin(session.conversation, request, engine)
     return session

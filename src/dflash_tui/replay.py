@@ -105,6 +105,10 @@ class ReplayConversation:
         self.turns.append(record)
         return ReplayTurn(record, paced=False)
 
+    def preview(self, text: str, knobs: Knobs) -> str:
+        """A template came with the model. Raises ReplayError."""
+        raise ReplayError(NO_MODEL)
+
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
         """The last turn once more, at the pace at which it was written."""
         if not self.turns:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from dflash_core.clean import encodable
 from dflash_core.events import FoundRow, Piece, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
@@ -48,6 +49,13 @@ class LoadRequest:
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # one, once something was loaded
     resume: str = ""  # the conversation that the app goes on with: the beginning of its id
+
+    def title(self, *, endings: bool = False) -> str:
+        """What the pair is called; with the `endings` of its files while it is not loaded yet."""
+        if self.target is None:
+            return f"demo target + {encodable(self.draft.name)}" if self.draft else "demo pair"
+        paths = (self.target, self.draft) if self.draft else (self.target,)
+        return encodable(" + ".join(path.name if endings else path.stem for path in paths))
 
 
 OnPrefill = Callable[[int, int], None]
@@ -96,6 +104,9 @@ class ConversationLike(Protocol):
     def set_messages(self, messages: Sequence[Message]) -> None: ...
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
+    def preview(self, text: str, knobs: Knobs) -> str:
+        """The whole prompt that asking `text` would give the model. Raises DFlashError."""
+        ...
 
 
 class SessionLike(Protocol):

@@ -27,6 +27,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Line, Recorder, Start, TurnRecord
+from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.turns import Turns
 from dflash_tui.session import OnPrefill, Progress
 
@@ -181,7 +182,9 @@ class Turn:
         ids = tuple(token for event in (prefill, *steps) for token in event.tokens)
         took = time.monotonic() - began if script.clock is None else script.clock * max(len(steps), 1)
         stats = turn_stats(prefill, steps, took, self._parts)
-        self.report = TurnReport(self.text, self.thinking, ids, mode, REASON, stop, knobs, stats)
+        self.report = TurnReport(
+            self.text, self.thinking, ids, mode, REASON, stop, knobs, stats, effort=script.effort(knobs)
+        )
         self._message.report = self.report
         self.record = self._recorder.end(self.report)
         script.conversation.turns.append(self.record)
@@ -221,6 +224,13 @@ class FakeConversation:
         del self.messages[-1]
         return self._answer(knobs)
 
+    def preview(self, text: str, knobs: Knobs) -> str:
+        if self._session.refuse is not None:
+            raise self._session.refuse
+        level = self._session.reasoning.adds(knobs.reasoning_effort) if self._session.reasoning else ""
+        said = "".join(f"<{one.role}>{one.content}\n" for one in self.messages)
+        return f"<system>{level}\n{said}<user>{text}\n"
+
     def set_messages(self, messages: Sequence[object]) -> None:
         self.messages = [Message(one.role, one.content, one.thinking, one.report) for one in messages]  # type: ignore[attr-defined]
 
@@ -239,6 +249,7 @@ class FakeSession:
     gate: threading.Semaphore | None = None
     clock: float | None = 0.0186
     refuse: DFlashError | None = None
+    reasoning: Reasoning | None = None
     fail_after: int | None = None  # steps; -1 is before the first token
     error: Exception = field(default_factory=lambda: DFlashError("the device was lost in mid-step"))
     title: str = "Qwen3.5-demo Q8_0 + DFlash-b16"
@@ -283,7 +294,12 @@ class FakeSession:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.capabilities, self.context_length)
+        return Limits(self.capabilities, self.context_length, reasoning=self.reasoning)
+
+    def effort(self, knobs: Knobs) -> Effort:
+        """The level that a template would have been given."""
+        given = self.reasoning.variables(knobs) if self.reasoning is not None else {}
+        return knobs.reasoning_effort if "reasoning_effort" in given else ""
 
     @property
     def turns(self) -> Turns:

@@ -206,6 +206,7 @@ def test_ask_writes_a_trace_that_says_what_its_json_says(tmp_path: Path, capsys:
     assert main(["ask", "--trace", str(path), "--json", "--set", "max_tokens=24", "What is p_min?"]) == 0
     asked = json.loads(capsys.readouterr().out)
     assert asked.pop("drafter") == "dflash", "what was loaded, which a replay says by file names"
+    assert asked.pop("kv"), "how keys and values were kept, which is no part of a record"
     assert main(["replay", str(path), "--json"]) == 0
     [turn] = json.loads(capsys.readouterr().out)["turns"]
     assert {name: turn[name] for name in asked} == asked

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from text_data import QWEN_TEMPLATE
 
 from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree, TurnReport, turn_stats
 from dflash_core.formats.gguf import open_gguf
@@ -20,6 +21,8 @@ from dflash_core.knobs import SPECS, Knobs
 from dflash_tui.cli import ask
 from dflash_tui.cli import command_line as cli
 from dflash_tui.terminal.output import Notes, write_json
+from support.hostile import replaced_template
+from support.qwen38_templates import PUBLISHED
 
 DATA = Path(__file__).parents[1] / "golden" / "data"
 PAIR = ["--target", str(DATA / "tiny-Q4_K_M.gguf"), "--draft", str(DATA / "tiny-dflash")]
@@ -394,3 +397,22 @@ def test_json_escapes_only_where_the_stream_must() -> None:
         stream = io.TextIOWrapper(raw, encoding=encoding)
         write_json({"a": "ü"}, stream)
         assert raw.getvalue().decode(encoding) == expected
+
+
+def test_levels_of_reasoning_are_those_of_the_files_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_long = PUBLISHED + "{#" + " " * (len(QWEN_TEMPLATE.encode()) - len(PUBLISHED) - 4) + "#}"
+    model = str(replaced_template(DATA / "tiny-Q4_K_M.gguf", tmp_path / "qwen38.gguf", as_long))
+    asked = ["ask", "hi", "--target", model, "--json", "--set", "thinking=on", "--set", "max_tokens=2", "--set"]
+    found = {}
+    for level in ("low", "medium", "xhigh"):
+        assert cli.main([*asked, f"reasoning_effort={level}"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["effort"], told["knobs"]["reasoning_effort"]) == (level, level)
+        found[level] = told["stats"]["prompt_tokens"]
+    assert found["medium"] < found["low"]
+    assert found["medium"] < found["xhigh"]
+    assert cli.main([*asked, "reasoning_effort=high"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "dflash-tui: reasoning_effort=high: the model's template refuses it; expected low, medium, xhigh"

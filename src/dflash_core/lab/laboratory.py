@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from dflash_core.bench.answering import Answerer
@@ -44,7 +45,7 @@ class Laboratory:
     @property
     def limits(self) -> Limits:
         """What the engine can do."""
-        return self._engine.limits
+        return replace(self._engine.limits, reasoning=self._template.reasoning)
 
     def sweep(
         self, settings: Sequence[Setting], cases: Sequence[Case], repeats: int, axes: Sequence[str] = ()

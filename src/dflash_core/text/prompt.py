@@ -39,6 +39,7 @@ def render_ids(
     *,
     thinking: bool,
     generate: bool = True,
+    variables: Mapping[str, str | bool] = {},
 ) -> Rendered:
     """Render `messages` and encode the result. Raises TemplateError."""
     values = [value for message in messages for value in message.values()]
@@ -49,7 +50,7 @@ def render_ids(
         {key: value if key == "role" else value.translate(guard) for key, value in message.items()}
         for message in messages
     ]
-    rendered = template.render(guarded, thinking=thinking, generate=generate)
+    rendered = template.render(guarded, thinking=thinking, generate=generate, variables=variables)
     ids: list[int] = []
     for segment in tokenizer.segments(rendered):
         ids += [segment] if isinstance(segment, int) else tokenizer.encode(segment.translate(restore), special=False)

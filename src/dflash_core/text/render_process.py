@@ -50,10 +50,17 @@ class RenderProcess:
         self._worker: _Worker | None = None
         self._ask(None)
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, thinking: bool, generate: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        thinking: bool,
+        generate: bool,
+        variables: Mapping[str, str | bool] = {},
+    ) -> str:
         """The text of a prompt. Raises TemplateError."""
         request = {"messages": [dict(message) for message in messages], "thinking": thinking, "generate": generate}
-        return self._ask(packed(request))
+        return self._ask(packed(request | {"variables": dict(variables)}))
 
     def _ask(self, request: bytes | None) -> str:
         """The text that answers `request`; with None the source is only compiled."""

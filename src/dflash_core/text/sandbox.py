@@ -118,14 +118,21 @@ class Compiled:
         except Exception as error:  # hostile source also makes Python's own compiler raise, RecursionError for one
             raise _refusal("does not compile", error) from None
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, thinking: bool, generate: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        thinking: bool,
+        generate: bool,
+        variables: Mapping[str, str | bool] = {},
+    ) -> str:
         """The text of a prompt. Raises TemplateError with the template's own words and line."""
         parts: list[str] = []
         length = 0
         try:
             self._sandbox.start()
             for part in self._template.generate(
-                self._variables,
+                {**self._variables, **variables},
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=generate,
                 enable_thinking=thinking,  # a boolean: templates compare with `is false`

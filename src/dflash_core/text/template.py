@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from dflash_core.errors import TemplateError
+from dflash_core.text.reasoning import Reasoning, Variables, reasoning_of
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.sandbox import Compiled
 from dflash_core.text.thinking import opens_thinking
@@ -71,11 +72,28 @@ class ChatTemplate:
             return "this model always thinks before it answers: thinking off changes nothing"
         return "this model's chat template knows no thinking: thinking on changes nothing"
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, thinking: bool, generate: bool = True) -> str:
-        """The text of a prompt. `generate` ends it with the opening of the assistant's answer.
+    @functools.cached_property
+    def reasoning(self) -> Reasoning:
+        """Which levels of reasoning it knows, and whether it can be told what of a history to keep."""
+
+        def render(messages: Sequence[Mapping[str, str]], variables: Variables) -> str:
+            return self.render(messages, thinking=True, variables=variables)
+
+        return reasoning_of(render)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        thinking: bool,
+        generate: bool = True,
+        variables: Mapping[str, str | bool] = {},
+    ) -> str:
+        """The text of a prompt. `generate` ends it with the opening of the assistant's answer. `variables` are given
+        to the template beside the usual ones.
 
         Each message has `role` and `content`, the assistant's also `reasoning_content`. Raises TemplateError with the
         template's own words and line if it refuses the messages or fails, and where it runs away.
         """
         with self._lock:
-            return self._renderer.render(messages, thinking=thinking, generate=generate)
+            return self._renderer.render(messages, thinking=thinking, generate=generate, variables=variables)

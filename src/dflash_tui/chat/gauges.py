@@ -88,6 +88,7 @@ class Gauges:
             desk.used,
             mode,
             reason,
+            desk.session.limits.reasoning if desk.session is not None else None,
         )
 
     def stats(self) -> None:

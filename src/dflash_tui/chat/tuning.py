@@ -5,6 +5,7 @@ from __future__ import annotations
 from dflash_core.cache_types import AUTO
 from dflash_core.errors import KnobError
 from dflash_core.knobs import LIVE, SHAPES_FIXED, SPEC, Knobs, Value
+from dflash_core.text.reasoning import Reasoning
 from dflash_tui.chat.desk import Desk
 from dflash_tui.settings.presets import Presets
 
@@ -46,6 +47,26 @@ class Tuning:
         if self._desk.busy and name in LIVE:
             return "from the next turn; /apply takes it over now"
         return "from the next turn"
+
+    @property
+    def reasoning(self) -> Reasoning:
+        """What the loaded model's template can be asked for; on and off where that is not known."""
+        session = self._desk.session
+        return (session.limits.reasoning if session is not None else None) or Reasoning()
+
+    def think(self, level: str) -> None:
+        """Stage a level of thinking: off, on, or one that the template knows. Raises KnobError."""
+        reasoning = self.reasoning
+        self._desk.set_knobs(**reasoning.changes(level))
+        found = reasoning.level(self._desk.knobs)
+        adds = reasoning.adds(found)
+        self._desk.say(f"thinking {found} from the next turn" + (f"; the prompt gets: {adds}" if adds else ""))
+
+    def think_on(self) -> None:
+        """The level after the present one; off comes after the last."""
+        levels = ("off", *(self.reasoning.levels or ("on",)))
+        present = self.reasoning.level(self._desk.knobs)
+        self.think(levels[(levels.index(present) + 1) % len(levels)] if present in levels else "off")
 
     def apply(self) -> None:
         """Hand the staged changes to the answer that is being written; what it cannot take waits for the next turn."""
@@ -93,7 +114,9 @@ class Tuning:
     def loaded(self) -> None:
         """A model has been loaded, with the context that was staged for it."""
         self._loaded_context = self.context
-        self._desk.inspector.params_panel.show_context(self.context, self._loaded_context)
+        panel = self._desk.inspector.params_panel
+        panel.show_context(self.context, self._loaded_context)
+        panel.show_reasoning(self.reasoning)
         desk = self._desk
         if desk.session is not None and desk.knobs.tree_width > (most := desk.session.limits.tree_width):
             desk.knobs = desk.knobs.replace(tree_width=most)

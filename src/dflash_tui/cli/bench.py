@@ -79,7 +79,7 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
 
 
 def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
-    from dflash_tui.engine_session import laboratory, load_engine, title_of  # brings torch
+    from dflash_tui.engine_session import laboratory, load_engine  # brings torch
 
     tasks = [Task(text, text) for text in PROMPTS]
     if job.prompts is not None:
@@ -88,7 +88,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
     for note in worth_knowing:
         notes.line(f"note: {note}")
-    lab = laboratory(engine, title_of(request))
+    lab = laboratory(engine, request.title())
     modes = ("ar", "chain", "tree", "auto") if engine.session.capabilities else ("ar",)
     grid = settings((Axis("mode", modes),), request.knobs, lab.limits)
     repeats = job.repeats or default_repeats(len(tasks))
@@ -147,7 +147,6 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dflash_core.backends.cuda.tuner import target_name
     from dflash_core.engine import Engine
     from dflash_tui.cli.share import shared
-    from dflash_tui.engine_session import title_of
 
     if request.target is None or request.draft is None:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
@@ -171,7 +170,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
         target.machine.tuner.add_steps(target_name(target.model), steps)
     if job.share is not None:
         keep_json(job.share, shared(target, bench.report), notes)
-    facts = _facts(title_of(request), engine)
+    facts = _facts(request.title(), engine)
     if target.machine.tuner is not None:
         facts["kernels"] = target.machine.tuner.report(target_name(target.model))
     found = {"about": facts, **bench.report.to_json()}

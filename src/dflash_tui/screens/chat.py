@@ -353,8 +353,7 @@ class ChatScreen(Screen[None]):
         self.say(event.reason)
 
     def action_think(self) -> None:
-        self.set_knobs(thinking=not self.knobs.thinking)
-        self.say(f"thinking {'on' if self.knobs.thinking else 'off'} from the next turn")
+        self.tuning.think_on()
 
     def action_apply(self) -> None:
         self.tuning.apply()

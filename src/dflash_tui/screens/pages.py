@@ -58,6 +58,12 @@ def _models(chat: ChatHost, text: str) -> Screen[None]:
     return ModelsScreen(chat)
 
 
+def _prompt(chat: ChatHost, text: str) -> Screen[None]:
+    from dflash_tui.screens.prompt import PromptScreen
+
+    return PromptScreen(chat)
+
+
 # Each takes what to run at once, "" for nothing; only the screens of the lab use it.
 PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "whatif": _whatif,
@@ -68,4 +74,5 @@ PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "chats": _chats,
     "themes": _themes,
     "models": _models,
+    "prompt": _prompt,
 }

@@ -72,6 +72,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("view.side", "ctrl+b,f12", "Inspector", "show or hide the inspector", "side"),
     Action("view.thinking", "alt+t", "Thinking text", "open or close the newest thinking", "fold"),
     Action("view.scroll", "pageup,pagedown,end", "Scroll", "scroll; End in an empty prompt follows"),
+    Action("view.prompt", "", "Prompt", "the next prompt, as the model gets it", "open('prompt')", slash="prompt"),
     Action("turn.copy", "", "Copy answer", "copy the last answer", "copy", slash="copy"),
     Action("turn.edit", "alt+e", "Edit message", "another version of the chosen or last message", "edit", slash="edit"),
     Action("turn.up", "alt+up", "Choose up", "choose the message above", "choose(-1)"),

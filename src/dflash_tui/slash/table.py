@@ -80,10 +80,10 @@ async def _set(host: ChatHost, rest: str) -> None:
 
 
 async def _think(host: ChatHost, rest: str) -> None:
-    if rest.lower() not in ("on", "off"):
-        raise SlashError("write /think on or /think off")
-    host.set_knobs(thinking=rest.lower() == "on")
-    host.say(f"thinking {rest.lower()} from the next turn")
+    levels = host.tuning.reasoning.levels
+    if rest.lower() not in ("on", "off", *levels):
+        raise SlashError("write " + " or ".join(f"/think {level}" for level in (*(levels or ("on",)), "off")))
+    host.tuning.think(rest.lower())
 
 
 async def _preset(host: ChatHost, rest: str) -> None:
@@ -162,8 +162,9 @@ def _kv_types(host: ChatHost) -> Mapping[str, str]:
     return {AUTO: "the first that the context fits with", **dict.fromkeys(TYPES, ""), **pairs}
 
 
-def _on_off(host: ChatHost) -> Mapping[str, str]:
-    return {"on": "", "off": ""}
+def _levels(host: ChatHost) -> Mapping[str, str]:
+    it = host.tuning.reasoning
+    return {level: it.adds(level) for level in ("on", *it.levels, "off")}
 
 
 # Commands with an argument; an action of keys.py that names a slash command is one without.
@@ -178,7 +179,7 @@ SLASH: dict[str, Slash] = {
         Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
         Slash("kv", "/kv TYPE|K/V", "how keys and values are kept, from the next load on", _kv, _kv_types),
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
-        Slash("think", "/think on|off", "thinking for the next turn", _think, _on_off),
+        Slash("think", "/think on|off|LEVEL", "thinking for the next turn", _think, _levels),
         *(Slash(row.slash, f"/{row.slash}", row.help, does(row.action)) for row in ACTIONS if row.slash),
     )
 }

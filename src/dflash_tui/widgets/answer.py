@@ -93,6 +93,7 @@ class Answer(Foldable):
     async def end(self, meter: Meter, report: TurnReport | None, outcome: str) -> None:
         """The turn is over. `outcome` says how where there is no report."""
         self.report = report
+        self.thinking.effort = report.effort if report is not None else ""
         if self.thinking.text:
             self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=False)
         try:

@@ -66,6 +66,7 @@ class Thinking(Foldable):
         self.line = FoldLine()
         self.body = Static("", classes="thinking-body")
         self.text = ""
+        self.effort = ""  # the level that was asked for, where the model's template knows levels
         self._drawn = -1
 
     def compose(self) -> ComposeResult:
@@ -85,10 +86,11 @@ class Thinking(Foldable):
 
     def count(self, tokens: int, spent: float, *, running: bool) -> None:
         """Say how long it took, or is taking."""
+        level = f" · {self.effort}" if self.effort else ""
         if running:
             self.line.title = f"thinking… {seconds(spent)} · {tokens} tok"
         else:
-            self.line.title = f"thought for {seconds(spent)} · {tokens} tok"
+            self.line.title = f"thought for {seconds(spent)} · {tokens} tok{level}"
 
     def toggled(self, is_open: bool) -> None:
         self.body.display = is_open

@@ -11,7 +11,8 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from dflash_core.knobs import Spec, Value
+from dflash_core.knobs import Knobs, Spec, Value
+from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import fit
 
 LABEL = 18
@@ -70,11 +71,15 @@ class KnobRow(Widget, can_focus=True):
     def action_reset(self) -> None:
         self.change(self.spec.default)
 
+    @property
+    def at_default(self) -> bool:
+        return self.value == self.spec.default
+
     def label(self) -> Content:
         """Focus mark, staged mark and name. Marks, not colors, carry the meaning."""
         mark = "▸" if self.has_focus else " "
         dot = "•" if self.staged else " "
-        style = "bold" if self.value != self.spec.default else ""
+        style = "" if self.at_default else "bold"
         return Content.assemble((mark, "$accent"), (dot, "$warning"), (fit(self.spec.label, LABEL), style), " ")
 
     def on_focus(self) -> None:
@@ -99,12 +104,15 @@ class ChoiceRow(KnobRow):
 
     def action_step(self, count: int) -> None:
         options = self.options
-        place = options.index(self.value) + count
+        place = self._place() + count
         self.change(options[min(max(place, 0), len(options) - 1)])
 
     def action_next(self) -> None:
         options = self.options
-        self.change(options[(options.index(self.value) + 1) % len(options)])
+        self.change(options[(self._place() + 1) % len(options)])
+
+    def _place(self) -> int:
+        return self.options.index(self.value) if self.value in self.options else 0
 
     def on_click(self, event: Click) -> None:
         offset = event.get_content_offset(self)
@@ -125,3 +133,35 @@ class ChoiceRow(KnobRow):
             chosen = option == self.value and type(option) is type(self.value)
             parts.append((f"‹{word}›", "bold $primary") if chosen else (f" {word} ", "$foreground 70%"))
         return Content.assemble(*parts)
+
+
+class ThinkingRow(ChoiceRow):
+    """Thinking on or off; where the model's template knows levels of it, off or one of these. Posts a `Changed` for
+    each of the two parameters behind it."""
+
+    reasoning: reactive[Reasoning] = reactive(Reasoning())
+
+    @property
+    def options(self) -> tuple[Value, ...]:
+        return ("off", *self.reasoning.levels) if self.reasoning.levels else (True, False)
+
+    def show(self, knobs: Knobs) -> None:
+        """Set the row to `knobs`."""
+        self.value = self.reasoning.level(knobs) if self.reasoning.levels else knobs.thinking
+
+    @property
+    def at_default(self) -> bool:
+        return self.value in (False, "off")
+
+    def change(self, value: Value) -> None:
+        if value == self.value:
+            return
+        self.value = value
+        if isinstance(value, bool):
+            self.post_message(self.Changed("thinking", value))
+            return
+        for name, part in self.reasoning.changes(str(value)).items():
+            self.post_message(self.Changed(name, part))
+
+    def action_reset(self) -> None:
+        self.change(self.options[0] if self.reasoning.levels else False)

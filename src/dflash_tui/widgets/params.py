@@ -10,12 +10,14 @@ from textual.content import Content
 from textual.events import DescendantFocus
 
 from dflash_core.knobs import CONTEXT, SPECS, Group, Knobs, Spec, Value
-from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow
+from dflash_core.text.reasoning import Reasoning
+from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.slider import Slider
 
+BEHIND = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
 
 
@@ -29,7 +31,7 @@ class ParamsPanel(Panel):
         self._knobs = knobs
         self._used = knobs
         self._running = False
-        self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS}
+        self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in BEHIND}
         self._rows[CONTEXT.name] = Slider(CONTEXT)
 
     def compose(self) -> ComposeResult:
@@ -37,7 +39,7 @@ class ParamsPanel(Panel):
         with VerticalScroll(id="params-rows", can_focus=False):
             yield PresetRow(id="presets")
             for group in GROUPS:
-                specs = [spec for spec in SPECS if spec.group == group]
+                specs = [spec for spec in SPECS if spec.group == group and spec.name not in BEHIND]
                 note = f"  from the {specs[0].applies}"
                 yield Static(Content.assemble(group, (note, "$foreground 50%")), classes="group")
                 yield from (self._rows[spec.name] for spec in specs)
@@ -48,11 +50,25 @@ class ParamsPanel(Panel):
     def show(self, knobs: Knobs, used: Knobs, *, running: bool) -> None:
         """Set the rows to `knobs`; what differs from `used`, the knobs of the last or `running` turn, is marked."""
         self._knobs, self._used, self._running = knobs, used, running
-        for spec in SPECS:
-            row = self.row(spec.name)
-            row.value = getattr(knobs, spec.name)
-            row.staged = row.value != getattr(used, spec.name)
+        for name, row in self._rows.items():
+            if isinstance(row, ThinkingRow):
+                row.show(knobs)
+                row.staged = row.reasoning.level(knobs) != row.reasoning.level(used)
+            elif name != CONTEXT.name:
+                row.value = getattr(knobs, name)
+                row.staged = row.value != getattr(used, name)
         self.query_one("#params-heading", Static).update(self._heading())
+
+    def show_reasoning(self, reasoning: Reasoning) -> None:
+        """What the loaded model's template can be asked for."""
+        thinking = self.row("thinking")
+        assert isinstance(thinking, ThinkingRow)
+        thinking.reasoning = reasoning
+        self.row("preserve_thinking").display = reasoning.preserves
+        self.show(self._knobs, self._used, running=self._running)
+
+    def on_mount(self) -> None:
+        self.row("preserve_thinking").display = False
 
     def show_context(self, wanted: int, loaded: int) -> None:
         """The context that the next load asks for, marked where it is not the present one's."""
@@ -86,6 +102,8 @@ class ParamsPanel(Panel):
 
 
 def _row(spec: Spec, value: Value) -> KnobRow:
+    if spec.name == "thinking":
+        return ThinkingRow(spec, value)
     return Slider(spec, value) if spec.kind in ("int", "float") else ChoiceRow(spec, value)
 
 

@@ -11,6 +11,7 @@ from textual.widget import Widget
 from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import clip, fit, meter, short, spark, speed
 
 _GIB = 1 << 30
@@ -62,9 +63,15 @@ class Status:
     used: Knobs = field(default_factory=Knobs)
     mode: str = ""
     reason: str = ""
+    reasoning: Reasoning | None = None
 
 
-_SHOWN = (("budget", "B"), ("p_min", "p"), ("temperature", "T"), ("thinking", "think "))
+# What is shown of the knobs, and which of them each part tells of.
+_SHOWN = (
+    ("budget", "B", {"budget", "policy"}), ("p_min", "p", {"p_min"}), ("temperature", "T", {"temperature"}),
+    ("thinking", "think ", {"thinking", "reasoning_effort"}),
+)  # fmt: skip
+_TOLD = {name for _, _, names in _SHOWN for name in names}
 
 
 class StatusStrip(Widget):
@@ -81,23 +88,24 @@ class StatusStrip(Widget):
             parts.append((f" {speed(it.rate)} tok/s  acc {it.acceptance:.1f}", "bold"))
         else:
             parts.append(("– tok/s  acc –", "$foreground 70%"))
-        for name, label in _SHOWN:
-            value, old = getattr(it.knobs, name), getattr(it.used, name)
-            changed = value != old
+        for name, label, names in _SHOWN:
+            changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
             lead = "  •" if changed else "  "
-            parts.append((f"{lead}{label}{_shown(it.knobs, name)}", "bold $warning" if changed else ""))
-        others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in dict(_SHOWN))
+            parts.append((f"{lead}{label}{self._shown(name)}", "bold $warning" if changed else ""))
+        others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
             parts.append((f"  •{others} more", "bold $warning"))
         asked = f"mode {it.knobs.mode}" if not it.mode else it.mode if not it.reason else f"{it.mode}: {it.reason}"
         parts.append((f"  {one_line(asked)}", "$foreground 70%"))
         return _clipped(parts, width)
 
-
-def _shown(knobs: Knobs, name: str) -> str:
-    if name == "budget" and knobs.mode == "auto" and knobs.policy == "auto":
-        return "auto" if knobs.budget == SPEC[name].default else f"auto≤{knobs.budget}"
-    return _value(name, getattr(knobs, name))
+    def _shown(self, name: str) -> str:
+        knobs = self.status.knobs
+        if name == "budget" and knobs.mode == "auto" and knobs.policy == "auto":
+            return "auto" if knobs.budget == SPEC[name].default else f"auto≤{knobs.budget}"
+        if name == "thinking" and self.status.reasoning is not None:
+            return self.status.reasoning.level(knobs)
+        return _value(name, getattr(knobs, name))
 
 
 def _value(name: str, value: Value) -> str:

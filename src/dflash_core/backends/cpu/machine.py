@@ -8,14 +8,12 @@ from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
 from dflash_core.cache_types import AUTO_PAIRS, EXACT, F16, CachePair
 from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.fits import CEILING, SMALLEST_CONTEXT
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.costs import CPU, Shape
 from dflash_core.progress import Progress
 
-# The reference decoder's default ceiling: attention over more would take it minutes per answer.
-CEILING = 32_768
-SMALLEST_CONTEXT = 512
 FLOAT_BYTES = 4
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cpu.machine import CEILING, FLOAT_BYTES, SMALLEST_CONTEXT, CpuMachine
+from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
 from dflash_core.cache_types import named
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, OpenedDraft
-from dflash_core.fits import KV_TYPES, Setup, halved
+from dflash_core.fits import CEILING, KV_TYPES, SMALLEST_CONTEXT, Setup, halved
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component

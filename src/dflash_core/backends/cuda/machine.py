@@ -14,8 +14,6 @@ from dflash_core.backends.cuda.chunk import PREFILL_ROWS
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.reckoner import (
-    CEILING,
-    SMALLEST_CONTEXT,
     SPARE,
     context_bytes,
     sequence_components,
@@ -25,6 +23,7 @@ from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
+from dflash_core.fits import CEILING, SMALLEST_CONTEXT
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown
 from dflash_core.nvml import Management
 from dflash_core.policy.costs import H200, Shape

@@ -14,13 +14,11 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import UnsupportedError
-from dflash_core.fits import KV_TYPES, Setup, halved
+from dflash_core.fits import CEILING, KV_TYPES, SMALLEST_CONTEXT, Setup, halved
 from dflash_core.formats.quants import FLOATS
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component
 
-CEILING = 32_768  # positions that are taken where nobody asks for more
-SMALLEST_CONTEXT = 512
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which a sequence's components are shown
 # Left free where nobody asks for a context: the allocator's rounding, the caches of libraries, other programs.
 SPARE = 512 << 20

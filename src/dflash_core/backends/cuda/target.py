@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.reckoner import SMALLEST_CONTEXT, CardReckoner, context_bytes, on_card
+from dflash_core.backends.cuda.reckoner import CardReckoner, context_bytes, on_card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.tuner import Tuner, products_of, replan, target_name
@@ -32,7 +32,7 @@ from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp, has_head
 from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
 from dflash_core.errors import Code, Shortage, UnsupportedError
-from dflash_core.fits import asked, longest_context
+from dflash_core.fits import SMALLEST_CONTEXT, asked, longest_context
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
 from dflash_core.progress import Progress

@@ -1,0 +1,70 @@
+"""The prompt that the next message would give the model, as its chat template writes it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+
+from dflash_core.errors import DFlashError
+from dflash_tui.chat.background import Background
+from dflash_tui.chat.host import ChatHost
+from dflash_tui.widgets.literal import Static
+
+LONGEST = 200_000  # characters that are laid out, of the end; a conversation may have millions
+
+
+class Preview(Background):
+    """Renders on a thread: a template may take seconds."""
+
+    def __init__(self, chat: ChatHost) -> None:
+        super().__init__("dflash-prompt")
+        assert chat.session is not None
+        self._conversation, self._asked, self._knobs = chat.session.conversation, chat.prompt.text, chat.knobs
+        self.text = ""
+
+    def work(self) -> None:
+        self.text = self._conversation.preview(self._asked, self._knobs)
+
+
+class PromptScreen(ModalScreen[None]):
+    """System prompt, what a level of thinking adds, the history as it is kept, and the message being typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss", "Close")]
+
+    def __init__(self, chat: ChatHost) -> None:
+        super().__init__()
+        self._preview = Preview(chat) if chat.session is not None else None
+        self._heading = f"The next prompt · thinking {chat.tuning.reasoning.level(chat.knobs)}"
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="prompt-preview", classes="dialog"):
+            yield Static(Content.assemble((self._heading, "bold"), ("   Esc closes", "$foreground 70%")))
+            with VerticalScroll():
+                yield Static("", id="prompt-text")
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        if self._preview is None:
+            self._show("No model is loaded yet.")
+            return
+        self._preview.start()
+        self.set_interval(0.02, self._look)
+
+    def _look(self) -> None:
+        preview = self._preview
+        if preview is None or not preview.over:
+            return
+        self._preview = None
+        error = preview.error
+        if error is not None and not isinstance(error, DFlashError):
+            raise error
+        self._show(str(error) if error is not None else preview.text)
+
+    def _show(self, text: str) -> None:
+        cut = f"… {len(text) - LONGEST:,} characters before this\n" if len(text) > LONGEST else ""
+        self.query_one("#prompt-text", Static).update(cut + text[-LONGEST:])

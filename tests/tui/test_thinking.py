@@ -1,0 +1,138 @@
+"""The control of thinking: off and on, or the levels that the model's template knows; what a level adds is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dflash_core.errors import TemplateError
+from dflash_core.knobs import Knobs
+from dflash_core.text.reasoning import Reasoning
+from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.params import ParamsPanel
+from dflash_tui.widgets.strip import StatusStrip
+
+from .fake import FakeSession
+from .scenes import send
+from .support import ask, idle, loaded, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+BRIEF, LONG = "Reasoning effort is set to low. Be short.", "Reasoning effort is set to xhigh. Take time."
+LEVELS = ("low", "medium", "xhigh")
+QWEN38 = Reasoning(LEVELS, LEVELS, (BRIEF, "", LONG), preserves=True, preserves_by_itself=True)
+
+
+def strip(app: DFlashApp) -> str:
+    return app.chat.query_one(StatusStrip).render().plain
+
+
+async def test_the_key_goes_through_the_levels(make_app: MakeApp) -> None:
+    session = FakeSession(reasoning=QWEN38)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        assert "think off" in strip(app)
+        for level, says in (("low", BRIEF), ("medium", ""), ("xhigh", LONG), ("off", ""), ("low", BRIEF)):
+            await pilot.press("ctrl+t")
+            await shows(pilot, f"thinking {level} from the next turn" + (f"; the prompt gets: {says}" if says else ""))
+            assert f"•think {level}" in strip(app) or level == "off"
+        await send(pilot, "hi")
+        await idle(pilot)
+        assert session.asked[-1][1] == Knobs(thinking=True, reasoning_effort="low")
+        assert "  think low" in strip(app)
+        await shows(pilot, "tok · low")
+        await ask(pilot, "/think xhigh")
+        await wait_until(pilot, lambda: app.chat.knobs == Knobs(thinking=True, reasoning_effort="xhigh"))
+
+
+async def test_the_row_has_the_levels(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(reasoning=QWEN38))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        panel = app.chat.query_one(ParamsPanel)
+        await pilot.press("f2")
+        panel.row("thinking").focus()
+        await shows(pilot, "‹off› low  medium  xhigh")
+        assert panel.row("preserve_thinking").display
+        for key, level in (("right", "low"), ("space", "medium"), ("right", "xhigh"), ("right", "xhigh")):
+            await pilot.press(key)
+            await wait_until(pilot, lambda level=level: QWEN38.level(app.chat.knobs) == level)
+            assert panel.row("thinking").value == level
+        await pilot.press("backspace")
+        await wait_until(pilot, lambda: not app.chat.knobs.thinking)
+
+
+async def test_levels_are_kept_in_presets(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(reasoning=QWEN38))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        for command in ("/think low", "/set preserve_thinking off", "/preset save brief", "/reset", "/preset brief"):
+            await ask(pilot, command)
+        expected = Knobs(thinking=True, reasoning_effort="low", preserve_thinking="off")
+        await wait_until(pilot, lambda: app.chat.knobs == expected)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("/think high", "write /think low or /think medium or /think xhigh or /think off"),
+        ("/set reasoning_effort high", "the model's template refuses it; expected low, medium, xhigh"),
+        ("/set reasoning_effort hard", "reasoning_effort=hard: expected low, medium, high, xhigh"),
+    ],
+)
+async def test_a_level_that_the_template_refuses(make_app: MakeApp, command: str, says: str) -> None:
+    app = make_app(FakeSession(reasoning=QWEN38))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, command)
+        await shows(pilot, says)
+        assert app.chat.knobs == Knobs()
+
+
+async def test_a_template_of_the_old_kind_has_on_and_off(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(reasoning=Reasoning()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        panel = app.chat.query_one(ParamsPanel)
+        await pilot.press("f2")
+        panel.row("thinking").focus()
+        await shows(pilot, "on ‹off›")
+        assert not panel.row("preserve_thinking").display
+        for on in (True, False):
+            await pilot.press("ctrl+t")
+            await shows(pilot, f"thinking {'on' if on else 'off'} from the next turn")
+            assert app.chat.knobs.thinking == on
+        app.chat.prompt.focus()
+        await ask(pilot, "/set reasoning_effort low")
+        await shows(pilot, "reasoning_effort changes nothing: the model's template does not read it")
+        app.chat.prompt.text = ""
+        await ask(pilot, "/think low")
+        await shows(pilot, "write /think on or /think off")
+
+
+async def test_the_next_prompt_is_shown_as_the_model_gets_it(make_app: MakeApp) -> None:
+    session = FakeSession(reasoning=QWEN38)
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "hello")
+        await idle(pilot)
+        await ask(pilot, "/think low")
+        await ask(pilot, "/prompt")
+        await shows(pilot, "The next prompt · thinking low", f"<system>{BRIEF}", "<user>hello")
+        await pilot.press("escape")
+        session.refuse = TemplateError("the chat template failed, line 3: no")
+        await ask(pilot, "/prompt")
+        await shows(pilot, "the chat template failed, line 3: no")
+
+
+async def test_a_smaller_tree_is_one_change(make_app: MakeApp) -> None:
+    """The budget that is set ends the program's choice; the strip says so where it shows the budget."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("alt+j")
+        await wait_until(pilot, lambda: app.chat.knobs.policy == "fixed")
+        assert "•B21" in strip(app)
+        assert "more" not in strip(app)
