@@ -2,9 +2,11 @@
 //
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
 // by the list, so nothing is read before `route` has ended; what follows is let begin behind that, and may read the
-// list at once. Bound by memory. Defines: see experts_stream.cuh.
+// list at once. Bound by memory. Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed
+// here, and then EXPERTS, USED, SHARED and ALL of router.cu.
 
 #include "experts_stream.cuh"
+#include "partials.cuh"
 
 // Rows of activations of a pass, as the norm wrote them.
 struct GatheredRows {
@@ -43,6 +45,61 @@ struct GatheredRows {
     }
 };
 
+#ifdef CHOOSES
+
+#ifdef SHARED
+constexpr int SHARED_EXPERTS = 1;
+#else
+constexpr int SHARED_EXPERTS = 0;
+#endif
+
+// The work of a pass of one row: an entry per expert.
+struct OneRow {
+    ExpertWork head;
+    ExpertEntry entry[USED + SHARED_EXPERTS];
+};
+
+// What `route` leaves of one row, made by every thread block for itself: that is quicker than waiting for another
+// kernel. The first one tells experts_out.
+__device__ __forceinline__ const ExpertWork* choose_for_row(
+    const float* scores, float scale, bool live, ExpertWork* work, float* weights) {
+    __shared__ OneRow own;
+    const int lane = lane_id();
+    if (warp_id() == 0) {
+        if (lane == 0) {
+            own.head.shared = live ? SHARED_EXPERTS : 0, own.head.entries = live ? USED + SHARED_EXPERTS : 0;
+            if (SHARED_EXPERTS) own.entry[0] = ExpertEntry{0, 1, {USED * ACTS_ROWS}};
+        }
+        if (live) {
+            choose_experts<EXPERTS, USED, ALL>(scores, scale, [&](int rank, int expert, float weight) {
+                if (lane != 0) return;
+                own.entry[SHARED_EXPERTS + rank] = ExpertEntry{u16(expert), 1, {u16(rank * ACTS_ROWS)}};
+                if (blockIdx.x == 0) weights[rank * ACTS_ROWS] = weight;
+            });
+            if (SHARED_EXPERTS && lane == 0 && blockIdx.x == 0) weights[USED * ACTS_ROWS] = sigmoid(scores[EXPERTS]);
+        }
+    }
+    __syncthreads();
+    if (blockIdx.x == 0) {
+        for (int i = threadIdx.x; i < int(sizeof(OneRow) / 4); i += MATMUL_THREADS) ((u32*)work)[i] = ((u32*)&own)[i];
+    }
+    return &own.head;
+}
+
+// As below, for a pass of one row, which is live where node0 < *count: scores f32 (EXPERTS, then the shared expert's),
+// and `scale`, as in router.cu.
+extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
+    const ExpertLaunch launch, ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out, int rows,
+    const float* scores, float scale, float* weights, const int* count, int node0) {
+    SHARED_DYNAMIC(shared);
+    pdl_wait();
+    pdl_launch();
+    const ExpertWork* own = choose_for_row(scores, scale, node0 < *count, work, weights);
+    stream_experts(Job{launch, own, nullptr, out, rows}, GatheredRows{acts_q8, acts_f16}, shared);
+}
+
+#else
+
 // acts_q8/f16: activations of up to 64 rows; the form that no matrix needs may be null. out f32 [pair's place]
 // [launch.stride]. Shared memory: 1,024 B per warp, then tiles_k * bytes of a staged tile.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
@@ -52,3 +109,5 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
     pdl_launch();
     stream_experts(Job{launch, work, nullptr, out, rows}, GatheredRows{acts_q8, acts_f16}, shared);
 }
+
+#endif

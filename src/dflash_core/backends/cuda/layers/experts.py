@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
-ROUTER_WARPS = 2  # scores that a block of `router` makes
+ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores that a block of `router` makes: of a pass, of a chunk
 ROUTER_TURN = 8  # rows that it goes through together
 ROUTE_THREADS = 1024
 MOST_USED, MOST_EXPERTS = 32, 1024  # that `route` has lanes and threads for
@@ -82,12 +82,13 @@ class ExpertProjection:
             pointer(acts.f16 if self.plan.needs_f16 else None),
         )
 
-    def launch(self, name: str, rows: int, args: Sequence[Argument]) -> Launch:
-        """Kernel `name` over a pass of `rows` rows; `args`: what follows the launch's struct."""
+    def launch(
+        self, name: str, rows: int, args: Sequence[Argument], more: Mapping[str, object] | None = None
+    ) -> Launch:
+        """Kernel `name` over a pass of `rows` rows; `args`: what follows the launch's struct; `more` defines."""
         plan = self.plan
-        return Launch(
-            f"{name}.cu", name, plan.defines(rows), plan.grid, WARPS * WARP, [self._table, *args], plan.shared_bytes
-        )
+        defines = {**plan.defines(rows), **(more or {})}
+        return Launch(f"{name}.cu", name, defines, plan.grid, WARPS * WARP, [self._table, *args], plan.shared_bytes)
 
     def chunk_launch(
         self, work: Tensor, x: Tensor, order: Tensor | None, out: Tensor, blocks: range, scale: float
@@ -166,28 +167,31 @@ class Experts:
         buffers, rows, spec = scope.buffers, scope.rows, self.spec
         x, scores, work, weights = buffers.inside.carve(*self.pass_room)
         count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
-        yield self._score(x, scores, rows, count)
-        defines = {**self._defines, "USED": spec.used, "ALL": int(not spec.normalised)}
-        yield Launch(
-            "router.cu", "route", defines, 1, ROUTE_THREADS,
-            [scores, np.float32(spec.scale), work, weights, *count],
-        )  # fmt: skip
-        yield self.inputs.launch(
-            "experts_in", rows, [work, *self.inputs.wanted(buffers.acts), buffers.wide, np.int32(rows)]
-        )
+        yield self._score(x, scores, rows, count, ROUTER_WARPS)
+        scale, into = np.float32(spec.scale), [work, *self.inputs.wanted(buffers.acts), buffers.wide, np.int32(rows)]
+        if rows == 1:  # a single row is routed where its experts begin
+            own = [scores, scale, weights, *count[1:]]
+            yield self.inputs.launch("experts_in", rows, [*into, *own], {"CHOOSES": 1, **self._choice})
+        else:
+            route = [scores, scale, work, weights, *count]
+            yield Launch("router.cu", "route", {"WIDTH": self.hidden, **self._choice}, 1, ROUTE_THREADS, route)
+            yield self.inputs.launch("experts_in", rows, into)
         inner = np.int32(self.inputs.width)
         yield self.out.launch("experts_out", rows, [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)])
 
     @property
-    def _defines(self) -> dict[str, object]:
-        shared = {"SHARED": 1} if self.spec.shared else {}
-        return {"WIDTH": self.hidden, "EXPERTS": self.spec.count, **shared}
+    def _experts(self) -> dict[str, object]:
+        return {"EXPERTS": self.spec.count, **({"SHARED": 1} if self.spec.shared else {})}
 
-    def _score(self, x: Tensor, scores: Tensor, rows: int, count: Sequence[Argument]) -> Launch:
+    @property
+    def _choice(self) -> dict[str, object]:
+        return {**self._experts, "USED": self.spec.used, "ALL": int(not self.spec.normalised)}
+
+    def _score(self, x: Tensor, scores: Tensor, rows: int, count: Sequence[Argument], warps: int) -> Launch:
         turn = min(rows, ROUTER_TURN)
         return Launch(
-            "router.cu", "router", {**self._defines, "TURN": turn},
-            (ceil_div(self.scores, ROUTER_WARPS), ceil_div(rows, turn)), ROUTER_WARPS * WARP,
+            "router.cu", "router", {"WIDTH": self.hidden, **self._experts, "TURN": turn},
+            (ceil_div(self.scores, warps), ceil_div(rows, turn)), warps * WARP,
             [x, self.router, self.gate if self.gate is not None else NULL, scores, *count],
         )  # fmt: skip
 
@@ -223,8 +227,8 @@ class Experts:
         scores, chosen, weights, work, order, places, inner = small
         normed = self.chunk_normed(chunk)
         assert normed is not None
-        defines = {**self._defines, "USED": spec.used, "ALL": int(not spec.normalised)}
-        score = self._score(normed, scores, rows, [np.int32(rows), count, np.int32(0)])
+        defines = {"WIDTH": self.hidden, **self._choice}
+        score = self._score(normed, scores, rows, [np.int32(rows), count, np.int32(0)], CHUNK_ROUTER_WARPS)
         choose = Launch(
             "experts_sort.cu", "choose", defines, ceil_div(rows, CHOOSE_WARPS), CHOOSE_WARPS * WARP,
             [count, scores, np.float32(spec.scale), chosen, weights],
