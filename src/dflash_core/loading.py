@@ -14,7 +14,7 @@ from dflash_core.cache_types import AUTO, checked
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import DeviceError, UnsupportedError
-from dflash_core.fits import MemoryPlan, asked, plan
+from dflash_core.fits import MemoryPlan, Reckoner, asked, plan
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -127,10 +127,22 @@ def plan_pair(
     KnobError for a type that there is not.
     """
     kv = checked(kv)
+    reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
+    return plan(reckoner, asked(reckoner, context, kv))
+
+
+def reckoner_of(
+    target: str | Path,
+    draft: str | Path | None = None,
+    device: str = "auto",
+    *,
+    memory: int = 0,
+    card: CardOptions = DEFAULT_CARD,
+) -> Reckoner:
+    """What `plan_pair` asks what a pair takes, for plans of several ways of loading it. Raises what that raises."""
     opened = _open_for_plan(target, device, memory, card)
     named = "mtp" if draft is None and opened.drafts_itself else draft
-    reckoner = opened.reckoner(open_draft(named, opened) if named is not None else None)
-    return plan(reckoner, asked(reckoner, context, kv))
+    return opened.reckoner(open_draft(named, opened) if named is not None else None)
 
 
 def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:

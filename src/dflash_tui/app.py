@@ -177,9 +177,14 @@ class DFlashApp(App[int]):
         # In the footer an action without a key is still there to be clicked.
         return "" if is_nowhere(binding.key) else super().get_key_display(binding)
 
-    def open_model(self, target: Path | None, draft: Path | None) -> tuple[Loader, str]:
+    def asked_for(self, target: Path | None, draft: Path | None, context: int = 0, kv: str = "") -> LoadRequest:
+        """What another pair is loaded with: as the present one, but for what is named."""
+        now = self._request
+        return dataclasses.replace(now, target=target, draft=draft, context=context or now.context, kv=kv or now.kv)
+
+    def open_model(self, request: LoadRequest) -> tuple[Loader, str]:
         """What loads another pair, and its name until it is loaded."""
-        self._request = dataclasses.replace(self._request, target=target, draft=draft)
+        self._request = request
         return self._loaders(self._request), self._request.title(endings=True)
 
     def open_again(self, context: int, kv: str) -> tuple[Loader, str]:

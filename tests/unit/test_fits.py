@@ -7,17 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("cuda.bindings")
 from dflash_core import loading
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.planned import KNOWN, card_of
 from dflash_core.backends.cuda.reckoner import CardReckoner, context_bytes
-from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, draft_types, target_types
 from dflash_core.errors import KnobError, MismatchError
 from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, longest, longest_context, plan, total
 from dflash_core.loading import CardOptions, plan_pair
@@ -25,22 +22,10 @@ from dflash_core.memory import parse_bytes
 from dflash_tui.cli.command_line import main
 from dflash_tui.text import fits as words
 from support.golden import golden
-from support.kernel_variants import header
+from support.reckoned import reckoner
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
 GIB, MIB = 1 << 30, 1 << 20
-
-
-def reckoner(memory: int, draft: str = "BF16") -> CardReckoner:
-    """The 27B pair on a card of so much memory; the drafter's matrices are of type `draft`."""
-    card = card_of(memory)
-    types = {name: kind if kind == "F32" else draft for name, kind in draft_types(DRAFT_27B).items()}
-    target = header("27b", TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B))
-    opened: Any = SimpleNamespace(file=header("draft", DRAFT_27B.tensors(), types), config=DRAFT_27B)
-    footprint = Footprint(target, TARGET_27B, card.layout)
-    return CardReckoner(
-        footprint, TARGET_27B, opened, machine=card.name, processors=card.processors, available=card.free
-    )
 
 
 def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.log import LOG, log_file
-from dflash_tui.session import Loader
+from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.widgets.note import Note
 
 BENCH_ROUNDS = 3
@@ -23,7 +23,8 @@ TIDY_S = 1.0  # after an answer, when its last frames are drawn
 class Program(Protocol):
     """The app, as far as it outlives its screens."""
 
-    def open_model(self, target: Path | None, draft: Path | None) -> tuple[Loader, str]: ...
+    def asked_for(self, target: Path | None, draft: Path | None, context: int = 0, kv: str = "") -> LoadRequest: ...
+    def open_model(self, request: LoadRequest) -> tuple[Loader, str]: ...
     def open_again(self, context: int, kv: str) -> tuple[Loader, str]: ...
     def restart(self, conversation: str, context: int, kv: str) -> None: ...
     def remember_model(self, target: Path | None, draft: Path | None) -> str: ...
@@ -45,8 +46,15 @@ class ProgramController:
     def _program(self) -> Program:
         return cast(Program, self._desk.screen.app)
 
-    def change_model(self, target: Path | None, draft: Path | None, *, same: bool = False) -> None:
-        """Load another pair, and remember it if it loads; None is the demo pair. `same`: it is here already."""
+    def planned(self, target: Path | None, draft: Path | None) -> LoadRequest:
+        """What `change_model` would load."""
+        return self._program.asked_for(target, draft)
+
+    def change_model(
+        self, target: Path | None, draft: Path | None, *, same: bool = False, context: int = 0, kv: str = ""
+    ) -> None:
+        """Load another pair, and remember it if it loads; None is the demo pair. `same`: it is here already. `context`
+        and `kv`: what was chosen for it, else as before."""
         desk = self._desk
         if not same and (desk.busy or desk.loading_now or desk.experiment is not None):
             desk.say("something is being loaded or answered: change the model when it has ended")
@@ -55,7 +63,7 @@ class ProgramController:
         if same:
             self.loaded()
         else:
-            desk.load_from(*self._program.open_model(target, draft))
+            desk.load_from(*self._program.open_model(self._program.asked_for(target, draft, context, kv)))
 
     def loaded(self) -> None:
         """The pair that was wanted is here: open with it from the next start on."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dflash_core.demo import demo_draft, demo_target_path
-from dflash_core.fits import MemoryPlan
+from dflash_core.fits import MemoryPlan, asked, plan
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import write_json, write_out
 from dflash_tui.text import fits
@@ -13,25 +12,20 @@ from dflash_tui.text import fits
 
 def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
     """Plan what the command line asks for, for `memory` bytes (0: for this machine). Raises DFlashError."""
-    plan = plan_for(request, memory)
+    found = plan_for(request, memory)
     if as_json:
-        write_json(facts(plan))
+        write_json(facts(found))
     else:
-        write_out("".join(f"{line}\n" for line in fits.lines(plan)))
+        write_out("".join(f"{line}\n" for line in fits.lines(found)))
     return 0
 
 
 def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
     """What `request` would load. Brings torch, which knows what its allocator takes."""
-    from dflash_core.loading import CardOptions, plan_pair
+    from dflash_tui.engine_session import reckoner_for
 
-    target, draft = request.target, request.draft
-    if target is None:
-        target, draft = demo_target_path(), demo_draft(draft)
-    card = CardOptions(request.activations, request.draft_type, vram_limit=request.vram_limit)
-    return plan_pair(
-        target, draft, request.device, context=request.context or None, kv=request.kv, memory=memory, card=card
-    )
+    reckoner = reckoner_for(request, memory)
+    return plan(reckoner, asked(reckoner, request.context or None, request.kv))
 
 
 def facts(plan: MemoryPlan) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dflash_core.errors import DeviceError
 from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import Management
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.widgets.literal import OptionList, Static
 
 FIRST = "Welcome. Which model should answer?"
@@ -51,7 +52,7 @@ class Paths(Suggester):
 class ModelsScreen(ModalScreen[None]):
     """Enter in the list or in a path takes it; the choice is remembered for the next start."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back"), ("f5", "plan", "Memory")]
 
     def __init__(self, chat: ChatHost, *, first: bool = False) -> None:
         super().__init__()
@@ -81,7 +82,8 @@ class ModelsScreen(ModalScreen[None]):
             yield Static(
                 Content.assemble(
                     ("Enter", "bold $accent"), " takes it   ", ("Tab", "bold $accent"), " next field   ",
-                    ("→", "bold $accent"), " completes   ", ("Esc", "bold $accent"), " back",
+                    ("→", "bold $accent"), " completes   ", ("F5", "bold $accent"), " what it takes   ",
+                    ("Esc", "bold $accent"), " back",
                 )
             )  # fmt: skip
 
@@ -99,6 +101,27 @@ class ModelsScreen(ModalScreen[None]):
 
     @on(Input.Submitted)
     def _entered(self) -> None:
+        if (pair := self._typed()) is not None:
+            self._take(*pair)
+
+    def action_plan(self) -> None:
+        """What the pair that is typed, or under the cursor, would take of memory."""
+        options = self.query_one(OptionList)
+        marked = options.highlighted_option if options.has_focus else None
+        if marked is not None and not self._target.value.strip():
+            named = None if marked.id == DEMO else Path(marked.id or "")
+            pair: tuple[Path | None, Path | None] | None = (named, None)
+        else:
+            pair = self._typed()
+        if pair is not None:
+            self.app.push_screen(PlanScreen(self._chat, *pair), self._planned)
+
+    def _planned(self, loaded: bool | None) -> None:
+        if loaded:
+            self.dismiss()
+
+    def _typed(self) -> tuple[Path, Path | None] | None:
+        """The pair of the two fields; None, and said why, where there is none."""
         target, draft = (field.value.strip() for field in (self._target, self._draft))
         paths = []
         for text in (target, draft):
@@ -106,7 +129,7 @@ class ModelsScreen(ModalScreen[None]):
                 paths.append(Path(text).expanduser() if text else None)
             except RuntimeError as error:
                 self._refuse(f"{text}: {error}")
-                return
+                return None
         gone = str(paths[0]) if paths[0] is not None and not paths[0].exists() else None
         gone = gone or (missing(paths[1]) if paths[1] is not None else None)
         if gone is not None:
@@ -114,7 +137,8 @@ class ModelsScreen(ModalScreen[None]):
         elif paths[0] is None:
             self._refuse("no path yet; choose from the list, or type one")
         else:
-            self._take(*paths)
+            return paths[0], paths[1]
+        return None
 
     def _refuse(self, why: str) -> None:
         self.query_one("#models-problem", Static).update(one_line(why))

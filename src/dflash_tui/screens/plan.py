@@ -1,0 +1,206 @@
+"""What a pair would take of memory, before it is loaded: a bar by component, arrows for context and type of cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+
+from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
+from dflash_core.fits import MemoryPlan, Reckoner, Setup, asked, plan
+from dflash_core.memory import gib
+from dflash_tui.chat.background import Background
+from dflash_tui.chat.host import ChatHost
+from dflash_tui.session import LoadRequest
+from dflash_tui.text import advice, fits
+from dflash_tui.text.bars import fit
+from dflash_tui.widgets.literal import Static
+
+COLOURS = ("$primary", "$accent", "$success", "$warning", "$secondary", "$foreground 70%", "$foreground 40%")
+NAME, SIZE, DETAIL, WIDTH = 14, 10, 36, 66
+JOINED = "\N{NO-BREAK SPACE}"  # between a type and its context
+LOOK_S = 0.05
+
+
+class Planning(Background):
+    """Reckons on a thread: torch is imported there, and headers are read. The newest `wanted` counts."""
+
+    def __init__(self, make: Callable[[], Reckoner], first: Callable[[Reckoner], Setup]) -> None:
+        super().__init__("dflash-plan")
+        self._make, self._first = make, first
+        self._wanted: Setup | None = None
+        self._asked = threading.Event()
+        self.reckoner: Reckoner | None = None
+        self.plan: MemoryPlan | None = None
+
+    def want(self, setup: Setup) -> None:
+        """Plan this next."""
+        self._wanted = setup
+        self._asked.set()
+
+    def stop(self) -> None:
+        super().stop()
+        self._asked.set()
+
+    def work(self) -> None:
+        reckoner = self.reckoner = self._make()
+        self.plan = plan(reckoner, self._first(reckoner))
+        while not self.stopping:
+            self._asked.wait()
+            self._asked.clear()
+            if self._wanted is not None and not self.stopping:
+                self.plan = plan(reckoner, self._wanted)
+
+
+class PlanScreen(ModalScreen[bool]):
+    """Left and right change the context, up and down the type of keys and values; Enter loads it so."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("left", "context(-1)", "Shorter"),
+        ("right", "context(1)", "Longer"),
+        ("up", "kind(-1)", "Finer"),
+        ("down", "kind(1)", "Smaller"),
+        ("enter", "load", "Load"),
+        ("escape", "back", "Back"),
+    ]
+
+    def __init__(
+        self, chat: ChatHost, target: Path | None, draft: Path | None, make: Callable[[], Reckoner] | None = None
+    ) -> None:
+        super().__init__()
+        self._chat, self._pair = chat, (target, draft)
+        request = chat.program.planned(target, draft)
+        self._planning = Planning(
+            make or (lambda: _reckoner(request)),
+            lambda reckoner: asked(reckoner, request.context or None, request.kv),
+        )
+        self._setup: Setup | None = None
+        self._shown: MemoryPlan | None = None
+
+    def compose(self) -> ComposeResult:
+        target, _ = self._pair
+        with Vertical(id="plan", classes="dialog"):
+            yield Static(one_line(f"What {target.name if target else 'the demo pair'} takes"), id="plan-title")
+            with VerticalScroll(can_focus=False):
+                yield Static("reading the headers", id="plan-body")
+            yield Static(
+                Content.assemble(
+                    ("← →", "bold $accent"), " context   ", ("↑ ↓", "bold $accent"), " keys and values   ",
+                    ("Enter", "bold $accent"), " loads it   ", ("Esc", "bold $accent"), " back",
+                )
+            )  # fmt: skip
+
+    def on_mount(self) -> None:
+        self._planning.start()
+        self.set_interval(LOOK_S, self._look)
+
+    def on_unmount(self) -> None:
+        self._planning.stop()
+
+    def _look(self) -> None:
+        planning = self._planning
+        if planning.over and planning.error is not None:
+            error = planning.error
+            said = advice.in_app(error) if isinstance(error, DFlashError) else f"it cannot be planned: {error}"
+            self.query_one("#plan-body", Static).update(one_line(said))
+        elif planning.plan is not None and planning.plan is not self._shown:
+            self._shown = planning.plan
+            self._setup = self._setup or self._shown.setup
+            self.query_one("#plan-body", Static).update(drawn(self._shown))
+
+    def action_context(self, by: int) -> None:
+        """The next context of the scale."""
+        if self._setup is None or self._planning.reckoner is None:
+            return
+        self._want(context=_next(contexts(self._planning.reckoner), self._setup.context, by))
+
+    def action_kind(self, by: int) -> None:
+        """The next type of keys and values."""
+        if self._setup is None or self._planning.reckoner is None:
+            return
+        kinds = list(dict.fromkeys((*self._planning.reckoner.kv_types, self._setup.kv)))
+        at = kinds.index(self._setup.kv) + by
+        self._want(kv=kinds[min(max(at, 0), len(kinds) - 1)])
+
+    def _want(self, context: int | None = None, kv: str | None = None) -> None:
+        assert self._setup is not None, "a plan to change"
+        self._setup = replace(self._setup, context=context or self._setup.context, kv=kv or self._setup.kv)
+        self._planning.want(self._setup)
+
+    def action_load(self) -> None:
+        """Load it as it is shown."""
+        if self._setup is None:
+            return
+        self.dismiss(True)
+        kv = "" if self._setup.kv == "f32" else self._setup.kv  # what the reference takes where nothing is asked for
+        self._chat.program.change_model(*self._pair, context=self._setup.context, kv=kv)
+
+    def action_back(self) -> None:
+        self.dismiss(False)
+
+
+def _reckoner(request: LoadRequest) -> Reckoner:
+    from dflash_tui.engine_session import reckoner_for  # which brings torch
+
+    return reckoner_for(request)
+
+
+def contexts(reckoner: Reckoner) -> list[int]:
+    """The scale of contexts: powers of two up to the model's own length."""
+    most = reckoner.longest_context
+    return [*(1 << power for power in range(9, 21) if 1 << power < most), most]
+
+
+def _next(scale: Sequence[int], now: int, by: int) -> int:
+    others = [one for one in scale if (one > now if by > 0 else one < now)]
+    return now if not others else min(others) if by > 0 else max(others)
+
+
+def drawn(found: MemoryPlan) -> Content:
+    """A plan as text: the bar, its components, what fits, what would help."""
+    setup = found.setup
+    parts: list[Content | str | tuple[str, str]] = [
+        (f"{found.machine}\n", "$foreground 70%"),
+        (f"{setup.context:,} positions", "bold"), ", keys and values as ", (f"{setup.kv}\n", "bold"),
+        *bar(found, WIDTH), "\n",
+    ]  # fmt: skip
+    for index, one in enumerate(found.components):
+        parts += [("■ ", _colour(index)), f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  "]
+        parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", "$foreground 70%"))
+    parts.append((f"{fits.verdict(found)}\n", "bold $success" if found.fits else "bold $error"))
+    parts.append(("fits up to  ", "$foreground 70%"))
+    for kv, context in found.context_that_fits.items():
+        most = f"{context:,}" if context else "none"
+        parts.append((f"{kv}{JOINED}{most}  ", "bold" if kv == setup.kv else ""))
+    parts.append("\n")
+    for remedy in found.remedies:
+        parts.append(("helps  ", "$foreground 70%"))
+        parts.append(f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}\n")
+    if not found.fits and not found.remedies:
+        parts.append(("a smaller model is needed here\n", "$foreground 70%"))
+    return Content.assemble(*parts)
+
+
+def bar(found: MemoryPlan, width: int) -> list[tuple[str, str]]:
+    """The card as a bar: its components, then what is free; red from where it is full."""
+    scale = max(found.total, found.available, 1)
+    full = round(width * found.available / scale)
+    cells, at = list[tuple[str, str]](), 0
+    for index in range(len(found.components)):
+        end = round(width * sum(part.bytes for part in found.components[: index + 1]) / scale)
+        cells += [("█", _colour(index) if cell < full else "$error") for cell in range(at, end)]
+        at = end
+    return [*cells, ("░" * (width - at), "$foreground 40%")]
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
