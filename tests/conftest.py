@@ -50,6 +50,7 @@ NOT_QUICK = frozenset(
         "sampling",
         "store_damage",
         "sweep",
+        "text_reasoning",
         "text_template",
         "text_tokenizer",
         "turn_check",

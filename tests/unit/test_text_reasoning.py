@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from test_conversation import FakeEngine
 from text_data import QWEN_TEMPLATE, tiny
@@ -28,9 +30,15 @@ KEEPS_IF_ASKED = (
 )
 
 
+@cache
+def template_of(source: str | None) -> ChatTemplate:
+    """One of each: a template that nobody knows has a process of its own."""
+    return ChatTemplate(source)
+
+
 @pytest.fixture(params=qwen38_templates.TEMPLATES)
 def template(request: pytest.FixtureRequest) -> ChatTemplate:
-    return ChatTemplate(qwen38_templates.TEMPLATES[request.param])
+    return template_of(qwen38_templates.TEMPLATES[request.param])
 
 
 def given(template: ChatTemplate, **settings: str) -> dict[str, str | bool]:
@@ -62,32 +70,32 @@ def test_what_a_history_keeps(template: ChatTemplate) -> None:
 
 
 def test_the_levels_are_those_that_the_template_takes() -> None:
-    published, packaged = (ChatTemplate(source).reasoning for source in (PUBLISHED, PACKAGED))
+    published, packaged = (template_of(source).reasoning for source in (PUBLISHED, PACKAGED))
     low, high = ADDED["low"], ADDED["xhigh"]
     assert published == Reasoning(LEVELS, LEVELS, (low, "", high), preserves=True, preserves_by_itself=True)
     packed = Reasoning(EFFORTS, LEVELS, (low, "", high, high), preserves=True, preserves_by_itself=True)
     assert packaged == packed, "high is another's name"
     assert [published.adds(level) for level in ("off", "on", *LEVELS)] == ["", "", low, "", high]
-    assert ChatTemplate(ANY_LEVEL).reasoning.levels == EFFORTS
-    asked = ChatTemplate(KEEPS_IF_ASKED).reasoning
+    assert template_of(ANY_LEVEL).reasoning.levels == EFFORTS
+    asked = template_of(KEEPS_IF_ASKED).reasoning
     assert asked == Reasoning(preserves=True, preserves_by_itself=False)
 
 
 @pytest.mark.parametrize("source", [None, QWEN_TEMPLATE, *qwen3_templates.TEMPLATES.values()])
 def test_older_templates_have_on_and_off(source: str | None) -> None:
-    template = ChatTemplate(source)
+    template = template_of(source)
     assert template.reasoning == Reasoning()
     assert given(template, reasoning_effort="low", preserve_thinking="on") == {}
 
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('no') }}", "{{ messages[0].content.nothing.x }}"])
 def test_a_template_that_fails_reads_nothing(source: str) -> None:
-    assert ChatTemplate(source).reasoning == Reasoning()
+    assert template_of(source).reasoning == Reasoning()
 
 
 def test_a_level_that_the_template_refuses() -> None:
     said = r"^reasoning_effort=high: the model's template refuses it; expected low, medium, xhigh$"
-    limits = Limits(None, 512, reasoning=ChatTemplate(PUBLISHED).reasoning)
+    limits = Limits(None, 512, reasoning=template_of(PUBLISHED).reasoning)
     high = Knobs(thinking=True, reasoning_effort="high")
     for refused in (
         lambda: limits.check(high, ["reasoning_effort"]),
@@ -96,7 +104,7 @@ def test_a_level_that_the_template_refuses() -> None:
     ):
         with pytest.raises(KnobError, match=said):
             refused()
-    Limits(None, 512, reasoning=ChatTemplate(PACKAGED).reasoning).check(high, ["reasoning_effort"])
+    Limits(None, 512, reasoning=template_of(PACKAGED).reasoning).check(high, ["reasoning_effort"])
     conversation(PUBLISHED).ask("Hi", high.replace(thinking=False))  # no level is asked for then
     with pytest.raises(KnobError, match=r"^reasoning_effort=hard: expected low, medium, high, xhigh$"):
         parse_settings({"reasoning_effort": "hard"})
@@ -106,7 +114,7 @@ def test_a_default_that_the_template_refuses_is_left_to_it() -> None:
     source = (
         "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'high'] %}{{ raise_exception('no') }}"
     )
-    template = ChatTemplate(source + "{% endif %}{{ messages[0].content }}{{ reasoning_effort }}")
+    template = template_of(source + "{% endif %}{{ messages[0].content }}{{ reasoning_effort }}")
     assert template.reasoning.levels == ("low", "high")
     assert given(template) == {}
     assert template.reasoning.level(Knobs(thinking=True)) == "on"
@@ -123,7 +131,7 @@ def test_what_it_does_not_read_is_refused_by_name_or_kept_for_another() -> None:
 
 
 def conversation(source: str, *answers: str) -> Conversation:
-    return Conversation(FakeEngine(*(answers or ("why\n</think>\n\nHello.",))), tiny(), ChatTemplate(source))
+    return Conversation(FakeEngine(*(answers or ("why\n</think>\n\nHello.",))), tiny(), template_of(source))
 
 
 def test_thinking_and_answer_stay_apart_with_a_history_that_keeps_it() -> None:
@@ -146,7 +154,7 @@ def test_thinking_and_answer_stay_apart_with_a_history_that_keeps_it() -> None:
 
 
 def test_levels_and_knobs_say_the_same() -> None:
-    reasoning = ChatTemplate(PUBLISHED).reasoning
+    reasoning = template_of(PUBLISHED).reasoning
     for level in ("off", *LEVELS):
         assert reasoning.level(Knobs().replace(**reasoning.changes(level))) == level
     assert Reasoning().level(Knobs(thinking=True)) == "on"
