@@ -145,9 +145,23 @@ def test_a_fault_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(it.result.trials) == 3
 
 
-@pytest.mark.parametrize("how", ["whole", "cancelled", "given up"])
+KINDS = {"greedy": FIXED, "sampled": FIXED.replace(temperature=0.9, seed=3), "auto": BASE}
+ALWAYS = {
+    ("whole", "sampled"),
+    ("whole", "auto"),
+    ("cancelled", "greedy"),
+    ("cancelled", "auto"),
+    ("given up", "sampled"),
+}
+
+
 @pytest.mark.parametrize(
-    "knobs", [FIXED, FIXED.replace(temperature=0.9, seed=3), BASE], ids=["greedy", "sampled", "auto"]
+    ("how", "knobs"),
+    [
+        pytest.param(how, knobs, marks=() if (how, kind) in ALWAYS else pytest.mark.full, id=f"{kind}-{how}")
+        for how in ("whole", "cancelled", "given up")
+        for kind, knobs in KINDS.items()
+    ],
 )
 def test_a_conversation_never_notices(how: str, knobs: Knobs) -> None:
     """The next turn after a sweep is the one that would have come without: its tokens, its steps, what it reads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import os
 import shutil
@@ -121,8 +122,7 @@ def _header() -> Path:
     digest = kernel_source.content_hash(kernel_source.closure(EMULATOR / "emulator.h"), "header", FLAGS)[:24]
     header = BUILDS / f"emulator-{digest}.h"
     compiled = header.with_suffix(".h.gch")
-    if not compiled.is_file():
-        _compile("the emulator", "#include <emulator.h>\n", ["-x", "c++-header"], [], compiled)
+    _compile("the emulator", "#include <emulator.h>\n", ["-x", "c++-header"], [], compiled)
     if not header.is_file():  # what the compiler asks for
         header.write_text("#include <emulator.h>\n")
     return header
@@ -153,15 +153,20 @@ def _runtime() -> ctypes.CDLL:
 def _build(name: str, digest: str, wrapper: str, options: Sequence[str], libraries: Sequence[str]) -> Path:
     flags = kernel_source.content_hash({}, FLAGS, digest)[:24]
     target = BUILDS / f"lib{name}-{flags}.so"
-    if target.is_file():
-        return target
     _compile(name, wrapper, options, libraries, target)
     return target
 
 
 def _compile(name: str, text: str, options: Sequence[str], libraries: Sequence[str], target: Path) -> None:
+    """Make `target`, unless it is there; what another worker is making is waited for."""
+    if target.is_file():
+        return
     BUILDS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILDS) as folder:
+    lock = BUILDS / f"{kernel_source.content_hash({}, target.name)[:2]}.lock"
+    with lock.open("w") as held, tempfile.TemporaryDirectory(dir=BUILDS) as folder:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if target.is_file():
+            return
         source, out = Path(folder) / "source.cpp", Path(folder) / "out"
         source.write_text(text)
         include = [f"-I{EMULATOR}", f"-I{resources.kernels_dir()}"]
