@@ -18,9 +18,14 @@ from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.draft import CudaMtp
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
+from dflash_core.policy.costs import H200
+from dflash_core.policy.depth import Depths
+from dflash_core.policy.late import LatePolicy
+from dflash_core.policy.pair import PairState
 from dflash_core.runner import Runner
 from support.device_pairs import CONTEXT, TOLERANCE, close, device_named, prompt
 from support.mtp_device import MtpPair, mtp_pair, mtp_pair_on
@@ -178,6 +183,23 @@ def test_every_way_of_drafting_gives_plain_decodings_tokens(device_name: str, sa
         assert found == expected, way
         depth = int(way.get("mtp_depth", 3))
         assert all(len(step.drafts.tokens) == depth for step in steps if way["mode"] != "auto")
+
+
+@pytest.mark.emulator
+def test_auto_picks_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of several depths take turns; the text is plain decoding's."""
+    plain = answer(runner(mtp_pair("emulated", half=False)), 40, mode="ar")[0]
+    device = PlantedDevice(plain, [0] * 8)
+    pair = mtp_pair_on(device, half=False)
+    device.session, _ = pair.sessions()
+    policy = LatePolicy(device.session.capabilities, PairState(), GivenCosts(H200))
+    wished = iter([1, 4, 2, 8, 3, *[5] * 40])
+    monkeypatch.setattr(Depths, "best", lambda self, rate: next(wished))
+    one = Runner(device.session, frozenset(), CONTEXT, VOCABULARY, policy=policy)
+    found, steps = answer(one, 40)
+    assert found == plain
+    assert len({len(step.drafts.tokens) for step in steps}) >= 3
+    assert max(step.accepted_depth for step in steps) >= 4
 
 
 @pytest.mark.emulator

@@ -15,6 +15,7 @@ from dflash_core.errors import not_finite
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
+from dflash_core.policy.depth import at_depth
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.sampling import Sampler
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
@@ -173,8 +174,8 @@ class Decoder:
         """The drafter's best tokens per depth behind the root, or none where it is not asked."""
         if self.decision.mode == "ar" or not self.decision.drafts:
             return NO_CANDIDATES
-        named = self.decision.drafter
-        return self.backend.propose(self.answer[-1], self.knobs.replace(draft=named) if named else self.knobs)
+        named, knobs = self.decision.drafter, at_depth(self.knobs, self.decision.depth)
+        return self.backend.propose(self.answer[-1], knobs.replace(draft=named) if named else knobs)
 
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain is made

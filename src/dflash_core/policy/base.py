@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a step really runs, and why it is not something else. `budget`: nodes below the root at most, 0 where none;
-    `drafts`: whether the drafter is asked; `drafter`: which, where there are several."""
+    `drafts`: whether the drafter is asked; `drafter`: which, where there are several; `depth`: tokens that it drafts
+    where each costs a pass, 0 for what the knobs say."""
 
     mode: EffectiveMode
     budget: int
     reason: str
     drafts: bool = True
     drafter: str = ""
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)

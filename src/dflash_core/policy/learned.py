@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
@@ -138,7 +138,8 @@ class LearnedPolicy(PairPolicy):
             nodes, brings = chain_rows(found, copying, rate)
             if self._copies_only or part.worth.beaten_by(brings):
                 return self._without_drafts(knobs, found, nodes, rate)
-        return _Step(Decision("tree", most, "auto: as many candidates as pay"), knobs, rate=rate)
+        why = "auto: as many candidates as pay"
+        return _Step(Decision("tree", most, why, depth=self._depth(knobs)), knobs, rate=rate)
 
     def _without_drafts(self, knobs: Knobs, found: Chain, nodes: int, rate: float) -> _Step:
         worth = self._state.worth
@@ -201,7 +202,7 @@ class LearnedPolicy(PairPolicy):
         nodes = paying(step.tree.values, curve, step.rate)
         step.nodes, step.row_cost = nodes, curve[nodes + 1]
         tree = step.tree.first(nodes)
-        decision = Decision("tree", nodes, _why(step.tree, nodes, curve, step.rate))
+        decision = replace(step.decision, budget=nodes, reason=_why(step.tree, nodes, curve, step.rate))
         return Plan(tree, decision, Choice(brings(step.tree.values), nodes + 1))
 
     def _learn(self, done: _Step, step: StepEvent) -> None:
@@ -220,6 +221,7 @@ class LearnedPolicy(PairPolicy):
         if done.tree is None or done.stated is None:
             return
         path = step.tree.accepted[: len(step.tokens)]
+        self._count_depth(step)
         part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - done.rate * spent)
         for node, token in zip(path, step.tokens):
             found = done.tree.found[node]

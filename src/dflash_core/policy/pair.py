@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import FoundRow
+from dflash_core.events import FoundRow, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import StepCosts
+from dflash_core.policy.depth import Depths, chosen_depth
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.pace import START_ROWS, Copies, Pace, Worth
 from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned
@@ -62,6 +63,7 @@ class PairPolicy:
         self._fixed = FixedPolicy(drafter)
         self._stops = frozenset[int]()
         self._part: Part = "answer"
+        self._depths: dict[Part, Depths] = {part: Depths() for part in PARTS}
         self._news = False
 
     @property
@@ -103,6 +105,23 @@ class PairPolicy:
     def reset(self) -> None:
         """Start values again, for reasoning and answers."""
         self.state = PairState()
+
+    def _depth(self, knobs: Knobs) -> int:
+        """Tokens to draft where each costs a pass; 0 for what the knobs say."""
+        if not self._by_token or not chosen_depth(knobs):
+            return 0
+        return self._depths[self._part].best(self.rate)
+
+    @property
+    def _by_token(self) -> bool:
+        """Whether every token costs a pass of the drafter."""
+        return self._drafter is not None and self._drafter.kind == "mtp"
+
+    def _count_depth(self, step: StepEvent) -> None:
+        if not self._by_token:
+            return
+        drafted = len(step.drafts.tokens)
+        self._depths[self._part].add(drafted, min(step.accepted_depth, drafted), step.stages.draft)
 
     def _free(self, knobs: Knobs) -> bool:
         """Whether the knobs leave the choice to this policy."""

@@ -39,6 +39,7 @@ from dflash_core.errors import Code, UnsupportedError, not_finite
 from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
+from dflash_core.policy.depth import at_depth
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import BUILT
 from dflash_core.progress import Progress
@@ -175,7 +176,7 @@ def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
     if budget < decision.budget:
         notes.append(f"budget {MOST_DRAFTS}: a tree holds {MAX_NODES} nodes on a card, its root among them")
         knobs = knobs.replace(budget=MOST_DRAFTS, policy=knobs.policy)
-    return knobs, Decision(decision.mode, budget, "; ".join([decision.reason, *notes]))
+    return knobs, replace(decision, budget=budget, reason="; ".join([decision.reason, *notes]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +354,15 @@ class CudaDecoder:
                 self._write_knobs()
                 self.session.state.push_knobs()
 
+    @property
+    def _drafting(self) -> Knobs:
+        """What the next step drafts with."""
+        return at_depth(self.knobs, self.decision.depth)
+
     def _write_knobs(self) -> None:
         weights, rows = self._weights, self.decision.budget + 1
         budget = max(self.decision.budget, 1 if weights is None else BUILT)
-        knobs = self.knobs.replace(budget=budget, policy=self.knobs.policy)
+        knobs = self._drafting.replace(budget=budget, policy=self.knobs.policy)
         write_knobs(self.session.state.host, knobs, self.decision.mode, 1 + self.session.drafted(knobs), weights, rows)
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
@@ -366,7 +372,7 @@ class CudaDecoder:
             depths, width = proposal.tokens.shape if proposal is not None else (0, 1)
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
         drafts = self.decision.mode != "ar" and device_block > 0
-        passes = self.session.drafter.passes(self.knobs) if self.session.drafter else 1
+        passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
         return StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced, passes=passes)
 
     def _propose(self) -> Candidates | None:
