@@ -13,7 +13,7 @@ from dflash_core.text.reasoning import DEFAULT_EFFORT, EFFORTS
 
 Mode = Literal["ar", "chain", "tree", "auto"]
 LoopAction = Literal["close", "stop", "off"]
-PolicyName = Literal["auto", "fixed"]
+PolicyName = Literal["auto", "capped", "fixed"]
 Value = int | float | bool | str
 Group = Literal["speculation", "sampling", "answer", "loading"]
 Applies = Literal["next step", "next turn", "reload"]
@@ -122,8 +122,9 @@ class Knobs:
         "speculation", choices=("ar", "chain", "tree", "auto"),
     )  # fmt: skip
     policy: PolicyName = _knob(
-        "auto", "policy", "under mode auto: as many candidates as pay, or a tree of the budget",
-        "speculation", choices=("auto", "fixed"),
+        "auto", "policy",
+        "under mode auto: as many candidates as pay, so many within budget and mtp_depth, or a tree of the budget",
+        "speculation", choices=("auto", "capped", "fixed"),
     )  # fmt: skip
     budget: int = _knob(
         22, "tree budget", "draft tokens that a target pass verifies, the root not counted; the most under policy auto",
@@ -237,13 +238,16 @@ class Knobs:
     def replace(self, **changes: Value) -> Knobs:
         """A copy with some values changed. Raises KnobError.
 
-        Under mode auto a tree of a shape of one's own is a fixed one, unless the policy is named too.
+        Under mode auto a tree of a shape of one's own is a fixed one, unless the policy is named too. A budget that is
+        named beside policy auto caps it, also where it is the table's own.
         """
         unknown = [name for name in changes if name not in SPEC]
         if unknown:
             raise KnobError(unknown_knob(unknown[0]))
         if SHAPES_FIXED & changes.keys() and "policy" not in changes and changes.get("mode", self.mode) == "auto":
             changes["policy"] = "fixed"
+        if changes.get("policy") == "auto" and changes.get("budget") == SPEC["budget"].default:
+            changes["policy"] = "capped"
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def in_mid_turn(self, wanted: Knobs) -> Knobs:

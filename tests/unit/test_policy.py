@@ -12,9 +12,13 @@ import pytest
 from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import SPEC, Knobs
 from dflash_core.policy.base import Decision
+from dflash_core.policy.costs import H200, StepCosts
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.late import LatePolicy
+from dflash_core.policy.learned import MOST_NODES, most_nodes
+from dflash_core.policy.pair import PairState
 from dflash_core.tree import Candidates
 from support.counting import CountingBackend
 
@@ -82,3 +86,18 @@ def test_neither_the_policy_nor_what_a_drafter_can_do_brings_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_cap_of_any_budget_can_be_asked_for() -> None:
+    """Also of the table's own, which says nothing under auto."""
+    default = SPEC["budget"].default
+    assert most_nodes(Knobs()) == MOST_NODES
+    assert most_nodes(Knobs().replace(budget=9, policy="auto")) == 9
+    assert most_nodes(Knobs().replace(budget=default, policy="auto")) == default
+    assert most_nodes(Knobs(policy="capped")) == default
+    assert Knobs().replace(budget=default).policy == "fixed"
+    policy = LatePolicy(Capabilities("dflash", 16, on_device=True), PairState(), StepCosts(H200))
+    policy.begin([1, 2], frozenset())
+    decision = policy.next(Knobs(policy="capped", budget=7))
+    assert (decision.mode, decision.budget) == ("tree", 7)
+    assert policy.weights(Knobs(policy="capped", budget=7)) is not None

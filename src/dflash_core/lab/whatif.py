@@ -105,7 +105,7 @@ class AutoTurn:
 
 def auto_turn(steps: Sequence[StepEvent]) -> AutoTurn | None:
     """The turn's own row, where `auto` chose its trees from the first step to the last; None for any other."""
-    if not steps or not all(step.knobs.mode == "auto" and step.knobs.policy == "auto" for step in steps):
+    if not steps or not all(step.knobs.mode == "auto" and step.knobs.policy != "fixed" for step in steps):
         return None
     if not any(step.choice is not None for step in steps):
         return None

@@ -62,9 +62,12 @@ class Depths:
         return min(max(depth, 1) + (self.steps % PROBE_EVERY == 0), MOST_MTP_DEPTH)
 
 
-def chosen_depth(knobs: Knobs) -> bool:
-    """Whether the depth is left to the program: the table's own value is that of fixed trees."""
-    return knobs.mtp_depth == START_DEPTH
+def most_depth(knobs: Knobs) -> int:
+    """How deep the program may go, 0 where it has no say: a depth that was set is kept to, unless the policy says that
+    it caps; the table's own is that of fixed trees."""
+    if knobs.policy == "capped":
+        return knobs.mtp_depth
+    return MOST_MTP_DEPTH if knobs.mtp_depth == START_DEPTH else 0
 
 
 def at_depth(knobs: Knobs, depth: int) -> Knobs:

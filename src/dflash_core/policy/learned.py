@@ -235,8 +235,10 @@ class LearnedPolicy(PairPolicy):
 
 
 def most_nodes(knobs: Knobs) -> int:
-    """The most nodes that `auto` may take: the budget, where it was set; the table's own is that of fixed trees."""
-    return MOST_NODES if knobs.budget == SPEC["budget"].default else min(MOST_NODES, knobs.budget)
+    """The most nodes that `auto` may take: the budget, where it was set; the table's own is that of fixed trees, unless
+    the policy says that it caps."""
+    unset = knobs.policy == "auto" and knobs.budget == SPEC["budget"].default
+    return MOST_NODES if unset else min(MOST_NODES, knobs.budget)
 
 
 def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> str:

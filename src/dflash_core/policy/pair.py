@@ -10,7 +10,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import FoundRow, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import StepCosts
-from dflash_core.policy.depth import Depths, chosen_depth
+from dflash_core.policy.depth import Depths, most_depth
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.pace import START_ROWS, Copies, Pace, Worth
 from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned
@@ -108,9 +108,8 @@ class PairPolicy:
 
     def _depth(self, knobs: Knobs) -> int:
         """Tokens to draft where each costs a pass; 0 for what the knobs say."""
-        if not self._by_token or not chosen_depth(knobs):
-            return 0
-        return self._depths[self._part].best(self.rate)
+        most = most_depth(knobs)
+        return min(self._depths[self._part].best(self.rate), most) if self._by_token and most else 0
 
     @property
     def _by_token(self) -> bool:
@@ -125,7 +124,7 @@ class PairPolicy:
 
     def _free(self, knobs: Knobs) -> bool:
         """Whether the knobs leave the choice to this policy."""
-        return self._drafter is not None and knobs.mode == "auto" and knobs.policy == "auto"
+        return self._drafter is not None and knobs.mode == "auto" and knobs.policy != "fixed"
 
     def _follow(self, ids: Sequence[int]) -> None:
         """The text has come into reasoning with `ids`, or out of it."""
