@@ -15,10 +15,11 @@ from dflash_core.bench.results import bars_table, memory_table, steps_table
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.settings.keys import ACTIONS, Action
-from support import models_table
+from support import fits_page, models_table
 
 ROOT = Path(__file__).parents[2]
 README, RESULTS, MODELS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md", ROOT / "docs" / "models.md"
+FITS = ROOT / "docs" / "fits.md"
 STEPS = ROOT / "docs" / "bench" / "h200-steps.json"
 
 
@@ -55,7 +56,8 @@ def result_parts() -> dict[str, str]:
 
 
 def main() -> None:
-    for path, made_parts in ((README, parts()), (RESULTS, result_parts()), (MODELS, models_table.parts())):
+    pages = {README: parts(), RESULTS: result_parts(), MODELS: models_table.parts(), FITS: fits_page.parts()}
+    for path, made_parts in pages.items():
         text = path.read_text(encoding="utf-8")
         for name, made in made_parts.items():
             text = part_pattern(name).sub(lambda match, made=made: match[1] + made + match[3], text)

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from dflash_core import resources
+from dflash_core.bench.synthetic_models import SIZE_27B
 from dflash_core.demo import recipe
 from dflash_core.errors import DFlashError
 from dflash_tui import __version__
-from support import models_table, readme
+from support import fits_page, models_table, readme
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "dflash_core/demo/recipe/"  # how the demo pair was trained; only the checkout and the sdist have it
@@ -183,6 +184,21 @@ def test_the_readme_shows_what_exists() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_page_of_what_fits_is_current() -> None:
+    text = readme.FITS.read_text(encoding="utf-8")
+    for line in fits_page.fits_table([24], {"27B Q4_K_M": SIZE_27B}).splitlines():
+        assert line in text, "run: make readme"
+
+
+@pytest.mark.full
+def test_all_of_the_page_of_what_fits_is_current() -> None:
+    text = readme.FITS.read_text(encoding="utf-8")
+    for name, made in fits_page.parts().items():
+        found = readme.part_pattern(name).search(text)
+        assert found is not None
+        assert found[2] == made, "run: make readme"
 
 
 def test_the_page_of_models_says_what_the_code_says() -> None:

@@ -1,0 +1,59 @@
+"""The tables of docs/fits.md: what `plan` says of the made-up models on cards of five sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dflash_core.backends.cuda.planned import card_of
+from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, Model
+from dflash_core.fits import MemoryPlan, Setup, plan
+from dflash_core.memory import gib
+from dflash_tui.text import fits
+from support.reckoned import reckoner
+
+GIB = 1 << 30
+CARDS = (16, 24, 32, 48, 80)
+MODELS: Mapping[str, Model] = {
+    "27B Q4_K_M": SIZE_27B, "35B-A3B UD-Q4_K_XL": SIZE_35B_A3B, "8B Q4_K_M": SIZE_8B,
+}  # fmt: skip
+ASKED = 131_072  # positions that remedies are shown for
+
+
+def planned(memory: int, model: Model, context: int) -> MemoryPlan:
+    made = reckoner(memory * GIB, "Q8_0", model)
+    return plan(made, replace(Setup(0), context=min(context, made.longest_context)))
+
+
+def fits_table(cards: Sequence[int] = CARDS, models: Mapping[str, Model] = MODELS) -> str:
+    """The longest context by card, model and type of keys and values."""
+    first = planned(CARDS[0], SIZE_27B, 512)
+    kinds = [kind for kind in first.context_that_fits if kind != "bf16"]
+    lines = [f"| card | model with its drafter | {' | '.join(kinds)} |", f"|---|---|{'---|' * len(kinds)}"]
+    for memory in cards:
+        for name, model in models.items():
+            found = planned(memory, model, 512).context_that_fits
+            cells = [f"{found[kind]:,}" if found[kind] else "no" for kind in kinds]
+            lines.append(f"| {memory} GB | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def remedies_table() -> str:
+    """What helps the 27B pair to a long context."""
+    lines = [f"| card | {ASKED:,} positions as f16 | what helps |", "|---|---|---|"]
+    for memory in CARDS:
+        found = planned(memory, SIZE_27B, ASKED)
+        helps = "; ".join(f"`{fits.options(one, found.setup)}` ({gib(one.total)})" for one in found.remedies)
+        nothing = "nothing is needed" if found.fits else "a smaller model, or the CPU"
+        lines.append(f"| {memory} GB | {gib(found.total)} | {helps or nothing} |")
+    return "\n".join(lines) + "\n"
+
+
+def cards_list() -> str:
+    """Which card each size was reckoned for."""
+    return "\n".join(f"- {size} GB: {card_of(size * GIB).name.partition(' like ')[2]}" for size in CARDS) + "\n"
+
+
+def parts() -> dict[str, str]:
+    """What docs/fits.md must hold between its marks."""
+    return {"fits": fits_table(), "remedies": remedies_table(), "cards": cards_list()}
