@@ -48,13 +48,17 @@ LENGTH, ANCHOR = 33, 17
 
 
 def test_the_golden_drafter() -> None:
-    """Logits within 1e-3 of the reference, and the same greedy path of the selector."""
-    folder = golden("q35moe-dflash2")
-    z, ends = np.load(folder / "reference.npz"), np.load(folder / "target-ends.npz")
-    draft = behind_ends(folder, ends["embedding"].astype(np.float32), ends["head"].astype(np.float32))
-    assert draft.config.kind == "dflash2"
-    assert np.abs(draft.logits(z["features"], int(z["anchor"])) - z["draft_logits"]).max() < 1e-3
-    assert draft.path(z["features"], int(z["anchor"])).tolist() == z["path"].tolist()
+    """Logits within 1e-3 of the reference, and the same greedy path of the selector; a chain drafts that path."""
+    pair, z = load_target(golden("targets/q35moe-F16.gguf")), np.load(golden("targets/q35moe-dflash2.npz"))
+    draft, anchor = load_draft(golden("targets/q35moe-dflash2"), pair), int(z["anchor"])
+    assert isinstance(draft, CpuDFlash)
+    assert draft.capabilities.kind == "dflash2"
+    assert np.abs(draft.logits(z["features"], anchor) - z["draft_logits"]).max() < 1e-3
+    assert draft.path(z["features"], anchor).tolist() == z["path"].tolist()
+    session = pair.session(draft)
+    session.prefill(np.load(golden("targets/q35moe-F16.npz"))["ids"].tolist())
+    drafts = session.propose(anchor, Knobs())
+    assert build(anchor, drafts.cut(7, 1), 7).tokens[1:] == tuple(z["path"].tolist())
 
 
 def around(config: DraftConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

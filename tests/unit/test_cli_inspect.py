@@ -88,6 +88,27 @@ def test_a_pair_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert draft["config"]["block_size"] == 16
 
 
+def test_a_drafter_with_heads_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its kind, block, selector, and what it was made for; beside its target, whether it fits."""
+    two = FAMILY / "q35moe-dflash2"
+    assert cli.main(["inspect", str(two)]) == 0
+    alone = capsys.readouterr().out
+    assert cli.main(["inspect", str(FAMILY / "q35moe-F16.gguf"), "--draft", str(two)]) == 0
+    beside = capsys.readouterr().out
+    for line in (
+        "drafter       DFlash 2, z-lab layout: 2 layers, 2 of them over a window of 24",
+        "block         8 positions for 7 drafts, mask token 381",
+        "heads         convolutions of 2 taps over groups of 16 channels",
+        "              candidate selector of rank 16 over the best 16 tokens",
+        "made for      a target of hidden size 32, 4 layers, vocabulary of 384",
+    ):
+        assert line in alone, alone
+        assert line in beside, beside
+    assert "fits          yes" in beside
+    assert cli.main(["inspect", str(two), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["draft"]["kind"] == "dflash2"
+
+
 @pytest.fixture
 def stranger(tmp_path: Path) -> Path:
     """A drafter that says it reads a layer which the target does not have."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.text import CAPABILITIES as TEXT
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Policy
 from dflash_core.policy.best_first import DEEPEST
 from dflash_core.policy.costs import CONSUMER, CPU, H200, Shape, StepCosts
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
-from dflash_core.tree import NO_CANDIDATES, build
+from dflash_core.tree import NO_CANDIDATES, Candidates, build
 
 CURVES = {"h200": H200, "consumer": CONSUMER, "cpu": CPU}
 UNDERSTATED = 2.2
@@ -108,6 +109,36 @@ def _run(
             ran.ms, ran.rows = ran.ms + ms, ran.rows + len(tree)
         policy.end()
     return ran
+
+
+def decode_known(
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    drafts: Mapping[str, Sequence[Candidates]],
+    policy: Policy,
+    costs: Mapping[str, GivenCosts],
+    kind: str,
+    stops: frozenset[int] = frozenset(),
+) -> tuple[int, float]:
+    """Tokens and milliseconds of a known answer. `drafts`: by kind of drafter, what it proposes behind each token;
+    `kind` drafts where the policy names none."""
+    knobs, at, spent = Knobs(), 0, 0.0
+    text = Recorded(tuple(prompt), tuple(answer), NO_CANDIDATES.tokens, NO_CANDIDATES.log_probs)
+    policy.begin([*prompt, answer[0]], stops)
+    while at < len(answer) - 1:
+        decision = policy.next(knobs)
+        drafter = decision.drafter or kind
+        asked = decision.drafts and decision.mode != "ar"
+        plan = policy.plan(knobs, answer[at], drafts[drafter][at] if asked else NO_CANDIDATES, DEEPEST)
+        tree = plan.tree if plan is not None else build(answer[at], NO_CANDIDATES, 0)
+        path = _walk(text, at, tree.parents, tree.tokens)
+        tokens = answer[at + 1 : at + 1 + len(path)]
+        ms = costs[drafter].cost(len(tree), drafted=asked)
+        step = _step(tree.tokens, tree.parents, tree.depths, path, tokens)
+        policy.observe(replace(step, stages=StageTimes(verify=ms)))
+        at, spent = at + len(tokens), spent + ms
+    policy.end()
+    return at, spent
 
 
 def fixed(
