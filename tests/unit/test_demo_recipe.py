@@ -49,7 +49,18 @@ def test_documented_commands(command: str, monkeypatch: pytest.MonkeyPatch, caps
 
 def test_every_program_is_documented() -> None:
     named = {command.split()[0].rpartition(".")[2] for command in COMMANDS}
-    assert named == {"prepare", "train", "mtp", "dflash2", "choice", "facts", "report", "numerics", "record_drafts"}
+    assert named == {
+        "prepare",
+        "train",
+        "mtp",
+        "dflash2",
+        "choice",
+        "caches",
+        "facts",
+        "report",
+        "numerics",
+        "record_drafts",
+    }
     sources = (ROOT / "src/dflash_core/demo/recipe").glob("*.py")
     assert named == {path.stem for path in sources if '__name__ == "__main__"' in path.read_text(encoding="utf-8")}
     page = (ROOT / "docs/demo.md").read_text(encoding="utf-8")

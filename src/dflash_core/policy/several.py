@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from dflash_core.tree import Candidates
 
 KEEP = 0.97  # of a sum of steps, at each further one
-FADE = 0.998  # of what was found of a drafter, at each step that another took in its place
+FADE = 0.99  # of what was found of a drafter, at each step that another took in its place
 RATE_WEIGHT = 0.01  # of a step in the present rate of tokens per millisecond
-NOISE = 0.3  # a drafter's step may well bring so much more than was found, over the root of how many steps that is from
-WIDER = 4.0  # steps that what is known of wider circumstances counts for, beside what is known of these
+NOISE = 0.5  # a drafter's step may well bring so much more than was found, over the root of how many steps that is from
+WIDER = 2.0  # steps that what is known of wider circumstances counts for, beside what is known of these
 FIRST = 2  # steps of each drafter before any is compared
 LENGTHS = (1, 2, 4, 8)  # tokens of a step up to which steps count as alike
 LONG = 4  # tokens of a step before the last that make it a long one
