@@ -176,7 +176,9 @@ __device__ __forceinline__ void stream_experts(const Job& job, const Input& inpu
             const u32 at = total * block / gridDim.x;
             return int(alone && block < gridDim.x ? at / WARPS * WARPS : at);
         };
-        walk.alone = alone, walk.at = cut(blockIdx.x), walk.end = cut(blockIdx.x + 1);
+        // Thread blocks that share a multiprocessor take neighbouring shares, which together are even.
+        const u32 processors = gridDim.x / PER_SM, me = blockIdx.x % processors * PER_SM + blockIdx.x / processors;
+        walk.alone = alone, walk.at = cut(me), walk.end = cut(me + 1);
         walk.blocks = 0, walk.entry = walk.tables = -1, walk.form = Staged::NONE;
     }
 #pragma unroll 1

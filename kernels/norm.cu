@@ -30,7 +30,8 @@ constexpr int WARPS = SHARE < 32 ? SHARE : 32;
 constexpr int THREADS = 32 * WARPS;
 constexpr int TURNS = ceil_div(SHARE, WARPS);
 constexpr int STEP = CLUSTER * WARPS;  // groups of a turn
-constexpr int HELD = TURNS > 1 ? 2 : WARPS > 20 ? 4 : 8;  // partials that there are registers for
+// Partials that there are registers for: of a narrow row as many as a row of experts has.
+constexpr int HELD = TURNS > 1 ? 2 : WARPS > 20 ? 4 : WARPS <= 8 && SPLIT_K <= 12 ? 12 : 8;
 static_assert(WIDTH % 8 == 0, "a lane holds 8 elements");
 
 // grid (CLUSTER * rows), block THREADS. h f32 [rows][WIDTH]; partials f32 [SPLIT_K][rows][WIDTH]; weight (WIDTH);
