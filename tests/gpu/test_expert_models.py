@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dflash_core import load_target
+from dflash_core import Knobs, load_target
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.errors import NumericsError
+from dflash_core.runner import Runner
 from support.bits import Plain, check_walk
 from support.device_pairs import TOLERANCE, device_named, pair_of
 from support.golden import golden, reference
@@ -98,3 +101,25 @@ def test_drafts_are_those_of_the_reference(device_name: str, target: str, draft:
     expected = cpu.draft(7, 0)
     found = on_device.draft(7, 0)
     assert np.abs(found - expected).max() < TOLERANCE
+
+
+def test_a_router_that_is_not_finite_ends_the_turn_and_no_more(device_name: str) -> None:
+    on_device = session(device_name, "q3moe-Q8_0.gguf", "f16")
+    layer = on_device.target.blk[1].ffn
+    assert isinstance(layer, Experts)
+    runner, knobs = (
+        Runner(on_device, frozenset(), 300, on_device.target.spec.vocab_size),
+        Knobs(mode="ar", temperature=0.0, ignore_eos=True, max_tokens=6),
+    )
+    ids = [5, 9, 20, 3]
+    expected = [token for event in runner.generate(ids, knobs) for token in event.tokens]
+    kept = layer.router.clone()
+    for value in (float("nan"), float("inf")):
+        with on_device.device.stream():
+            layer.router[:, 2] = value
+        with pytest.raises(NumericsError, match="not finite"):
+            list(runner.generate([7, 7, 2], knobs))
+        with on_device.device.stream():
+            layer.router.copy_(kept)
+        runner.reset()
+        assert [token for event in runner.generate(ids, knobs) for token in event.tokens] == expected
