@@ -21,7 +21,7 @@ CACHE_COST: Mapping[str, float] = {
     "f32": 0, "f16": 0.5, "bf16": 1, "q8_0": 2, "q8_0/q4_0": 5, "q5_0": 5.5, "q4_0": 7, "tq3_0": 12
 }  # fmt: skip
 DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
-UNKNOWN_COST, NODES_COST, HOST_EMBEDDING_COST, NO_DRAFTER_COST = 6, 1, 3, 20
+UNKNOWN_COST, NODES_COST, NO_DRAFTER_COST = 6, 1, 20
 SHORTER_COST = 12  # of a context of nothing; half of it for half of the positions
 
 CEILING = 32_768  # positions that are taken where nobody asks for more
@@ -33,15 +33,13 @@ class Setup:
     """What memory depends on, of how a pair is loaded.
 
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that there is room for;
-    `draft_type`: what a drafter's matrices are packed as, "" as they are; `host_embedding`: token embedding in main
-    memory; `drafted`: with the drafter.
+    `draft_type`: what a drafter's matrices are packed as, "" as they are; `drafted`: with the drafter.
     """
 
     context: int
     kv: str = "f16"
     nodes: int = 64
     draft_type: str = ""
-    host_embedding: bool = False
     drafted: bool = True
 
 
@@ -202,7 +200,7 @@ def cost(way: Setup, setup: Setup) -> float:
     """How much a user gives up with `way` in place of `setup`."""
     found = _cache_cost(way.kv) - _cache_cost(setup.kv)
     found += DRAFT_COST.get(way.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
-    found += NODES_COST * (way.nodes < setup.nodes) + HOST_EMBEDDING_COST * (way.host_embedding - setup.host_embedding)
+    found += NODES_COST * (way.nodes < setup.nodes)
     found += NO_DRAFTER_COST * (setup.drafted - way.drafted)
     return found + SHORTER_COST * (1 - way.context / max(setup.context, 1))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CardOptions:
     """How weights are held and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
-    "mixed" or "f16"; `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded; `tune`: ways of
+    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" packs a drafter's matrices tighter when loaded; `tune`: ways of
     computing are timed at the first load on a card; `placement`: which layer lies on which card, all on the first where
     nothing is said; `vram_limit`: bytes of a smaller card that a card is to behave as, 0 for none."""
 

@@ -20,6 +20,7 @@ from dflash_core.backends.cuda.driver import Driver
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
+from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
 from dflash_core.fits import Setup
@@ -47,13 +48,13 @@ def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     return put
 
 
-def needs(context: int) -> dict[str, int]:
+def needs(context: int, kv: CachePair = F16) -> dict[str, int]:
     """Bytes by component of the tiny pair."""
     opened = CudaTarget(TARGET, device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
     draft = loading.open_draft(DRAFT, opened)
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
-    return held | {one.name: one.bytes for one in opened.machine.components(True, context)}
+    return held | {one.name: one.bytes for one in opened.machine.components(True, context, kv=kv)}
 
 
 def refusal(draft: Any = DRAFT, context: int | None = None, **options: Any) -> str:
@@ -80,7 +81,8 @@ def test_keys_and_values_that_do_not_fit_are_refused_before_anything_is_read(car
 
 def test_a_drafter_that_does_not_fit_is_refused_before_the_target_is_read(card_with: Any) -> None:
     # The allocator takes memory in segments, so a little more context may take a little less.
-    card_with(min(sum(needs(context).values()) for context in range(512, 4097, 512)) - 1)
+    contexts = range(512, 4097, 512)
+    card_with(min(sum(needs(context, kv).values()) for context in contexts for kv in AUTO_PAIRS) - 1)
     assert "drafter" in refusal()
     assert "pack the drafter as q8_0, or take no drafter, or a smaller model" in refusal()
 

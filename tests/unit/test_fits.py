@@ -120,7 +120,10 @@ def test_a_packed_drafter_is_what_a_load_makes_of_it() -> None:
     assert plain["drafter"] / packed["drafter"] == pytest.approx(2 / (34 / 32), rel=0.02)
     q8 = {one.name: one.bytes for one in reckoner(24 * GIB, "Q8_0").components(Setup(8192))}
     assert packed == q8
-    assert all(way.draft_type == "" for way in reckoner(24 * GIB, "Q8_0").choices(Setup(8192)) if way.drafted)
+    for kind, tighter in (("BF16", {"", "q8_0", "q4_0"}), ("Q8_0", {"", "q4_0"}), ("Q4_K", {""})):
+        assert {way.draft_type for way in reckoner(24 * GIB, kind).choices(Setup(8192)) if way.drafted} == tighter
+    q4 = {one.name: one.bytes for one in found.components(Setup(8192, draft_type="q4_0"))}
+    assert q4["drafter"] / packed["drafter"] == pytest.approx(18 / 34, rel=0.02)
 
 
 def test_known_cards_stand_by_size() -> None:

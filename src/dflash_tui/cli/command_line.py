@@ -181,7 +181,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         default=default("int8"),
         help="on a GPU: int8; mixed, finer where it matters and a little slower; f16, exact and slower",
     )
-    add("--draft-type", choices=("q8_0",), default=default(""), help="on a GPU: pack a float drafter tighter")
+    add("--draft-type", choices=("q8_0", "q4_0"), default=default(""), help="on a GPU: pack the drafter tighter")
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of kernels at a first load")
     add(
         "--vram-limit",

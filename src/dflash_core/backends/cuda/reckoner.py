@@ -11,11 +11,11 @@ from dflash_core.backends.cuda.drafters.kinds import DeviceConfig
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.upload import PACKED, held_type
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import CEILING, KV_TYPES, SMALLEST_CONTEXT, Setup, halved
-from dflash_core.formats.quants import FLOATS
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component
 
@@ -25,7 +25,6 @@ SPARE = 512 << 20
 # What the driver takes for a context, kernels and libraries: measured 716.8 MiB on 132 multiprocessors, and most of it
 # is there once for each of them.
 CONTEXT_PER_PROCESSOR = 5_700_000
-PACKED_TYPES = ("q8_0",)  # what a drafter can be packed as when it is loaded
 
 
 def context_bytes(processors: int) -> int:
@@ -88,7 +87,7 @@ class CardReckoner:
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
-        tighter = PACKED_TYPES if drafted and not setup.draft_type and self._has_floats else ()
+        tighter = [kind for kind in PACKED if drafted and self._packs(setup.draft_type, kind)]
         fewer = [nodes for nodes in CAPACITIES if nodes < setup.nodes]
         ways = [
             replace(setup, kv=kv, draft_type=kind, nodes=nodes)
@@ -120,10 +119,11 @@ class CardReckoner:
             self._footprints[setup.draft_type] = self._footprint.with_draft(*self._draft, setup.draft_type)
         return self._footprints[setup.draft_type]
 
-    @property
-    def _has_floats(self) -> bool:
+    def _packs(self, now: str, kind: str) -> bool:
+        """Whether some matrix of the drafter takes less as `kind` than as it is packed now."""
         infos = self._draft[0].tensors.values() if self._draft is not None else ()
-        return any(len(info.shape) > 1 and info.type in FLOATS for info in infos)
+        held = {held_type(info.type, now) for info in infos if len(info.shape) > 1}
+        return any(held_type(one, kind) != one for one in held)
 
 
 def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DeviceConfig] | None:

@@ -46,7 +46,7 @@ def open_device(index: int) -> CudaDevice:
 
 class CudaTarget(OpenedTarget):
     """Implements `backends.base.Target` on one card. `activations`: how inputs of products are rounded, a name of
-    activations.CHOICES. `draft_type`: "q8_0" packs a drafter's float matrices tighter as they are loaded. `tune`: ways
+    activations.CHOICES. `draft_type`: "q8_0" or "q4_0" packs a drafter's matrices tighter when loaded. `tune`: ways
     to compute products are timed where they were not yet, and the fastest taken. `device`: the card of the placement,
     where it is open already, or what stands in for one. `vram_limit`: bytes of a smaller card that it is to behave as.
     """

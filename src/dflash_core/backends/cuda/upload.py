@@ -18,17 +18,20 @@ from dflash_core.formats.quants import BY_NAME, FLOATS
 from dflash_core.formats.weights import WeightFile
 
 STAGE_BYTES = 32 << 20
+# What matrices can be packed as when they are loaded, and of which types.
+PACKED = {"q8_0": FLOATS, "q4_0": (*FLOATS, "Q8_0")}
 ALIGNMENT = 256  # what vector loads and a library's products like
 
 
 def held_type(kind: str, requantise: str = "") -> str:
-    """The ggml type in which a matrix of type `kind` is held. `requantise`: "q8_0" packs floats tighter, "" does not.
+    """The ggml type in which a matrix of type `kind` is held. `requantise`: one of PACKED packs larger ones tighter, ""
+    does not.
 
     Raises UnsupportedError for any other.
     """
-    if requantise not in ("", "q8_0"):
-        raise UnsupportedError(f"weights requantised to {requantise!r}, expected q8_0")
-    return "Q8_0" if requantise and kind in FLOATS else kind
+    if requantise and requantise not in PACKED:
+        raise UnsupportedError(f"weights requantised to {requantise!r}, expected {' or '.join(PACKED)}")
+    return requantise.upper() if requantise and kind in PACKED[requantise] else kind
 
 
 def aligned(nbytes: int) -> int:
@@ -77,7 +80,7 @@ class DeviceUpload:
         tiles = self._new(math.prod(shape)).view(shape)
         for begin, part in self._parts(name, ROWS):
             block = begin // ROWS
-            blocks = part if kind == info.type else quantise_q8_0(_floats(part, info.type))
+            blocks = part if kind == info.type else QUANTISE[kind](_floats(part, info.type))
             repack(blocks, kind, columns, out=tiles[block : block + blocks_of(len(part))])
         return Matrix(kind, rows, columns, tiles)
 
@@ -115,8 +118,21 @@ class DeviceUpload:
 
 
 def _floats(raw: Tensor, kind: str) -> Tensor:
+    if kind == "Q8_0":
+        blocks = raw.view(len(raw), -1, BY_NAME[kind].size)
+        scales, codes = blocks[..., :2].contiguous().view(torch.float16), blocks[..., 2:].contiguous().view(torch.int8)
+        return (scales.float() * codes.float()).view(len(raw), -1)
     types = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     return raw.contiguous().view(types[kind]).float()
+
+
+def _groups(values: Tensor, kind: str) -> Tensor:
+    """(rows, columns) f32 as (rows, blocks, 32). Raises UnsupportedError for no whole number of blocks."""
+    block = BY_NAME[kind].block
+    rows, columns = values.shape
+    if columns % block:
+        raise UnsupportedError(f"rows of {columns} weights cannot become {kind}, expected a multiple of {block}")
+    return values.view(rows, -1, block)
 
 
 def quantise_q8_0(values: Tensor) -> Tensor:
@@ -124,13 +140,27 @@ def quantise_q8_0(values: Tensor) -> Tensor:
 
     Raises UnsupportedError for rows that are no whole number of blocks.
     """
-    block = BY_NAME["Q8_0"]
-    rows, columns = values.shape
-    if columns % block.block:
-        raise UnsupportedError(f"rows of {columns} weights cannot become Q8_0, expected a multiple of {block.block}")
-    groups = values.view(rows, -1, block.block)
+    groups = _groups(values, "Q8_0")
     scale = groups.abs().amax(-1, keepdim=True) / 127
     held = scale.half()
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
     codes = (groups * inverse).round().clamp(-127, 127).to(torch.int8)
-    return torch.cat((held.view(torch.uint8), codes.view(torch.uint8)), dim=-1).view(rows, -1)
+    return torch.cat((held.view(torch.uint8), codes.view(torch.uint8)), dim=-1).view(len(values), -1)
+
+
+def quantise_q4_0(values: Tensor) -> Tensor:
+    """(rows, columns) f32 to Q4_0 blocks (rows, bytes): 32 codes of 4 bits under one f16 scale, which is chosen so that
+    the largest number of a block is -8 of it: code c stands for (c - 8) * scale.
+
+    Raises UnsupportedError for rows that are no whole number of blocks.
+    """
+    groups = _groups(values, "Q4_0")
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scale = largest / -8
+    inverse = torch.where(scale != 0, 1 / scale, 0.0)
+    codes = (groups * inverse + 8.5).floor().clamp(0, 15).to(torch.uint8)
+    packed = codes[..., :16] | codes[..., 16:] << 4
+    return torch.cat((scale.half().view(torch.uint8), packed), dim=-1).view(len(values), -1)
+
+
+QUANTISE = {"Q8_0": quantise_q8_0, "Q4_0": quantise_q4_0}
