@@ -96,6 +96,7 @@ struct NodeView {
     static constexpr int step0 = 0;
 
     struct Order {
+        static constexpr bool STRAIGHT = false;
         const u8* path;
         int committed;  // rows of the tile
         __device__ int operator()(int row) const { return row < committed ? row : committed + path[row - committed]; }

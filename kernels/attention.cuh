@@ -60,28 +60,32 @@ __device__ __forceinline__ u64 bit_range(int low, int high) {
 }
 
 // Start bringing rows of keys, or values, into a stage, row order(i) as the i-th; those from `live` on become zeros and
-// may be anywhere. There after the wait for the cp.async group and a barrier. Of packed values the even and the odd ones
-// of eight rows stand apart, so that the rows 2i of a matrix fragment are neighbours.
-template <class Type, bool VALUES, class Order>
+// may be anywhere. There after the wait for the cp.async group and a barrier.
+template <class Type, class Order>
 __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, const Order& order) {
     if constexpr (Type::HALVES) {
         const half* const from = reinterpret_cast<const half*>(rows);
         copy_rows<HEAD_DIM, TILE, THREADS>(reinterpret_cast<half*>(stage), from, live, order);
     } else {
-        constexpr int CHUNKS = Type::BYTES / 16;
+        constexpr int CHUNKS = Type::BYTES / 16, COUNT = TILE * CHUNKS;
+        const int there = min(live, TILE) * CHUNKS;
 #pragma unroll
-        for (int first = 0; first < TILE * CHUNKS; first += THREADS) {
-            const int at = first + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
-            if (TILE * CHUNKS % THREADS && at >= TILE * CHUNKS) break;
-            const int place = VALUES ? (row & ~7) | (row & 1) << 2 | (row >> 1 & 3) : row;
-            const u8* const source = rows + order(row) * Type::BYTES + 16 * chunk;
-            cp_async16_or_zero(stage + place * Type::STRIDE + 16 * chunk, source, row < live);
+        for (int first = 0; first < COUNT; first += THREADS) {
+            const int at = first + threadIdx.x;
+            if (COUNT % THREADS && at >= COUNT) break;
+            if constexpr (Order::STRAIGHT && Type::STRIDE == Type::BYTES) {
+                cp_async16_or_zero(stage + 16 * at, rows + 16 * at, at < there);
+            } else {
+                const int row = at / CHUNKS, chunk = at % CHUNKS;
+                const u8* const source = rows + order(row) * Type::BYTES + 16 * chunk;
+                cp_async16_or_zero(stage + row * Type::STRIDE + 16 * chunk, source, at < there);
+            }
         }
     }
 }
 
-// scores = Q K^T for the warp's rows (from `row`) and packed keys (from `key`): what element of a group stands where in
-// a fragment is the same for both, and free.
+// scores = Q K^T for the warp's rows (from `row`) and packed keys (from `key`). Elements 8 i.. of a group of keys are one
+// read of lane i of four; queries have theirs where the fragments then expect them.
 template <class Type, int TILES>
 __device__ __forceinline__ void multiply_packed_keys(
     float (&scores)[TILES][KEY_TILES][4], half* q, const u8* k, int row, int key
@@ -103,10 +107,9 @@ __device__ __forceinline__ void multiply_packed_keys(
         }
 #pragma unroll
         for (int r = 0; r < TILES; r++) {
-            const int at = row + 16 * r + quad;
-            const uint4 upper = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM, true>(q, at, 4 * group + part));
-            const uint4 lower = *reinterpret_cast<const uint4*>(chunk_at<HEAD_DIM, true>(q, at + 8, 4 * group + part));
-            const u32 a[2][4] = {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
+            u32 a[2][4];
+            row_fragment<HEAD_DIM>(a[0], q, row + 16 * r, 2 * group);
+            row_fragment<HEAD_DIM>(a[1], q, row + 16 * r, 2 * group + 1);
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t++) {
                 const u32 low[2] = {b[t][0], b[t][1]}, high[2] = {b[t][2], b[t][3]};
@@ -129,8 +132,8 @@ __device__ __forceinline__ void multiply_packed_values(
         u32 a[TILES][4];
 #pragma unroll
         for (int r = 0; r < TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
-        const u8* const rows = v + (16 * step + pair) * Type::STRIDE;
-        constexpr int ODD = 4 * Type::STRIDE, LATER = 8 * Type::STRIDE;
+        const u8* const rows = v + (16 * step + 2 * pair) * Type::STRIDE;
+        constexpr int ODD = Type::STRIDE, LATER = 8 * Type::STRIDE;
 #pragma unroll
         for (int t = 0; t < DIM_TILES; t += 4) {
             const int group = dim / WARP + t / 4;
@@ -269,13 +272,13 @@ __device__ __forceinline__ void attend(
     auto fetch = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
         const auto order = view.order(begin);
-        if (wanted > 0) fetch_rows<KeyType, false>(stage(step), cache.key(rows.kv_head, begin), wanted, order);
+        if (wanted > 0) fetch_rows<KeyType>(stage(step), cache.key(rows.kv_head, begin), wanted, order);
         cp_async_commit();
         u8* const values = stage(step) + KEY_BYTES;
-        if (wanted > 0) fetch_rows<ValueType, true>(values, cache.value(rows.kv_head, begin), wanted, order);
+        if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, order);
         cp_async_commit();
     };
-    copy_rows<HEAD_DIM, HELD, THREADS, !KeyType::HALVES>(q_tile, q + rows.query() * HEAD_DIM, live);
+    copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ahead++) fetch(view.step0 + ahead);
 

@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_rows(
     if (task >= heads + 2 * kv_heads || row >= chunk[0]) return;
     const int slot = chunk[1] + row;
     const Projection in = {projected, rows, (QUERY_PARTS * heads + 2 * kv_heads) * HEAD_DIM};
-    prepare_head<QUERY_PARTS * HEAD_DIM>(
+    prepare_head<QUERY_PARTS * HEAD_DIM, KvF16>(
         in, row, task, kv_heads, slot, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
     );
 }

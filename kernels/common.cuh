@@ -50,6 +50,9 @@ __device__ __forceinline__ float2 unpack_half2(u32 pair) {
 __device__ __forceinline__ half2 as_half2(u32 pair) {
     return __halves2half2(bits_half(u16(pair)), bits_half(u16(pair >> 16)));
 }
+// The same register under another type.
+__device__ __forceinline__ half2 half2_of(u32 pair) { return *reinterpret_cast<const half2*>(&pair); }
+__device__ __forceinline__ u32 bits_of(half2 v) { return *reinterpret_cast<const u32*>(&v); }
 __device__ __forceinline__ u32 half2_bits(half2 v) {
     return u32(half_bits(__low2half(v))) | u32(half_bits(__high2half(v))) << 16;
 }

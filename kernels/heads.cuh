@@ -80,9 +80,18 @@ struct Head {
         for (int j = 0; j < PARTS; j++) x[j] = __fmul_rn(x[j], root);
     }
 
-    __device__ __forceinline__ void store(half* out, float scale = 1.0f) const {
+    __device__ __forceinline__ void store(half* out, float scale = 1.0f) const { store_at(out, lane_id(), scale); }
+
+    // A query for keys of a type: within groups of 32, element 8 i + k is what lane i of four wants as the k-th of its
+    // halves of two fragments.
+    template <class Keys> __device__ __forceinline__ void store_for(half* out, float scale) const {
+        const int e = lane_id();
+        store_at(out, Keys::HALVES ? e : (e & 4) << 2 | (e & 2) << 2 | e >> 3 << 1 | (e & 1), scale);
+    }
+
+    __device__ __forceinline__ void store_at(half* out, int place, float scale) const {
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) out[WARP * j + lane_id()] = __float2half_rn(x[j] * scale);
+        for (int j = 0; j < PARTS; j++) out[WARP * j + place] = __float2half_rn(x[j] * scale);
     }
 };
 
@@ -102,8 +111,8 @@ __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& 
 
 // One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A
 // query head is QUERY_WIDTH columns wide, of which the first HEAD_DIM are the query. Queries are packed by kv head,
-// q [kv heads][rows * GROUP][HEAD_DIM], and multiplied by `scale` for the attention.
-template <int QUERY_WIDTH>
+// q [kv heads][rows * GROUP][HEAD_DIM], multiplied by `scale` for the attention, and in the order that `Reader` wants.
+template <int QUERY_WIDTH, class Reader = KeyType>
 __device__ __forceinline__ void prepare_head(
     const Projection& in, int row, int task, int kv_heads, int position, int slot, const float* q_norm,
     const float* k_norm, const float* frequency, float eps, float scale, half* q, const KeyValues& cache
@@ -115,7 +124,7 @@ __device__ __forceinline__ void prepare_head(
         head.rotate(position, frequency);
         if (KeyType::ROTATED) head.transform();
         const u64 packed = (u64(task / GROUP) * in.rows + row) * GROUP + task % GROUP;
-        head.store(q + packed * HEAD_DIM, scale);
+        head.template store_for<Reader>(q + packed * HEAD_DIM, scale);
         return;
     }
     const int kv_head = (task - heads) % kv_heads;

@@ -6,7 +6,7 @@
 #include "common.cuh"
 
 struct KvBf16 {
-    static constexpr int BYTES = 2 * HEAD_DIM, STRIDE = BYTES + 32;
+    static constexpr int BYTES = 2 * HEAD_DIM, STRIDE = BYTES + 32;  // which rows are read from four banks apart
     static constexpr bool HALVES = false, ROTATED = false;
 
     template <int PARTS> static __device__ __forceinline__ void store(u8* row, const float (&x)[PARTS]) {

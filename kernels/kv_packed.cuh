@@ -15,9 +15,7 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
     static constexpr int GROUPS = HEAD_DIM / WARP, SHARED = 8 / LOW, RUNS = ceil_div(GROUPS, SHARED);
     static constexpr int PLANES = WARP * RUNS, SCALES = PLANES + 4 * HIGH * GROUPS;
     static constexpr int BYTES = ceil_div(SCALES + 2 * GROUPS, 16) * 16;
-    // Rows of a tile begin 32 or 96 bytes further on in the banks than the row before: reads of eight bytes from four
-    // rows, and of four from every row, meet no bank twice.
-    static constexpr int STRIDE = BYTES + ((BYTES % 128 < 32 ? 32 : BYTES % 128 <= 96 ? 96 : 160) - BYTES % 128);
+    static constexpr int STRIDE = BYTES;  // a tile is one piece of memory there as here
     static constexpr bool HALVES = false, ROTATED = TURNED;
     static constexpr int CODES = 1 << (LOW + HIGH);
     static constexpr float ZERO = CENTRED ? 0.5f * (CODES - 1) : 0.5f * CODES;
@@ -72,18 +70,17 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
     }
     // The first two bytes of `codes`, or the last two, as numbers.
     template <bool LAST> static __device__ __forceinline__ u32 numbers(u32 codes, half2 scale) {
-        const half2 raised = as_half2(prmt(codes, 0x64646464u, LAST ? 0x4342 : 0x4140));
-        return half2_bits(__hmul2(__hsub2(raised, as_half2(OFFSET)), scale));
+        const half2 raised = half2_of(prmt(codes, 0x64646464u, LAST ? 0x4342 : 0x4140));
+        return bits_of(__hmul2(__hsub2(raised, half2_of(OFFSET)), scale));
     }
     static __device__ __forceinline__ u32 plane(const u8* row, int group) {
         return HIGH ? *reinterpret_cast<const u32*>(row + PLANES + 4 * group) : 0;
     }
     static __device__ __forceinline__ half2 scales(const u8* first, const u8* second, int group) {
-        const half2 both = __halves2half2(
-            *reinterpret_cast<const half*>(first + SCALES + 2 * group),
-            *reinterpret_cast<const half*>(second + SCALES + 2 * group)
-        );
-        return CENTRED ? __hmul2(both, __float2half2_rn(0.5f)) : both;
+        const u32 a = *reinterpret_cast<const u16*>(first + SCALES + 2 * group);
+        const u32 b = first == second ? a : *reinterpret_cast<const u16*>(second + SCALES + 2 * group);
+        const half2 both = half2_of(prmt(a, b, 0x5410));
+        return CENTRED ? __hmul2(both, half2_of(0x38003800u)) : both;
     }
 
     static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {

@@ -5,24 +5,24 @@
 #include "common.cuh"
 
 // Elements 8 chunk.. of a row in a shared tile of rows of WIDTH halves. The swizzle puts the 8 rows that an ldmatrix
-// reads together into different banks; PAIRED, also four chunks side by side of two rows.
-template <int WIDTH, bool PAIRED = false>
+// reads together into different banks.
+template <int WIDTH>
 __device__ __forceinline__ half* chunk_at(half* tile, int row, int chunk) {
     constexpr int CHUNKS = WIDTH / 8;
     static_assert(CHUNKS == 2 || CHUNKS == 4 || CHUNKS % 8 == 0, "row width");
-    const int wide = PAIRED ? (row & 1) << 2 | (row >> 1 & 3) : row & 7;
-    const int swizzle = CHUNKS == 2 ? row >> 2 & 1 : CHUNKS == 4 ? row >> 1 & 3 : wide;
+    const int swizzle = CHUNKS == 2 ? row >> 2 & 1 : CHUNKS == 4 ? row >> 1 & 3 : row & 7;
     return tile + row * WIDTH + (chunk ^ swizzle) * 8;
 }
 
 // Which row of its source becomes row `first` + `step` of a tile: the same one. A thread keeps one pointer, to `first`.
 struct InOrder {
+    static constexpr bool STRAIGHT = true;
     __device__ __forceinline__ int operator()(int row) const { return row; }
 };
 
 // Start copying COUNT rows of WIDTH halves into a tile, row i from row order(i); rows from `live` on are not read and
 // become zeros.
-template <int WIDTH, int COUNT, int THREADS, bool PAIRED = false, class Order = InOrder>
+template <int WIDTH, int COUNT, int THREADS, class Order = InOrder>
 __device__ __forceinline__ void copy_rows(half* tile, const half* from, int live, const Order& order = {}) {
     constexpr int CHUNKS = WIDTH / 8, STEP = THREADS / CHUNKS;
     static_assert(THREADS % CHUNKS == 0, "a thread copies the same chunk of every STEP-th row");
@@ -32,7 +32,7 @@ __device__ __forceinline__ void copy_rows(half* tile, const half* from, int live
     for (int row = 0; row < COUNT; row += STEP) {
         if (COUNT % STEP && first + row >= COUNT) break;
         const half* const source = from + order(first + row) * WIDTH;
-        cp_async16_or_zero(chunk_at<WIDTH, PAIRED>(tile, first + row, chunk), source, first + row < live);
+        cp_async16_or_zero(chunk_at<WIDTH>(tile, first + row, chunk), source, first + row < live);
     }
 }
 

@@ -106,10 +106,7 @@ class SplitOrder:
 
 def tile_stride(kind: CacheType, head_dim: int) -> int:
     """Bytes from a row to the next in shared memory: STRIDE of kernels/kv.cuh."""
-    size = kind.row_bytes(head_dim)
-    if kind == F16.k:
-        return size
-    return size + (next(past for past in (32, 96, 160) if size % 128 <= past) - size % 128)
+    return kind.row_bytes(head_dim) + (32 if kind.name == "bf16" else 0)
 
 
 @dataclass(frozen=True, slots=True)
