@@ -87,3 +87,11 @@ def test_an_unknown_type_is_refused_at_every_door() -> None:
     for ask in (lambda: loaded.logits([1, 2], kv="q3"), lambda: Engine(loaded, kv="q8_0/q9")):
         with pytest.raises(KnobError, match=r"cache type .*: expected auto, or one of f16, bf16, q8_0"):
             ask()
+
+
+def test_a_large_context_costs_what_is_used_of_it() -> None:
+    """Memory follows the positions that are there, not those that there is room for."""
+    engine = Engine(target(), context_length=32_768, kv="q8_0")
+    engine.session.prefill([3, 4, 5])
+    few = {one.name: one.bytes for one in engine.machine.sequence(target().config, None, 256, kv=engine.kv.pair)}
+    assert engine.session.nbytes["target KV"] == few["target KV"]

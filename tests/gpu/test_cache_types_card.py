@@ -104,6 +104,19 @@ def tensors(session: CudaSession) -> list[torch.Tensor]:
     return [memory.kv.k, memory.kv.v]
 
 
+def test_what_is_unpacked_is_what_is_used(engine: Engine) -> None:
+    """Behind 3 positions of a cache with room for 500 only 3 are touched: a large context costs nothing by itself."""
+    kv, heads, slots, used = CachePair.parse("q8_0"), 2, 500, 3
+    sizes = {"HEAD_DIM": 64, "ROTARY": 64, "GROUP": 1, "SPLIT_K": 1, "UNGATED": 1, **defines(kv)}
+    rows = engine.array(np.zeros((heads, slots, kv.v.row_bytes(64)), np.uint8))
+    out = engine.poisoned((heads, slots, 64), np.float16)
+    chunk = engine.array(np.array([1, used - 1], np.int32))
+    args = [chunk, rows, np.int32(heads), np.int32(slots), out]
+    engine.kernel("attention_rows.cu", "attn_unpack_values", sizes)(2, 128, args)
+    assert (out.numpy()[:, :used] == 0).all()
+    assert np.isnan(out.numpy()[:, used:]).all()
+
+
 @pairs
 def test_a_tree_has_the_bits_of_single_steps(device_name: str, kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     session, ids = on_card(device_name, kv), prompt()[:61]  # its trees lie over a tile's border
