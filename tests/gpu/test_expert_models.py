@@ -68,8 +68,15 @@ def test_a_prompt_in_a_chunk_is_that_of_the_reference(device_name: str, name: st
             assert np.abs(logits[row - 190] - expected).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("activations", ["f16", "mixed"])
-@pytest.mark.parametrize("name", ["q35moe-F16.gguf", "q3moe-Q8_0.gguf"])
+@pytest.mark.parametrize(
+    ("name", "activations"),
+    [
+        ("q35moe-F16.gguf", "f16"),
+        ("q3moe-Q8_0.gguf", "mixed"),
+        pytest.param("q35moe-F16.gguf", "mixed", marks=pytest.mark.full),
+        pytest.param("q3moe-Q8_0.gguf", "f16", marks=pytest.mark.full),
+    ],
+)
 def test_trees_leave_the_bits_of_single_steps(
     device_name: str, rng: np.random.Generator, name: str, activations: str
 ) -> None:

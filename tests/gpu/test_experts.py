@@ -226,7 +226,7 @@ def check(found: Float32, of: Layer, routed: Routed, inputs: Float32, weights: F
             at += shape.rows
 
 
-QUICK = ("Q4_K", "Q8_0", "BF16")
+QUICK = ("Q4_K", "BF16")
 FORMATS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in (*TILE_TYPES, "BF16")]
 ROUNDINGS = [pytest.param(rounding, id=name) for name, rounding in {"q8": INT8, "planes": PLANES, "f16": F16}.items()]
 
