@@ -166,6 +166,10 @@ class Knobs:
         3, "MTP depth", "tokens that an MTP head drafts one behind the other",
         "speculation", bounds=(1, MOST_MTP_DEPTH), slider=(1, MOST_MTP_DEPTH),
     )  # fmt: skip
+    draft_vocabulary: int = _knob(
+        98_304, "draft vocabulary", "on a card drafts are chosen among so many tokens, the first ones; 0 is all",
+        "speculation", bounds=(0, 1_048_576), step=1024, slider=(0, 262_144),
+    )  # fmt: skip
     thinking: bool = _knob(
         False, "thinking", "let the model reason before it answers; drafters are usually worse at it",
         "answer", applies="next turn",

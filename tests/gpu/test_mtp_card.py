@@ -225,3 +225,20 @@ def test_long_walks_and_changes_in_mid_turn_leave_the_answer_as_it_is() -> None:
     reference.prefill([*prompt()[:7], *plain[:-1]])
     rows = torch.tensor(reference.draft(plain[-1], 0) - device.session.draft(plain[-1], 0))
     assert rows.norm() < 0.2 * torch.tensor(reference.draft(plain[-1], 0)).norm()  # int8 activations
+
+
+def test_drafts_among_the_first_tokens_of_the_vocabulary(device_name: str) -> None:
+    one = runner(mtp_pair(device_name, half=False))
+    expected, _ = answer(one, mode="ar")
+    for most in (250, 16, 0):
+        one.reset()
+        found, steps = answer(one, mode="tree", budget=9, draft_vocabulary=most)
+        assert found == expected
+        drafted = [token for step in steps for ranks in step.drafts.tokens for token in ranks]
+        assert max(drafted) < (most // 16 * 16 or VOCABULARY)
+        text = [*prompt()[:7], found[0]]
+        for step in steps[:2]:
+            again = one.propose(text[:-1], text[-1], step.knobs)
+            assert tuple(map(tuple, again.tokens.tolist())) == step.drafts.tokens
+            text += step.tokens
+    assert max(drafted) > 250

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 
 BLOCK_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
 """Those that a drafter of whole blocks follows."""
-DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth", "draft", "by_parent"}
+DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth", "draft", "by_parent", "draft_vocabulary"}
 """The knobs that only count where something is drafted."""
+ON_DEVICE = frozenset({"draft_vocabulary"})
+"""Those that only a drafter inside a device's own step follows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash_core.config import DraftConfig, check_pair, paired
 from dflash_core.drafters.base import Draft, DraftLogits, DraftTarget
-from dflash_core.drafters.capabilities import BLOCK_KNOBS, Capabilities
+from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import MismatchError
 from dflash_core.formats.weights import WeightFile
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilities:
     """What a drafter of this config can do."""
     knobs = BLOCK_KNOBS | {"by_parent"} if config.conditional else BLOCK_KNOBS
+    knobs |= ON_DEVICE if on_device else frozenset()
     return Capabilities(config.kind, 1 + config.depths, on_device, tuple(config.target_layers), knobs)
 
 

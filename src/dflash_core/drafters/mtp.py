@@ -16,7 +16,7 @@ from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import Draft, DraftTarget
-from dflash_core.drafters.capabilities import BLOCK_KNOBS, Capabilities
+from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.metadata import Settings
@@ -35,7 +35,8 @@ OWN_HEAD = "the MTP head in the target's own file drafts, as many tokens as mtp_
 
 def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:
     """What a head can do."""
-    return Capabilities(KIND, 1 + MOST_MTP_DEPTH, on_device, (config.index - 1,), FOLLOWED)
+    knobs = FOLLOWED | ON_DEVICE if on_device else FOLLOWED
+    return Capabilities(KIND, 1 + MOST_MTP_DEPTH, on_device, (config.index - 1,), knobs)
 
 
 @dataclass(frozen=True, slots=True)

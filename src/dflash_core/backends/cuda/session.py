@@ -152,14 +152,16 @@ class CudaSession:
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         if self.host_drafter is not None:
             return self.host_drafter.propose(root, knobs, at)
-        if knobs.by_parent and self.drafter is not None:
-            with self.device.stream():
-                found = self.drafter.pairs(root, knobs, at, self.head, self._launch)
+        if self.drafter is None:
+            raise ContextError("drafts without a drafter")
+        head, position = self.head.first(knobs.draft_vocabulary), self.length if at is None else at
+        with self.device.stream():
+            found = self.drafter.pairs(root, knobs, at, head, self._launch) if knobs.by_parent else None
             if found is not None:
-                check_finite(found.log_probs.astype(np.float32), self.length if at is None else at)
+                check_finite(found.log_probs.astype(np.float32), position)
                 return found
-        logits = self.draft(root, knobs.draft_window, at)[: self.drafted(knobs)]
-        return ranked(logits, knobs, self.length if at is None else at)
+            logits = self.drafter.logits(root, knobs.draft_window, at, head, self._launch)
+        return ranked(logits[: self.drafted(knobs)], knobs, position)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if self.drafter is None:

@@ -49,6 +49,7 @@ from dflash_core.tree import Candidates
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.session import CudaSession
 
+DRAFT_VOCABULARY = Knobs().draft_vocabulary
 MOST_DRAFTS = MAX_NODES - 1  # of one tree: ancestor masks have a bit for the root too
 SLOTS = 8
 AHEAD = 2  # steps under way or queued while the host looks at the one before them
@@ -57,13 +58,14 @@ AHEAD = 2  # steps under way or queued while the host looks at the one before th
 @dataclass(frozen=True, slots=True)
 class StepKind:
     """What distinguishes one graph from another: rows of each target pass, and what happens around them. `passes`: of
-    the drafter, one behind the other."""
+    the drafter, one behind the other; `vocabulary`: tokens that it chooses among, 0 for all."""
 
     widths: tuple[int, ...]
     drafts: bool
     sampled: bool
     forced: bool = False
     passes: int = 1
+    vocabulary: int = DRAFT_VOCABULARY
 
     @staticmethod
     def of(knobs: Knobs, mode: str, draft_block: int, forced: bool = False) -> StepKind:
@@ -76,7 +78,8 @@ class StepKind:
         """The smallest graph that holds trees of `drafted` nodes below the root, of drafts of so many passes."""
         nodes = 1 + drafted
         widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
-        return StepKind(widths, drafts, not Sampler(knobs).greedy, forced, passes if drafts else 1)
+        vocabulary = knobs.draft_vocabulary if drafts else DRAFT_VOCABULARY
+        return StepKind(widths, drafts, not Sampler(knobs).greedy, forced, passes if drafts else 1, vocabulary)
 
     @property
     def nodes(self) -> int:
@@ -140,10 +143,11 @@ class Steps:
     def launches(self, kind: StepKind) -> list[Launch]:
         """One step, from the newest token to the ring."""
         session = self.session
+        head = session.head.first(kind.vocabulary)
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else ({}, ())
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
-            *(session.drafter.propose_launches(session.head, kind.passes) if kind.drafts and session.drafter else ()),
+            *(session.drafter.propose_launches(head, kind.passes) if kind.drafts and session.drafter else ()),
             Launch("tree.cu", "tree_build", defines, 1, WARP, [session.state.pointer, session.stamps, *inputs]),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
             self._accept(kind),

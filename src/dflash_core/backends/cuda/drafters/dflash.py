@@ -324,7 +324,7 @@ class DFlash:
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
         with self._standing(root, window, at, 1.0, launch):
-            launch(("draft",), partial(self.logits_launches, head))
+            launch(("draft", head.vocab), partial(self.logits_launches, head))
             logits: Logits = head.logits(self.block)[1:].to("cpu", copy=True).numpy()
         return logits
 
@@ -333,7 +333,7 @@ class DFlash:
         if self.memory.pairs is None:
             return None
         with self._standing(root, knobs.draft_window, at, knobs.tree_temperature, launch):
-            launch(("candidates",), partial(self._candidate_launches, head))
+            launch(("candidates", head.vocab), partial(self._candidate_launches, head))
             return self.memory.pairs.candidates(self.block - 1, knobs.tree_width)
 
     @contextmanager

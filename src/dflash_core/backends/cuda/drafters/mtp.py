@@ -261,7 +261,7 @@ class Mtp:
             try:
                 self.state.push()
                 for depth in range(depths):  # the next pass works where these logits are
-                    launch(("draft", depth), partial(self._token_launches, head, depth))
+                    launch(("draft", depth, head.vocab), partial(self._token_launches, head, depth))
                     rows.append(head.logits(1).to("cpu", copy=True))
             finally:
                 state["length"] = state["draft_length"] = length

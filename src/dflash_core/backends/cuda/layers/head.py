@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -34,7 +35,9 @@ class Head:
         self._state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
-        self.rows, self.maxima, self.sums = room.carve(*self.pieces(target))
+        self._room = tuple(room.carve(*self.pieces(target)))
+        self.rows, self.maxima, self.sums = self._room
+        self._first = 0  # rows of any matrix that count, 0 for all
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)
         self.draws = Draws(self.vocab, PASS_ROWS, device)
 
@@ -115,12 +118,30 @@ class Head:
         """Logits of `rows` rows as a drafter's head shapes them, into `rows`."""
         return self._logits_launches(acts, rows, sums=True) if self._shape else self.launches(acts, rows)
 
-    def of(self, matrix: Matrix, scale: float = 1.0, softcap: float = 0.0) -> Head:
-        """The same of another matrix of as many rows, with logits in the same memory, times `scale` and under a soft
-        limit; 0 for none."""
+    def first(self, rows: int) -> Head:
+        """The same over the first `rows` tokens of the vocabulary, whole blocks of 16; 0 for all."""
+        if not rows or rows >= self.vocab:
+            return self
         other = copy.copy(self)
+        other._first = max(rows // ROWS, 1) * ROWS
+        return other.of(self.matrix)
+
+    def of(self, matrix: Matrix, scale: float = 1.0, softcap: float = 0.0) -> Head:
+        """The same of another matrix, with logits in the same memory, times `scale` and under a soft limit; 0 for none.
+
+        It has no more rows than the target's.
+        """
+        other = copy.copy(self)
+        if 0 < self._first < matrix.rows:
+            matrix = replace(matrix, rows=self._first, tiles=matrix.tiles[: self._first // ROWS])
         other._shape = {"LOGIT_SCALE": scale, "SOFTCAP": softcap} if scale != 1 or softcap else {}
         other.full = Projection(self._device, [matrix], self.full.product.rounding, split_k=1)
+        other.vocab, other.stride = matrix.rows, other.full.width
+        blocks = blocks_of(matrix.rows)
+        other.rows, other.maxima, other.sums = (
+            whole.view(-1)[: PASS_ROWS * width].view(PASS_ROWS, width)
+            for whole, width in zip(self._room, (ROWS * blocks, blocks, blocks), strict=True)
+        )
         return other
 
     def _table(self) -> bytes:
