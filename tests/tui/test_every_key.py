@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import importlib
 import pkgutil
 import threading
@@ -17,6 +18,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 import dflash_tui
+from dflash_core.backends.cuda.reckoner import CardReckoner
 from dflash_core.errors import DFlashError
 from dflash_tui import screens
 from dflash_tui.app import DFlashApp
@@ -27,11 +29,13 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import Palette
+from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.settings.keys import is_nowhere
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.inspector import TABS
 from dflash_tui.widgets.line_dialog import LineScreen
+from support.reckoned import reckoner
 
 from .fake import FakeSession
 from .support import loaded, wait_until
@@ -46,11 +50,19 @@ PLAIN = (
 )  # fmt: skip
 BASES = {LabScreen, MeasuringScreen}
 CHAT = {ChatScreen, ReplayScreen}  # the same keys; a replay has no prompt to type into
+
+
+@functools.cache
+def card() -> CardReckoner:
+    return reckoner(24 << 30)
+
+
 DIALOGS: dict[type[Screen[object]], Opener] = {
     ConfirmScreen: lambda app: ConfirmScreen("A question", "yes", "no"),
     LineScreen: lambda app: LineScreen("A line", "text"),
     HelpScreen: lambda app: HelpScreen("about"),
     Palette: lambda app: Palette(id="--command-palette"),
+    PlanScreen: lambda app: PlanScreen(app.chat, None, None, card),
 }
 PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat, "") for name in PAGES}
 
