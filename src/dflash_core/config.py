@@ -284,8 +284,13 @@ def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | 
         seen = f"see only the last {draft.sliding_window:,} positions"
         notes.append(f"{sum(draft.sliding)} of {draft.block_count} drafter layers {seen}")
     if target.nextn_predict_layers:
-        notes.append(f"the target's {target.nextn_predict_layers} MTP block(s) are not used")
+        notes.append(unused_heads(target))
     return tuple(notes)
+
+
+def unused_heads(target: ModelSpec) -> str:
+    """The note that its MTP blocks do nothing."""
+    return f"the target's {target.nextn_predict_layers} MTP block(s) are not used"
 
 
 def paired(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None) -> DraftConfig:

@@ -198,6 +198,9 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
     changed = [name for name in idle if getattr(knobs, name) != SPEC[name].default]
     if changed:
         notes.append(f"{', '.join(changed)}: no effect with the {limits.drafter.kind} drafter")
+    kinds = limits.drafter.kind.split("+")
+    if "draft" not in idle and knobs.draft not in ("auto", *kinds):
+        notes.append(f"draft={knobs.draft}: not loaded, the choice is among {', '.join(kinds)}")
     return notes
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from dflash_core.config import unused_heads
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.registry import missing, parts
+from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_tui.cli import command_line as cli
@@ -64,3 +70,39 @@ def test_limits_name_what_it_follows() -> None:
     from dflash_core.drafters.text import CAPABILITIES
 
     Limits(CAPABILITIES, 4096).check(Knobs(budget=3), ["budget"])
+
+
+def test_several_are_found_from_the_folder_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of kinds stay; each file gets its whole path, also behind a name, and where a plus stands in its own."""
+    for name in ("a.gguf", "b+c.gguf"):
+        (tmp_path / name).touch()
+    file, elsewhere = tmp_path / "config.toml", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr("dflash_tui.settings.config.user_file", lambda: file)
+    asked, whole = "mtp+a.gguf+b+c.gguf+text", f"mtp+{tmp_path}/a.gguf+{tmp_path}/b+c.gguf+text"
+    monkeypatch.chdir(elsewhere)
+    file.write_text(f'target = "x.gguf"\ndraft = "{asked}"\n')
+    assert str(load_config({}).settings.draft) == whole
+    monkeypatch.chdir(tmp_path)
+    remember("draft", Path(asked), file)
+    assert f'draft = "{whole}"' in file.read_text()
+    assert parts(whole) == ("mtp", f"{tmp_path}/a.gguf", f"{tmp_path}/b+c.gguf", "text")
+    assert missing(whole) is None
+    assert missing("mtp+gone.gguf") == "gone.gguf"
+    assert missing("a.gguf+") == "+", "nothing behind the plus"
+
+
+def test_a_drafter_that_is_not_among_several_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    target = str(DATA / "targets" / "q35moe-mtp-Q8_0.gguf")
+    drafters = ["--draft", "mtp", "--draft", "text", "--set", "draft=dflash2"]
+    assert cli.main(["ask", "--target", target, *drafters, *BRIEF, "hi"]) == 0
+    assert "note: draft=dflash2: not loaded, the choice is among mtp, text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("beside", ["mtp", "text"])
+def test_a_head_that_drafts_among_others_is_not_called_unused(beside: str) -> None:
+    config: Any = SimpleNamespace(nextn_predict_layers=1)
+    said = {"dflash": ("a note", unused_heads(config)), beside: ()}
+    drafts: Any = [SimpleNamespace(capabilities=Capabilities(kind, 4), notes=notes) for kind, notes in said.items()]
+    target: Any = SimpleNamespace(config=config)
+    assert OpenedSeveral(target, drafts).notes == said["dflash"][: 1 if beside == "mtp" else 2]

@@ -25,6 +25,7 @@ NAMED: dict[str, Kind] = {
 }
 """Kinds that need no file, by the name that stands where a file would."""
 DFLASH = Kind("dflash_core.drafters.dflash:open_dflash", "DFlash: denoises a block of masks behind the context")
+HERE = Path()
 MTP = Kind("dflash_core.drafters.mtp:open_mtp", "an MTP head in a file of its own")
 
 
@@ -45,15 +46,30 @@ def is_named(source: str | Path) -> bool:
     return all(part in NAMED for part in parts(source))
 
 
-def parts(source: str | Path) -> tuple[str, ...]:
-    """The drafters that `source` names: one, or several joined by "+"; a file that has it in its name is one."""
-    text = str(source)
-    return tuple(text.split("+")) if "+" in text and not Path(text).exists() else (text,)
+def parts(source: str | Path, folder: Path = HERE) -> tuple[str, ...]:
+    """The drafters that `source` names: one, or several joined by "+". What lies in `folder` under a name with a plus
+    is one."""
+    cut, found = str(source).split("+"), []
+    while cut:
+        ends = (end for end in range(len(cut), 1, -1) if (folder / Path("+".join(cut[:end])).expanduser()).exists())
+        end = next(ends, 1)
+        found.append("+".join(cut[:end]))
+        cut = cut[end:]
+    return tuple(found)
+
+
+def resolved(source: str | Path, folder: Path) -> Path:
+    """`source` with every file or folder in it by its whole path, seen from `folder`. Raises RuntimeError for the home
+    of a user that there is not."""
+    found = parts(source, folder)
+    whole = (part if part in NAMED or not part else str(folder / Path(part).expanduser()) for part in found)
+    return Path("+".join(whole))
 
 
 def missing(source: str | Path) -> str | None:
     """What of `source` is neither a kind nor a file or folder."""
-    return next((part for part in parts(source) if part not in NAMED and not Path(part).exists()), None)
+    unknown = (part for part in parts(source) if part not in NAMED)
+    return next((part or "+" for part in unknown if not (part and Path(part).exists())), None)
 
 
 def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:

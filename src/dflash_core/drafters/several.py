@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dflash_core.cache_types import CachePair
+from dflash_core.config import unused_heads
 from dflash_core.drafters.base import (
     Draft,
     Drafter,
@@ -135,7 +136,9 @@ class _Together(Generic[One]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(note for one in self.parts for note in one.notes)
+        drafts = any(one.capabilities.kind == "mtp" for one in self.parts)
+        unused = unused_heads(self.target.config)  # as a part sees it that is alone
+        return tuple(note for one in self.parts for note in one.notes if not (drafts and note == unused))
 
 
 class SeveralDrafts(_Together[Draft]):

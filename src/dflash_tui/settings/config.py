@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable
-from dflash_core.drafters.registry import is_named
+from dflash_core.drafters.registry import resolved
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import parse_bytes
@@ -135,7 +135,8 @@ def load_config(
 def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:
     """Write one plain setting into the user's file and leave the rest of it as it stands. Raises ConfigError."""
     path = path or user_file()
-    value = value.absolute() if isinstance(value, Path) and not (name == "draft" and is_named(value)) else value
+    if isinstance(value, Path):
+        value = resolved(value, Path.cwd()) if name == "draft" else value.absolute()
     if encodable(str(value)) != str(value):  # no TOML holds it
         raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
     shown = "true" if value is True else "false" if value is False else quoted(str(value))
@@ -261,11 +262,11 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
             raise _BadValueError(str(error)) from None
     if kind == "text" and isinstance(value, str) and value:
         return value
-    if kind == "drafter" and isinstance(value, str) and is_named(value):
-        return Path(value)
     if kind in ("path", "drafter") and isinstance(value, str):
         try:
-            return folder / Path(value).expanduser() if value else None
+            if not value:
+                return None
+            return resolved(value, folder) if kind == "drafter" else folder / Path(value).expanduser()
         except RuntimeError as error:
             raise _BadValueError(f"{value!r}: {error}") from None
     if kind == "seconds" and isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
