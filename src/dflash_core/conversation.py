@@ -385,7 +385,9 @@ class Conversation:
         if len(text) >= room and (least := self.tokenizer.least(text.strip())) >= room:
             raise ContextError(
                 f"the message has {least:,} tokens at the very least and the context holds {room:,}, one of them for "
-                "the answer; shorten the message"
+                "the answer; shorten the message",
+                needed=least,
+                room=room,
             )
         given = self.template.reasoning.variables(knobs)
         prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given)
@@ -394,7 +396,9 @@ class Conversation:
         if len(prompt.ids) >= room:
             raise ContextError(
                 f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {room:,}, "
-                "one of them for the answer; shorten the message or start a new conversation"
+                "one of them for the answer; shorten the message or start a new conversation",
+                needed=len(prompt.ids),
+                room=room,
             )
         self.messages = messages
         self._turn = Turn(self, prompt, knobs, replaces=replaces, on_prefill=on_prefill)

@@ -143,7 +143,8 @@ class Engine:
     @property
     def limits(self) -> Limits:
         """What answers can be asked for."""
-        return replace(self.runner.limits, reasoning=self.target.template.reasoning)
+        most = self.target.config.context_length
+        return replace(self.runner.limits, reasoning=self.target.template.reasoning, most_context=most)
 
     def generate(
         self,

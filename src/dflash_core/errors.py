@@ -78,7 +78,12 @@ class KnobError(DFlashError):
 
 
 class ContextError(DFlashError):
-    """A prompt that does not fit the context."""
+    """A prompt that does not fit the context: it has `needed` tokens or more, the context `room` positions (0, 0 where
+    that is not what is wrong)."""
+
+    def __init__(self, message: str, *, code: Code | None = None, needed: int = 0, room: int = 0) -> None:
+        super().__init__(message, code=code)
+        self.needed, self.room = needed, room
 
 
 class OutOfMemoryError(DFlashError):

@@ -13,13 +13,14 @@ from dflash_core.text.reasoning import Reasoning
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the loaded pair can do: its drafter's capabilities, None without one, positions of context, and candidates
-    per draft position, which a card keeps few of."""
+    """What the loaded pair can do: its drafter's capabilities, None without one, positions of context, candidates
+    per draft position, which a card keeps few of, and the positions that the model was made for (0: not known)."""
 
     drafter: Capabilities | None
     context_length: int
     tree_width: int = MOST_WIDTH
     reasoning: Reasoning | None = None  # what the target's template reads; None where that is not known
+    most_context: int = 0
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair could never follow, or that have no effect on it.

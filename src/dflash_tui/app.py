@@ -38,8 +38,10 @@ from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remem
 from dflash_tui.settings.keys import is_nowhere, nowhere, remapped
 from dflash_tui.settings.themes import installed, load_themes, unknown_theme
 from dflash_tui.starting import arguments_again
+from dflash_tui.terminal.clipboard import copy_to_desktop
 from dflash_tui.terminal.driver import TerminalDriver
 from dflash_tui.terminal.hangup import end_later, watched
+from dflash_tui.terminal.key_order import KeyOrder, TakesText
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
@@ -86,6 +88,7 @@ class DFlashApp(App[int]):
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
         self._signals: dict[signal.Signals, Any] = {}  # what was done at them before the app
+        self._keys = KeyOrder(self)
         self.fault = ""  # why the app ended, where it was not asked to
         self.again: list[str] = []  # the arguments to restart with when it has ended
         self._watchers = list(request.watchers)
@@ -93,7 +96,8 @@ class DFlashApp(App[int]):
         self._loaders = loaders or (lambda request: loader)
         self._first_run = first_run
         history = History(data_dir or data_folder())
-        self.chat = chat(loader, knobs or request.knobs, history, request.title(endings=True), request.resume)
+        title = request.title(endings=True)
+        self.chat = chat(loader, knobs or request.knobs, history, title, request.resume, self.settings.system)
         self.chat.tuning.context, self.chat.tuning.kv = request.context, request.kv
 
     def get_driver_class(self) -> type[Driver]:
@@ -118,8 +122,16 @@ class DFlashApp(App[int]):
                 self.notify(text, title=title, severity="warning", timeout=10)
 
     async def on_event(self, event: Event) -> None:
-        if isinstance(event, (Key, Paste)) and not event.is_forwarded and self.chat in self.screen_stack[-1:]:
-            self.chat.take_text(event)
+        if isinstance(event, (Key, Paste)) and not event.is_forwarded:
+            if self._keys.waits(event):
+                return
+            for screen in self.screen_stack[-1:]:
+                if isinstance(screen, TakesText):
+                    screen.take_text(event)
+            await super().on_event(event)
+            if self.screen_stack:
+                self._keys.sent(event, self.focused or self.screen)
+            return
         await super().on_event(event)
 
     def _tell_watchers(self) -> None:
@@ -169,6 +181,12 @@ class DFlashApp(App[int]):
         """What every screen's and widget's `notify` comes to. Messages quote files, so none is read as markup."""
         super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 
+    def copy_to_clipboard(self, text: str) -> None:
+        """To the terminal's clipboard, and beside the app to that of the desktop."""
+        super().copy_to_clipboard(text)
+        if not self.is_headless:
+            self.run_worker(partial(copy_to_desktop, text), thread=True, group="clipboard", exclusive=True)
+
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
@@ -208,14 +226,18 @@ class DFlashApp(App[int]):
             return str(error)
         return ""
 
-    def choose_theme(self, name: str) -> str:
-        """Change to a theme and remember it for the next start. Returns the problem, or ""."""
-        self.theme = name
+    def remember_setting(self, name: str, value: str) -> str:
+        """Keep a plain setting for the next start. Returns the problem, or ""."""
         try:
-            remember("theme", name)
+            remember(name, value)
         except ConfigError as error:
             return str(error)
         return ""
+
+    def choose_theme(self, name: str) -> str:
+        """Change to a theme and remember it for the next start. Returns the problem, or ""."""
+        self.theme = name
+        return self.remember_setting("theme", name)
 
     def on_app_blur(self) -> None:
         self._away, self._tells_focus = True, True
@@ -310,6 +332,7 @@ class DFlashApp(App[int]):
         self._close_messages_no_wait()
 
     def _leave(self, code: int = 0) -> None:
+        self.chat.plain.stop()
         for running in (self.chat.flow.running, self.chat.experiment):
             if running is not None:
                 running.stop()

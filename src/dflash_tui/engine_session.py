@@ -71,9 +71,9 @@ class EngineSession:
     def memory(self) -> MemoryBreakdown:
         return self._engine.memory()
 
-    def context_used(self) -> int:
-        """Positions that are committed; it moves while a turn runs."""
-        return self._engine.session.length
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self._engine.target.tokenizer.encode(text, special=False))
 
     def token_text(self, token: int) -> str:
         return self._engine.target.tokenizer.token_text(token)

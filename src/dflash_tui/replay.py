@@ -137,12 +137,9 @@ class ReplaySession:
     def memory(self) -> MemoryBreakdown:
         return self._memory
 
-    def context_used(self) -> int:
-        """Positions after the last turn that is shown."""
-        if not self.turns:
-            return 0
-        record = self.turns[-1]
-        return record.steps[-1].length if record.steps else len(record.start.prompt_ids)
+    def count(self, text: str) -> int:
+        """A trace holds no tokenizer; four characters are a token of most texts."""
+        return -(-len(text) // 4)
 
     def token_text(self, token: int) -> str:
         return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"

@@ -53,7 +53,7 @@ def look_at(trace: Trace) -> None:
     """Open every view that shows turns, their steps or what they ran on."""
     session = ReplaySession(trace, Path("a.trace"))
     memory.drawn(session.memory(), 40)
-    session.context_used()
+    session.count("text")
     json.dumps(summary(trace), allow_nan=False)
     for record in map(reported, trace.turns):
         speed = plain.of_turn(record)

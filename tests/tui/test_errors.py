@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_core.errors import ContextError, DFlashError, FormatError
+from dflash_core.errors import DFlashError, FormatError, TemplateError
 from dflash_tui.app import DFlashApp, run_app
 from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.session import LoadRequest
@@ -87,13 +87,13 @@ async def test_an_error_in_mid_turn_keeps_the_text(make_app: MakeApp, size: Size
 
 
 async def test_a_refused_message_comes_back_to_the_prompt(make_app: MakeApp) -> None:
-    session = FakeSession(refuse=ContextError("the prompt has 9,000 tokens and the context holds 8,192; shorten it"))
+    session = FakeSession(refuse=TemplateError("the chat template refused this message"))
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        await shows(pilot, "the prompt has 9,000 tokens", "/clear begins an empty conversation")
+        await shows(pilot, "the chat template refused", "Ctrl+R tries again")
         assert app.chat.prompt.text == "hi"
         session.refuse = None
         await pilot.press("ctrl+r")

@@ -36,6 +36,7 @@ from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.inspector import TABS
 from dflash_tui.widgets.line_dialog import LineScreen
 from support.reckoned import reckoner
+from dflash_tui.widgets.text_dialog import TextScreen
 
 from .fake import FakeSession
 from .support import loaded, wait_until
@@ -63,6 +64,7 @@ DIALOGS: dict[type[Screen[object]], Opener] = {
     HelpScreen: lambda app: HelpScreen("about"),
     Palette: lambda app: Palette(id="--command-palette"),
     PlanScreen: lambda app: PlanScreen(app.chat, None, None, card),
+    TextScreen: lambda app: TextScreen("A title", "a text"),
 }
 PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat, "") for name in PAGES}
 

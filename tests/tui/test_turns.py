@@ -38,7 +38,7 @@ async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
         await wait_until(pilot, lambda: "Speculative decoding" in screen_text(app))
         assert app.chat.flow.busy
         assert app.chat.query_one("#prompt-row").has_class("-busy")
-        await wait_until(pilot, lambda: "tok/s  acc" in screen_text(app) and "– tok/s" not in screen_text(app))
+        await wait_until(pilot, lambda: "tok/step  │ budget" in screen_text(app))
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)
@@ -103,12 +103,12 @@ async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size
         assert isinstance(app.focused, Slider)
         assert app.focused.spec.name == "budget"
         await pilot.press("right", "right", "shift+right")
-        await wait_until(pilot, lambda: "•B34" in screen_text(app))
+        await wait_until(pilot, lambda: "•budget 34" in screen_text(app))
         await ask(pilot, "hi")
         await idle(pilot)
         assert session.asked[-1][1] == Knobs(policy="fixed", budget=34)
-        await shows(pilot, "B=34", "  B34")
-        assert "•B" not in screen_text(app)
+        await shows(pilot, "B=34", "│ budget 34")
+        assert "•budget" not in screen_text(app)
 
 
 async def test_the_next_turn_uses_a_slider_moved_by_mouse(make_app: MakeApp, size: Size) -> None:
@@ -134,14 +134,14 @@ async def test_a_change_during_a_turn_waits_for_the_next(make_app: MakeApp) -> N
         await loaded(pilot)
         await ask(pilot, "hi")
         await pilot.press("f2", "right")
-        await wait_until(pilot, lambda: "•B23" in screen_text(app))
+        await wait_until(pilot, lambda: "•budget 23" in screen_text(app))
         assert session.asked[-1][1].budget == 22
         assert "• 2 changed; a applies now" in screen_text(app)
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)
         assert app.chat.transcript.answer.knobs.budget == 22  # type: ignore[union-attr]
-        assert "•B23" in screen_text(app)
+        assert "•budget 23" in screen_text(app)
 
 
 async def test_resize_while_streaming(make_app: MakeApp) -> None:
@@ -211,19 +211,17 @@ async def test_a_message_sent_while_loading_waits_its_turn(make_app: MakeApp) ->
         assert "loading" not in screen_text(app)
 
 
-async def test_a_message_during_a_turn_stays_in_the_prompt(make_app: MakeApp) -> None:
+async def test_a_message_during_a_turn_waits_for_its_end(make_app: MakeApp) -> None:
     session = gated(2)
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await ask(pilot, "one")
         await ask(pilot, "two")
-        assert app.chat.prompt.text == "two"
-        assert "your text stays here" in screen_text(app)
+        assert app.chat.prompt.text == ""
+        await shows(pilot, "queued: it is sent after this answer")
         assert len(session.asked) == 1
         await pilot.press("escape")
-        await idle(pilot)
-        await pilot.press("enter")
         await wait_until(pilot, lambda: len(session.asked) == 2)
         await pilot.press("escape")
         await idle(pilot)

@@ -127,10 +127,10 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
 
 def test_the_strip_says_who_picks_the_budget() -> None:
     for knobs, shown in (
-        (Knobs(), "Bauto"),
-        (Knobs(budget=9), "Bauto≤9"),
-        (Knobs().replace(budget=9), "B9"),
-        (Knobs(mode="tree"), "B22"),
+        (Knobs(), "budget auto"),
+        (Knobs(budget=9), "budget auto≤9"),
+        (Knobs().replace(budget=9), "budget 9"),
+        (Knobs(mode="tree"), "budget 22"),
     ):
         strip = StatusStrip()
         strip.set_reactive(StatusStrip.status, Status(knobs=knobs, used=knobs))

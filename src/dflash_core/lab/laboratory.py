@@ -13,9 +13,11 @@ from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.grid import Setting
+from dflash_core.lab.halving import Arm
 from dflash_core.lab.plain import PlainRun
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Case, Sweep
+from dflash_core.lab.tune import Tune
 from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
 from dflash_core.record import TurnRecord
@@ -53,6 +55,11 @@ class Laboratory:
         """Every setting on every case, `repeats` times."""
         answerer = Answerer(self._engine, self._tokenizer, self._template)
         return Sweep(answerer, settings, cases, repeats, axes, self._about)
+
+    def tune(self, arms: Sequence[Arm], cases: Sequence[Case]) -> Tune:
+        """The best of several settings on prompts of the user's own."""
+        answerer = Answerer(self._engine, self._tokenizer, self._template)
+        return Tune(answerer, arms, cases, self.limits)
 
     def replay(self, record: TurnRecord, budgets: Sequence[int]) -> ExactReplay:
         """The turn as other budgets would have drafted it. Raises DFlashError for a turn without a step."""

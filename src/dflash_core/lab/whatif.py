@@ -22,7 +22,7 @@ import numpy as np
 from dflash_core.errors import DFlashError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import Source, StepCosts
+from dflash_core.lab.cost import Cost, Source, StepCosts
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.tree import Candidates, build, walk
 
@@ -200,11 +200,21 @@ class ExactReplay:
         return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets), stops=self._stops)
 
 
-def curve(kind: Kind, acceptance: Sequence[Acceptance], costs: StepCosts, current: int) -> Curve:
-    """Put a cost beside every acceptance length."""
+def own_ms(steps: Sequence[StepEvent]) -> float | None:
+    """Milliseconds of a step of the turn itself, by its wall time; None where no time was taken."""
+    drafted = [step for step in steps if step.drafts.tokens]
+    total = sum(step.stages.total for step in drafted)
+    return total / len(drafted) if drafted and total > 0 else None
+
+
+def curve(
+    kind: Kind, acceptance: Sequence[Acceptance], costs: StepCosts, current: int, own: float | None = None
+) -> Curve:
+    """Put a cost beside every acceptance length. `own`: ms per step of the turn itself, which had the budget `current`:
+    that one was measured, however few of its steps were of one size."""
     points = []
     for one in acceptance:
-        cost = costs.at(one.nodes)
+        cost = Cost(own, "measured") if own is not None and one.budget == current else costs.at(one.nodes)
         points.append(Point(one, cost.ms, cost.source) if cost else Point(one))
     return Curve(kind, tuple(points), current, tuple(costs.measured))
 

@@ -34,6 +34,19 @@ class Branching:
         """Another conversation is shown: nothing is chosen in it."""
         self._editing = self._chosen = None
 
+    @property
+    def open(self) -> bool:
+        """A message is being edited or chosen, which Esc leaves."""
+        return self._editing is not None or self._chosen is not None
+
+    @property
+    def chosen_text(self) -> str:
+        """What the chosen message says; empty where none is chosen."""
+        chosen = self._chosen
+        if isinstance(chosen, Answer):
+            return chosen.text
+        return chosen.parent.typed if chosen is not None and isinstance(chosen.parent, TurnBlock) else ""
+
     def take_edited(self) -> TurnBlock | None:
         """The block whose message the prompt holds another version of, once."""
         edited, self._editing = self._editing, None
@@ -66,6 +79,7 @@ class Branching:
             if one is not None:
                 one.set_class(one is message, "-chosen")
         self._chosen = message
+        self._desk.screen.refresh_bindings()
         if message is None:
             self._desk.transcript.anchor()
             return
@@ -87,16 +101,17 @@ class Branching:
         self._editing = block
         self._mark(None)
         self._desk.past.add(self._desk.prompt.text)  # what was typed so far comes back with the arrow keys
-        self._desk.prompt.text = block.prompt
+        self._desk.prompt.text = block.typed
         self._desk.prompt.move_cursor(self._desk.prompt.document.end)
         self._desk.prompt.focus()
+        self._desk.screen.refresh_bindings()
         self._desk.say("Enter sends it as another version; Esc leaves the old one as it is")
 
     def leave_edit(self) -> bool:
         """Esc: no other version after all. False where nothing was being edited."""
         edited, self._editing = self._editing, None
         if edited is not None:
-            if self._desk.prompt.text == edited.prompt:
+            if self._desk.prompt.text == edited.typed:
                 self._desk.prompt.text = ""
             self._desk.say("the message stays as it is")
         elif self._chosen is not None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence, Set
 
 from dflash_core.clean import one_line
-from dflash_core.errors import DFlashError, FormatError, KnobError
+from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_tui.chat.branching import Branching
@@ -16,9 +16,15 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.comparing import Comparing
 from dflash_tui.conversations.current import CurrentConversation
+from dflash_tui.conversations.store import Held
 from dflash_tui.session import OnPrefill, TurnLike
+from dflash_tui.text.bars import counted
+from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.find_bar import FindBar
+from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.strip import TitleRow
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 
 LOOK_S = 5.0  # between two looks at whether the file of conversations is still there
@@ -41,9 +47,10 @@ class ConversationController:
         """Give back unsent text, and offer a conversation that was cut off."""
         self._desk.screen.set_interval(LOOK_S, self._look)
         rescued = self.current.rescue()
-        for text in rescued.texts[:-1]:  # of several apps: the arrow keys bring those back
+        texts = [collapse(text)[0] for text in rescued.texts]
+        for text in texts[:-1]:  # of several apps: the arrow keys bring those back
             self._desk.past.add(text)
-        for text in rescued.texts[-1:]:
+        for text in texts[-1:]:
             self._desk.prompt.restore(text)
         if self._resume:
             await self.open(self._resume)
@@ -138,6 +145,8 @@ class ConversationController:
                 self.branching.edit_again(edited)
             else:
                 block.instead_of = None
+        if refused and isinstance(self._desk.flow.error, ContextError) and block in transcript.turns:
+            await transcript.take_away(block)
         if block.entered and branches.leaf is not None:
             answer = branches[branches.leaf]
             block.node = answer.parent or ""
@@ -145,6 +154,7 @@ class ConversationController:
                 block.answers[-1].node = answer.id
                 self._compare([block.answers[-1]], self._desk.flow.record)
             self._place(block)
+        self._show_head()
         self.tell_problems()
 
     def _from(self, block: TurnBlock) -> list[TurnBlock]:
@@ -176,10 +186,14 @@ class ConversationController:
         self.branching.reset()
         await self._desk.transcript.clear()
         self._desk.flow.recall(None)
-        self._gauges.turn_ended()
+        self._gauges.stand(None)
+        self._show_head()
 
-    async def open(self, conversation: str) -> None:
-        """Go on with a stored conversation where it was left, with the parameters of its last turn."""
+    async def open(self, conversation: str, find: str = "") -> None:
+        """Go on with a stored conversation where it was left, with the parameters of its last turn.
+
+        With `find`: on the branch that has these words, at their place.
+        """
         if self.refuses():
             return
         try:
@@ -187,6 +201,8 @@ class ConversationController:
         except DFlashError as error:
             self._desk.say(str(error))
             return
+        if find:
+            self.current.go_to(find)
         self.branching.reset()
         await self._desk.transcript.clear()
         await self.go_on_from(None)
@@ -203,16 +219,21 @@ class ConversationController:
         except KnobError as error:
             said.append(f"its parameters do not go with this pair ({error})")
         self._desk.say("; ".join(said))
+        if find:
+            self._desk.screen.call_after_refresh(self._desk.screen.query_one(FindBar).begin, find)
 
-    async def delete(self, conversation: str) -> None:
-        """Delete a stored conversation, and leave it where it is the present one."""
+    async def delete(self, conversation: str) -> Held:
+        """Delete a stored conversation, and leave it where it is the present one; returns what brings it back."""
+        held = self.current.store.held(conversation)
         if self.current.delete(conversation):
             if self._desk.session is not None:
                 self._desk.session.clear()
             await self.clear()
+        return held
 
     def model_loaded(self) -> None:
         """A model has been loaded: it goes on with what is on the screen."""
+        self._show_head()
         if self.current.card is not None:
             self._go_on()
             if other := self._other_model():
@@ -224,7 +245,34 @@ class ConversationController:
         if session is not None and self.current.card is not None:
             self.current.resume(session.conversation)
         self._desk.flow.recall(self._last_record())
-        self._gauges.turn_ended()
+        reports = [node.report for node in self.current.branches.path if node.report is not None]
+        self._gauges.stand(reports[-1] if reports else None)
+        self._show_head()
+
+    def _show_head(self) -> None:
+        """Title and system message, in the row at the top."""
+        row, card = self._desk.screen.query_one(TitleRow), self.current.card
+        row.conversation, row.system = card.title if card is not None else "", self.current.system
+
+    async def leave_out(self, turns: int) -> None:
+        """Give the decoder the oldest turns no longer; the conversation shows where it begins now."""
+        session, gone = self._desk.session, self.current.leave_out(turns)
+        if session is not None:
+            self.current.resume(session.conversation)
+        shown = [block for block in self._desk.transcript.turns if self.current.unseen(block.node)]
+        for block in shown:
+            block.add_class("-unseen")
+        line = f"the model no longer sees the {counted(gone, 'turn')} above"
+        await self._desk.transcript.note(Note(line, kind="info"), after=shown[-1] if shown else None)
+        self._desk.say(f"{line}; they stay in the conversation")
+
+    def set_system(self, text: str) -> None:
+        """Give the present conversation another system message, "" for none; it counts from the next turn."""
+        self.current.set_system(text)
+        session = self._desk.session
+        if session is not None:
+            self.current.resume(session.conversation)
+        self._show_head()
 
     def _other_model(self) -> str:
         """Says so where the conversation was with another model than the one that is loaded."""

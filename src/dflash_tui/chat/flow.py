@@ -52,9 +52,11 @@ class Flow:
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.answer: Answer | None = None
+        self.error: Exception | None = None  # that the last turn ended with
         self.lost = False  # the device is: nothing works in this process any more
         self._block: TurnBlock | None = None
         self._taken = (0, 0)
+        self._before: TurnRecord | None = None  # of the turn before, whose figures come back where one is refused
         self._frame_at = self._frame_cpu = 0.0  # when the last frame began, by both clocks
         self._figures_at = 0.0
         self._shown = False  # something of the answer is on the screen
@@ -73,7 +75,9 @@ class Flow:
         """Start a turn under `block`; `open_turn` and `pieces` as in Running."""
         # Busy before the first await: keys are handled beside the screen's messages, and a retry may come meanwhile.
         self.running = running = Running(open_turn, pieces)
-        self.meter, self.report, self.record, self.answer = Meter(), None, None, None
+        self._before = self.record
+        earlier = self.meter.positions if self.meter is not None else 0
+        self.meter, self.report, self.record, self.answer = Meter(earlier=earlier), None, None, None
         self._block = block
         self._taken = (0, 0)  # characters of text and thinking that were drained
         block.queued("")
@@ -173,18 +177,21 @@ class Flow:
         if self.report is not None and running.error is None and self.report.stop != "cancelled":
             outcome = ""
         await answer.end(meter, self.report, outcome)
-        if running.error is not None:
+        self.error = running.error
+        if running.error is not None and not (refused and isinstance(running.error, ContextError)):
             self.lost = self.lost or needs_restart(running.error)
             await answer.fail(*explain(running.error, running.trace, self._folder))
         answer.place(len(block.answers), len(block.answers))
         self.running = None
+        if refused:
+            self.recall(self._before)
         self._host.turn_ended(block, refused=refused)
 
 
 def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     """An error as one line, and what to do next. Faults of the program leave their trace in a file."""
     if isinstance(error, ContextError):
-        return str(error), "Nothing is lost. /clear begins an empty conversation; a shorter message may fit."
+        return str(error), "Nothing is lost. /full shows what can be done; a shorter message may fit."
     if needs_restart(error):
         return str(error), "The conversation is kept. /reload restarts the program and goes on with it."
     if isinstance(error, DFlashError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 
+from dflash_core.events import TurnReport
 from dflash_core.lab import plain
 from dflash_core.lab.plain import PlainSpeed
 from dflash_tui.chat.desk import Desk
@@ -21,6 +23,8 @@ class Gauges:
         self._plain = PlainSpeeds(desk.past.folder)
         self._frames = 0
         self._measuring = False
+        self._draft = 0  # tokens of what is being typed
+        self._standing = 0  # positions of a conversation whose last turn has left a report alone
 
     async def tick(self) -> None:
         """Once a second."""
@@ -62,11 +66,41 @@ class Gauges:
         if self._desk.session is not None:
             self._plain.put(self._desk.session.title, speed)
             self.stats()
+            self.strip()
+
+    @property
+    def knows_plain(self) -> bool:
+        """Plain decoding of the loaded pair has been measured on this machine."""
+        session = self._desk.session
+        return session is not None and self._plain.get(session.title) is not None
+
+    def measured_plain(self, tok_s: float, steps: int) -> None:
+        """A tuning has run plain decoding among others."""
+        taken = datetime.now(UTC).isoformat(timespec="seconds")
+        self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "among the settings of a tuning"))
 
     def context(self) -> None:
+        """How much of the context the conversation on the screen takes, and what is typed would."""
         session = self._desk.session
-        if session is not None:
-            self._desk.screen.query_one(TitleRow).context = (session.context_used(), session.context_length)
+        row = self._desk.screen.query_one(TitleRow)
+        row.context = (self.used, self._draft, session.context_length) if session is not None else (0, 0, 0)
+
+    @property
+    def used(self) -> int:
+        """Positions of the conversation that is shown, from the running turn or from its last one."""
+        meter = self._desk.flow.meter
+        return meter.positions if meter is not None else self._standing
+
+    def stand(self, report: TurnReport | None) -> None:
+        """Another conversation is shown, or another branch of it: its last answer's report tells how long it is."""
+        self._standing = report.stats.prompt_tokens + report.stats.tokens if report is not None else 0
+        self.turn_ended()
+
+    def typed(self, tokens: int) -> None:
+        """What is being typed has so many tokens."""
+        if tokens != self._draft:
+            self._draft = tokens
+            self.context()
 
     def strip(self) -> None:
         desk, flow = self._desk, self._desk.flow
@@ -80,6 +114,7 @@ class Gauges:
             mode, reason = (event.mode, event.reason) if event else ("", "")
             rate = meter.rate(time.monotonic()) if flow.busy else meter.overall_rate
             acceptance = meter.totals.acceptance_length
+        known = self._plain.get(desk.session.title) if desk.session is not None else None
         desk.screen.query_one(StatusStrip).status = Status(
             tuple(meter.rates) if meter else (),
             rate,
@@ -89,6 +124,7 @@ class Gauges:
             mode,
             reason,
             desk.session.limits.reasoning if desk.session is not None else None,
+            known.tokens_per_second if known is not None else 0.0,
         )
 
     def stats(self) -> None:

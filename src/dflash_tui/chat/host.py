@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dflash_tui.chat.background_plain import BackgroundPlain
+from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
@@ -22,6 +24,10 @@ class ChatHost(Desk, Protocol):
     def program(self) -> ProgramController: ...
     @property
     def tuning(self) -> Tuning: ...
+    @property
+    def plain(self) -> BackgroundPlain: ...
+    @property
+    def context(self) -> ContextKeeper: ...
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens over the chat; with `text`, what a screen of the lab runs at once."""
         ...

@@ -14,7 +14,7 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.log import LOG, log_file
 from dflash_tui.session import Loader, LoadRequest
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.text_dialog import TextScreen
 
 BENCH_ROUNDS = 3
 TIDY_S = 1.0  # after an answer, when its last frames are drawn
@@ -28,6 +28,7 @@ class Program(Protocol):
     def open_again(self, context: int, kv: str) -> tuple[Loader, str]: ...
     def restart(self, conversation: str, context: int, kv: str) -> None: ...
     def remember_model(self, target: Path | None, draft: Path | None) -> str: ...
+    def remember_setting(self, name: str, value: str) -> str: ...
     def choose_theme(self, name: str) -> str: ...
     def long_turn_ended(self, seconds: float) -> None: ...
 
@@ -88,6 +89,11 @@ class ProgramController:
             raise DFlashError(f"no theme {name!r}; there are {', '.join(sorted(known))}")
         self._desk.say(self._program.choose_theme(name) or f"theme {name}, from now on")
 
+    def remember_system(self, text: str) -> str:
+        """Begin new conversations with this system message, from now on. Returns the problem, or ""."""
+        self._conversation.current.default_system = text
+        return self._program.remember_setting("system", text)
+
     def say_where_the_log_is(self) -> None:
         self._desk.say(f"the log is {log_file()}")
 
@@ -117,10 +123,13 @@ class ProgramController:
         from dflash_tui.chat.ui_bench import measure_tax, tax_table
 
         desk = self._desk
+        desk.transcript.add_class("-measuring")  # the conversation steps aside for the prompts that are measured
         try:
             tax = await measure_tax(desk, rounds=BENCH_ROUNDS, say=desk.say)
         except DFlashError as error:
-            await desk.transcript.note(Note(f"nothing was measured: {error}"))
+            desk.say(f"nothing was measured: {error}")
         else:
-            await desk.transcript.note(Note("what the app costs the decoder", tax_table(tax), kind="info"))
+            desk.screen.app.push_screen(TextScreen("What the app costs the decoder", tax_table(tax)))
+        finally:
+            desk.transcript.remove_class("-measuring")
         self._gauges.draw()

@@ -112,12 +112,15 @@ class Tuning:
         self._desk.say(f"preset {name} is kept in {path}")
 
     def loaded(self) -> None:
-        """A model has been loaded, with the context that was staged for it."""
+        """A model has been loaded, with the context that was staged for it, or with as much of it as it can."""
+        desk = self._desk
+        if desk.session is not None and self.context > (has := desk.session.context_length) > 0:
+            desk.say(f"the context is {has:,}, not {self.context:,}: more than the model was made for is not loaded")
+            self.context = has
         self._loaded_context = self.context
         panel = self._desk.inspector.params_panel
         panel.show_context(self.context, self._loaded_context)
         panel.show_reasoning(self.reasoning)
-        desk = self._desk
         if desk.session is not None and desk.knobs.tree_width > (most := desk.session.limits.tree_width):
             desk.knobs = desk.knobs.replace(tree_width=most)
             desk.show_knobs()

@@ -196,6 +196,7 @@ async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tu
     """Run a turn as the app runs each, then take it off the screen."""
     with _apart(chat) as flow:
         block = await chat.transcript.add_turn(prompt)
+        block.add_class("-measured")
         try:
             await flow.begin(block, open_turn, knobs)
             running, meter = flow.running, flow.meter
@@ -246,13 +247,13 @@ def _timed(running: Running, meter: Meter) -> Timed:
 
 def tax_table(tax: UiTax) -> str:
     """The tax as lines of text."""
-    lines = [f"{'median tok/s':<44}{'headless':>10}{'in the app':>12}{'lost':>8}"]
+    lines = [f"{'median tok/s':<34}{'headless':>10}{'in the app':>12}{'lost':>8}"]
     for pair in tax.pairs:
         headless, app = pair.seconds
-        prompt = pair.prompt if len(pair.prompt) <= 42 else pair.prompt[:41] + "…"
-        lines.append(f"{prompt:<44}{pair.tokens / headless:>10.1f}{pair.tokens / app:>12.1f}{1 - headless / app:>8.1%}")
+        prompt = pair.prompt if len(pair.prompt) <= 32 else pair.prompt[:31] + "…"
+        lines.append(f"{prompt:<34}{pair.tokens / headless:>10.1f}{pair.tokens / app:>12.1f}{1 - headless / app:>8.1%}")
     headless, app = tax.rates
-    lines.append(f"{'all':<44}{headless:>10.1f}{app:>12.1f}{tax.loss:>8.1%}")
+    lines.append(f"{'all':<34}{headless:>10.1f}{app:>12.1f}{tax.loss:>8.1%}")
     return "\n".join(lines)
 
 

@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     parser = build_parser()
     args = _text(parser.parse_args(argv))
+    parser = _speaking(parser, args)
     config = _config(parser, args)
     settings = config.settings
     request = LoadRequest(
@@ -132,6 +133,16 @@ def build_parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False)
         _add_global_options(sub, after_command=True)
         one.options(sub)
+    return parser
+
+
+def _speaking(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
+    """The parser of the command that was given, so that a refusal shows how that one is used."""
+    for action in parser._subparsers._group_actions if parser._subparsers is not None else ():
+        if isinstance(action.choices, dict) and args.command in action.choices:
+            found = action.choices[args.command]
+            assert isinstance(found, argparse.ArgumentParser)
+            return found
     return parser
 
 

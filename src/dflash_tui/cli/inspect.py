@@ -31,7 +31,7 @@ from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
-from dflash_tui.cli.drafters_beside import drafters
+from dflash_tui.hub.drafters_beside import drafters
 from dflash_tui.terminal.output import write_json, write_out
 
 Rows = list[tuple[str, str]]

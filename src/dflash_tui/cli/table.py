@@ -195,6 +195,24 @@ def _doctor(call: Invocation) -> int:
     return doctor.run(call.request, as_json=call.args.json, tune=call.args.tune)
 
 
+def _models(call: Invocation) -> int:
+    from dflash_tui.cli import models
+
+    return models.run(as_json=call.args.json)
+
+
+def _get_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="of a pair, as dflash-tui models lists them")
+    parser.add_argument("--to", type=file_path, metavar="DIR", help="where the files go (the data folder)")
+    parser.add_argument("--yes", action="store_true", help="fetch without asking")
+
+
+def _get(call: Invocation) -> int:
+    from dflash_tui.cli import models
+
+    return models.get(call.args.name, call.args.to, yes=call.args.yes)
+
+
 def _config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", choices=("show", "path"), default="show", help="settings, or their files")
     parser.add_argument("--origin", action="store_true", help="say where each setting came from")
@@ -295,6 +313,8 @@ COMMANDS: tuple[Command, ...] = (
         _doctor_options,
         models=False,
     ),
+    Command("models", "models on this machine, their drafters, and what can be fetched", _models, models=False),
+    Command("get", "fetch a pair of the catalogue, sizes and licence first", _get, _get_options, models=False),
     Command("config", "the settings in force and where each came from", _config, _config_options, models=False),
     Command("bench", "measure: modes side by side, step times, kernels, the app's cost", _bench, _bench_options),
 )

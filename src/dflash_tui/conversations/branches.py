@@ -142,10 +142,14 @@ class Branches:
         place = there.index(id) + by
         if not 0 <= place < len(there):
             return None
-        leaf: str | None = there[place]
+        self.go_below(there[place])
+        return there[place]
+
+    def go_below(self, id: str) -> None:
+        """Go to `id` and down its own branch as it was last left."""
+        leaf: str | None = id
         while leaf is not None:
             self.leaf = leaf
             leaf = self._visited.get(leaf) or next(reversed(self._children[leaf]), None)
         assert self.leaf is not None
         self.go(self.leaf)
-        return there[place]

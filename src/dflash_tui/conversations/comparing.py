@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dflash_core.errors import DFlashError
 from dflash_core.record import TurnRecord
@@ -34,8 +34,11 @@ class Comparing:
         return self._lines.get(answer, ())
 
     def lines(self, answer: str, nodes: Sequence[Node], record: TurnRecord | None = None) -> tuple[str, ...]:
-        """A line for what the answer's turn brought beside the last one that ran otherwise, or for each change of it
-        on the way. `nodes`: the conversation, in the order of writing; `record`: the turn's, where it is at hand."""
+        """A line for what the answer's turn brought beside the last one to the same question that ran otherwise, or
+        for each change of it on the way.
+
+        `nodes`: the conversation, in the order of writing; `record`: the turn's, where it is at hand.
+        """
         with self._lock:
             if answer not in self._lines:
                 self._lines[answer] = self._worked_out(answer, nodes, record)
@@ -48,8 +51,13 @@ class Comparing:
         mine = self._measured[answer] = measured(record)
         if mine is None:
             return tuple(on_the_way(record))
-        before = itertools.takewhile(lambda node: node.id != answer, nodes)
-        ran_otherwise = [one.id for one in before if one.report and differing(one.report.knobs, mine.knobs)]
+        by_id = {node.id: node for node in nodes}
+        question = _question(by_id, by_id.get(answer))
+        ran_otherwise = [
+            one.id
+            for one in itertools.takewhile(lambda node: node.id != answer, nodes)
+            if one.report and _question(by_id, one) == question and differing(one.report.knobs, mine.knobs)
+        ]
         earlier = map(self._measure, reversed(ran_otherwise[-LOOK_BACK:]))
         line = against_earlier(mine, filter(None, earlier))
         return (line,) if line else ()
@@ -67,3 +75,9 @@ class Comparing:
         except DFlashError as error:
             LOG.warning("the record of an answer: %s", error)
             return None
+
+
+def _question(by_id: Mapping[str, Node], answer: Node | None) -> str:
+    """What an answer answers."""
+    asked = by_id.get(answer.parent or "") if answer is not None else None
+    return asked.content if asked is not None else ""

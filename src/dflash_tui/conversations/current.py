@@ -52,8 +52,11 @@ class CurrentConversation:
     conversation for when no turn runs.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, system: str = "") -> None:
+        """`system`: the system message of conversations that begin here."""
         self.model = ""
+        self.default_system = self.system = encodable(system)
+        self._unseen: frozenset[str] = frozenset()  # messages of the path that the decoder is not given
         self.card: Card | None = None
         self.branches = Branches()
         self._packed: dict[str, bytes] = {}  # records of this conversation's turns, of those that ran here
@@ -113,6 +116,7 @@ class CurrentConversation:
         leaf, prompt = self.branches.leaf, encodable(prompt)
         if instead_of is not None:
             leaf = self.branches[instead_of].parent
+        if instead_of is not None or self.card is None:
             conversation.set_messages(self._messages(leaf))
         try:
             turn = conversation.ask(prompt, knobs, on_prefill=on_prefill)
@@ -120,8 +124,7 @@ class CurrentConversation:
             self.resume(conversation)
             raise
         if self.card is None:
-            first = conversation.messages[0]
-            self.card = Card(title_of(prompt), first.content if first.role == "system" else "", self.model)
+            self.card = Card(title_of(prompt), self.system, self.model)
             self.store.begin(self.card)
         question = Node("user", prompt, leaf)
         self._add(self.card, question)
@@ -181,11 +184,13 @@ class CurrentConversation:
     def new(self) -> None:
         """Begin an empty conversation; the present one stays in the store."""
         self.card, self.branches, self._packed = None, Branches(), {}
+        self.system, self._unseen = self.default_system, frozenset()
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation. Raises StoreError where it is gone."""
         card = self.store.find(conversation)
         self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
+        self.system, self._unseen = card.system, frozenset()
 
     def resume(self, conversation: ConversationLike) -> None:
         """Have the decoder go on from where the present path ends, with the messages and turns it had then."""
@@ -211,6 +216,17 @@ class CurrentConversation:
         if there is not None and self.card is not None:
             self.store.go(self.card.id, self.branches.leaf)
         return there
+
+    def go_to(self, words: str) -> None:
+        """Stand on the branch of the newest message that has all of these words; where none has, nothing changes."""
+        wanted = words.casefold().split()
+        for node in reversed(self.branches.nodes):
+            if all(word in node.content.casefold() for word in wanted):
+                if node.id not in self.branches.path_ids:
+                    self.branches.go_below(node.id)
+                    if self.card is not None:
+                        self.store.go(self.card.id, self.branches.leaf)
+                return
 
     def rename(self, title: str, conversation: str | None = None) -> None:
         """Name a conversation, or the present one. Raises StoreError for an empty title or conversation."""
@@ -238,10 +254,31 @@ class CurrentConversation:
     def _messages(self, leaf: str | None) -> list[Message]:
         from dflash_core.conversation import Message  # brings the template engine; there is a model by now
 
-        messages = [Message("system", self.card.system)] if self.card is not None and self.card.system else []
+        messages = [Message("system", self.system)] if self.system else []
         for node in self.branches.path_to(leaf):
-            messages.append(Message(node.role, node.content, node.thinking, node.report))
+            if node.id not in self._unseen:
+                messages.append(Message(node.role, node.content, node.thinking, node.report))
         return messages
+
+    def set_system(self, text: str) -> None:
+        """Another system message for this conversation. `resume` has to follow."""
+        self.system = encodable(text)
+        if self.card is not None:
+            self.card = replace(self.card, system=self.system)
+            self.store.set_system(self.card.id, self.system)
+
+    def leave_out(self, turns: int) -> int:
+        """Give the decoder no longer the oldest `turns` turns of the path that it still sees; returns how many are left
+        out now. They stay in the conversation. `resume` has to follow."""
+        questions = [node.id for node in self.branches.path if node.role == "user" and node.id not in self._unseen]
+        gone = set(questions[: max(min(turns, len(questions) - 1), 0)])
+        gone |= {node.id for node in self.branches.path if node.parent in gone}
+        self._unseen |= gone
+        return sum(node.role == "user" and node.id in self._unseen for node in self.branches.path)
+
+    def unseen(self, message: str) -> bool:
+        """Whether the decoder is no longer given this message."""
+        return message in self._unseen
 
     # After an end that was not asked for
 

@@ -1,19 +1,21 @@
-"""What another setting brought: a turn beside the last one that ran differently, and a turn beside itself where its
-knobs were changed on the way."""
+"""What another setting brought: a turn beside an earlier answer to the same prompt, over the tokens that both share."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.record import TurnRecord
-from dflash_tui.text.bars import speed
+from dflash_tui.text.bars import percent, speed
 
 NAMED = 3  # knobs that are told by name; more are counted
 UNLIKE = ("seed", "max_tokens", "ignore_eos")  # what ends or draws an answer says little of its speed
+LEAST_TOKENS, MOST_PARTS = 12, 12
+"""The shared text is cut into parts of at least so many tokens, at most so many of them; each is one pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +28,24 @@ class Stretch:
     tokens: int
     seconds: float
 
-    @property
-    def acceptance_length(self) -> float:
-        return self.tokens / self.steps
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one setting gave. `models` are the file names of target and drafter."""
+    """A turn as a measure of its setting. `tokens` behind the first; `ends` and `times`: after each step, how many of
+    them were there and when, in seconds. `asked` is what must be the same for a comparison: models and prompt."""
 
     knobs: Knobs
-    tokens_per_second: float
-    acceptance_length: float
-    models: tuple[str, str]
+    asked: tuple[object, ...]
+    tokens: tuple[int, ...]
+    ends: tuple[int, ...]
+    times: tuple[float, ...]
+
+    def at(self, count: int) -> float:
+        """When `count` tokens were there; inside a step on the straight line through it."""
+        place = bisect_left(self.ends, count)
+        low, high = (self.ends[place - 1], self.ends[place]) if place else (0, self.ends[0])
+        start = self.times[place - 1] if place else 0.0
+        return start + (self.times[place] - start) * (count - low) / (high - low)
 
 
 def stretches(record: TurnRecord) -> tuple[Stretch, ...]:
@@ -65,25 +68,36 @@ def measured(record: TurnRecord) -> Measured | None:
     """A turn as a measure of its setting; None where it was changed on the way, or took no step."""
     if record.report is None or len(stretches(record)) != 1:
         return None
-    stats, models = record.report.stats, (record.start.target, record.start.draft)
-    return Measured(record.steps[0].knobs, stats.tokens_per_second, stats.acceptance_length, models)
+    start, began = record.start, record.pieces[0].at
+    steps = [piece for piece in record.pieces[1:] if isinstance(piece.event, StepEvent)]
+    tokens = tuple(token for piece in steps for token in piece.event.tokens)
+    ends = tuple(itertools.accumulate(len(piece.event.tokens) for piece in steps))
+    asked = (start.target, start.draft, start.prompt, start.prompt_ids, record.pieces[0].event.tokens)
+    return Measured(record.steps[0].knobs, asked, tokens, ends, tuple(piece.at - began for piece in steps))
 
 
 def against_earlier(mine: Measured, earlier: Iterable[Measured]) -> str:
-    """A line that compares a turn with the first of `earlier` where the same models ran otherwise; "" without one."""
+    """A line that compares a turn with the first of `earlier` that answered the same prompt otherwise set.
+
+    "" where there is none, or where too little of the text is the same to tell. A difference that the parts of the
+    text do not agree on is called noise, by the test that A/B uses.
+    """
     for other in earlier:
         named = differing(other.knobs, mine.knobs)
-        if named and other.models == mine.models:
-            return _compared(other, mine, f"against {_values(named, other.knobs)}")
+        if named and other.asked == mine.asked and (line := _compared(other, mine)):
+            return line.format(f"against {_values(named, other.knobs)}")
     return ""
 
 
 def on_the_way(record: TurnRecord) -> list[str]:
-    """A line for each change of knobs in the middle of a turn."""
+    """A line for each change of knobs in the middle of a turn: what was set, and from where on.
+
+    Speeds before and after are of different text, so nothing is said of them.
+    """
     lines = []
     for before, after in itertools.pairwise(stretches(record)):
         named = differing(before.knobs, after.knobs)
-        lines.append(_compared(before, after, f"since step {after.first}, with {_values(named, after.knobs)}"))
+        lines.append(f"{_values(named, after.knobs)} from step {after.first} on")
     return lines
 
 
@@ -92,15 +106,33 @@ def differing(a: Knobs, b: Knobs) -> list[str]:
     return [name for name in SPEC if name not in UNLIKE and getattr(a, name) != getattr(b, name)]
 
 
-def _compared(old: Measured | Stretch, new: Measured | Stretch, than: str) -> str:
-    faster = _signed(new.tokens_per_second - old.tokens_per_second, speed)
-    longer = _signed(new.acceptance_length - old.acceptance_length, "{:.2f}".format)
-    return f"{faster} tok/s, accept {longer} {than}"
+def _compared(old: Measured, new: Measured) -> str:
+    """The difference, with a place for the words that say against what; "" where nothing can be told."""
+    from dflash_core.bench.statistics import FEWEST_PAIRS, compare  # brings numpy
+
+    pairs = zip(old.tokens, new.tokens)
+    common = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(old.tokens), len(new.tokens)))
+    parts = min(common // LEAST_TOKENS, MOST_PARTS)
+    if parts < FEWEST_PAIRS:
+        return ""
+    cuts = [common * place // parts for place in range(parts + 1)]
+    a, b = _speeds(old, cuts), _speeds(new, cuts)
+    if a is None or b is None:
+        return ""
+    shared = f"same {common} tokens"
+    if not (it := compare(a, b)).matters:
+        return f"no difference beyond noise {{}}, {shared}"
+    before, after = common / old.at(common), common / new.at(common)
+    agree = f"{max(it.wins, it.losses)} of {it.n} parts"
+    sign = "+" if after >= before else "−"
+    return f"{sign}{speed(abs(after - before))} tok/s ({percent(after / before - 1)}, {agree}) {{}}, {shared}"
 
 
-def _signed(value: float, show: Callable[[float], str]) -> str:
-    shown = show(abs(value))
-    return ("+" if value >= 0 else "−") + shown
+def _speeds(it: Measured, cuts: Sequence[int]) -> list[float] | None:
+    """tok/s of each part; None where a clock stood still."""
+    times = [0.0 if cut == 0 else it.at(cut) for cut in cuts]
+    spans = [(b - a, end - start) for (a, b), (start, end) in zip(itertools.pairwise(cuts), itertools.pairwise(times))]
+    return [tokens / seconds for tokens, seconds in spans] if all(seconds > 0 for _, seconds in spans) else None
 
 
 def _values(names: Iterable[str], knobs: Knobs) -> str:

@@ -25,6 +25,7 @@ class Meter:
     totals: StepTotals = field(default_factory=StepTotals)
     parts: PartTotals = field(default_factory=PartTotals)
     tokens: int = 0
+    earlier: int = 0  # positions of the turn before, until the prompt has been read
     thinking_tokens: int = 0
     first_at: float | None = None
     last_at: float | None = None
@@ -61,6 +62,11 @@ class Meter:
         self.totals.add(event)
         self.lengths.append(count)
         self._recent.append((at, count))
+
+    @property
+    def positions(self) -> int:
+        """Of the context: prompt and answer so far."""
+        return (self.prefill.prompt_tokens if self.prefill is not None else self.earlier) + self.tokens
 
     @property
     def thinking_s(self) -> float:

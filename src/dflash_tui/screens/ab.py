@@ -14,8 +14,9 @@ from dflash_core.clean import clean
 from dflash_core.knobs import SPECS
 from dflash_core.lab.diff import Stretch, diff
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.sweep import Sweep
+from dflash_core.lab.sweep import Sweep, SweepResult
 from dflash_core.lab.versus import versus
+from dflash_tui.figures.measurements import What
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
@@ -32,6 +33,7 @@ class ABScreen(MeasuringScreen):
     HEADING: ClassVar[str] = "A against B"
     EXAMPLE: ClassVar[str] = f"{AB}   or one side: budget=40 (against the present setting)   also: repeats=10"
     FILE: ClassVar[str] = "ab.csv"
+    WHAT: ClassVar[What] = "ab"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
@@ -43,6 +45,10 @@ class ABScreen(MeasuringScreen):
             VerticalScroll(Static("", id="ab-b"), id="ab-right"),
             classes="lab-body",
         )
+
+    def words(self, result: SweepResult) -> str:
+        it = versus(result)
+        return lab_text.finding(it, [one.label for one in result.settings]) if it is not None else "no pair yet"
 
     def plan(self, text: str, lab: Laboratory) -> Sweep:
         pair, options = parse_ab(text, self.chat.knobs, lab.limits)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
 from textual.events import Key, Paste, Resize
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Footer, Markdown, TextArea
 
 from dflash_core.clean import clean
-from dflash_core.errors import KnobError
+from dflash_core.errors import ContextError, KnobError
 from dflash_core.knobs import CONTEXT, SPEC, Knobs
 from dflash_core.progress import Progress
 from dflash_tui.chat import collector
+from dflash_tui.chat.background_plain import BackgroundPlain
+from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import Flow, explain, needs_restart
@@ -36,7 +41,10 @@ from dflash_tui.settings.keys import bindings
 from dflash_tui.settings.presets import Presets
 from dflash_tui.slash import table as slash
 from dflash_tui.slash.command import SlashError
-from dflash_tui.widgets.completions import Completions
+from dflash_tui.text.bars import counted
+from dflash_tui.text.mentions import MentionError, Offer, expand, offers
+from dflash_tui.widgets.completions import Completion, Completions
+from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.lines import Flash, LoadingLine
@@ -44,11 +52,14 @@ from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
+from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.strip import StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript, TurnBlock
 
 NARROW, WIDE, SHORT = 110, 160, 34
 LEAST = (40, 12)
+COUNT_S = 0.25  # a pause in typing this long has the tokens counted
+COUNTED = 40_000  # characters that are counted; a longer text is reckoned from so many of it
 MODEL_KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."
 
 
@@ -77,11 +88,14 @@ class ChatScreen(Screen[None]):
     """Holds the session, the parameters of the next turn, and the one turn that may run."""
 
     SCOPE: ClassVar[str] = "chat"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    # Esc stops an answer; where none is written, `check_action` leaves the key to what is open.
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
     COMMANDS = Screen.COMMANDS | {ActionProvider}
     AUTO_FOCUS = "#prompt"
 
-    def __init__(self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "") -> None:
+    def __init__(
+        self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
+    ) -> None:
         super().__init__()
         self.knobs = knobs
         self.used = knobs
@@ -91,13 +105,17 @@ class ChatScreen(Screen[None]):
         self._loading: Loading | None = None
         self._title = title
         self._queue: list[TurnBlock] = []
+        self._code = 0  # the block of code that was copied last
+        self._counting: Timer | None = None
         self._side = {True: False, False: True}  # by narrow
         self.flow = Flow(self, self, history.folder)
         self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
         self.tuning = Tuning(self, Presets(config_folder() / "presets"))
-        current = CurrentConversation(history.folder)
+        current = CurrentConversation(history.folder, system)
         self.conversation = ConversationController(self, current, self.gauges, resume)
+        self.context = ContextKeeper(self)
+        self.plain = BackgroundPlain(self, self.gauges)
         self.program = ProgramController(self, self.conversation, self.tuning, self.gauges)
 
     def compose(self) -> ComposeResult:
@@ -107,6 +125,7 @@ class ChatScreen(Screen[None]):
                 yield Transcript()
                 yield Inspector(self.knobs)
             yield LoadingLine()
+            yield FindBar()
             yield Flash()
             yield Completions()
             yield StatusStrip(id="strip")
@@ -129,6 +148,7 @@ class ChatScreen(Screen[None]):
         self.call_after_refresh(self.load)
 
     def on_unmount(self) -> None:
+        self.plain.stop()
         self.conversation.current.close()
 
     # Parts
@@ -169,6 +189,7 @@ class ChatScreen(Screen[None]):
 
     def load_from(self, loader: Loader, title: str) -> None:
         """Load another pair in place of this one, and go on with the conversation."""
+        self.plain.stop()
         self._loader, self._title = _behind(self.session, loader, lost=self.flow.lost), title
         self.session = None
         self.query_one(TitleRow).title = title
@@ -228,12 +249,15 @@ class ChatScreen(Screen[None]):
                 self._give_back(event.text, str(error))
             else:
                 self.past.add(event.text)
-        elif self.busy:
-            self._give_back(event.text, "an answer is being written: Esc stops it; your text stays here")
         elif self.session is None and not self.loading_now:
             self._give_back(event.text, "no model is loaded: Ctrl+R loads again; your text stays here")
         else:
-            block = await self.transcript.add_turn(slash.as_message(event.text))
+            try:
+                message = expand(slash.as_message(event.text), Path.cwd())
+            except MentionError as error:
+                self._give_back(event.text, str(error))
+                return
+            block = await self.transcript.add_turn(message)
             self.conversation.sent(block)
             self.conversation.current.waits_no_more(event.text)
             self.past.add(event.text)
@@ -241,8 +265,24 @@ class ChatScreen(Screen[None]):
             if self.session is None:
                 block.queued("queued: it is sent when the model is ready")
                 self._queue.append(block)
+            elif self.busy or self._queue:
+                self._put_off(block)
             else:
                 await self._ask(block)
+
+    def _put_off(self, block: TurnBlock) -> None:
+        block.queued("queued: it is sent after this answer · Alt+E takes it back")
+        self._queue.append(block)
+
+    async def _take_back(self) -> bool:
+        """The message that was queued last is in the prompt again; False where none waits."""
+        if not self._queue:
+            return False
+        block = self._queue.pop()
+        await self.transcript.take_away(block)
+        self.conversation.current.waits_no_more(block.prompt)
+        self._give_back(block.typed, "taken back; Enter queues it again")
+        return True
 
     def _give_back(self, text: str, why: str) -> None:
         self.prompt.restore(text)
@@ -254,11 +294,11 @@ class ChatScreen(Screen[None]):
         if self.session is None:
             return
         if self.busy:  # a retry was asked for while this message was put on the screen
-            block.queued("queued: it is sent after this answer")
-            self._queue.append(block)
+            self._put_off(block)
             return
         if not block.entered:
-            self.prompt.withdraw(block.prompt)  # a refused message that had been given back is on its way again
+            self.prompt.withdraw(block.typed)  # a refused message that had been given back is on its way again
+        self.plain.stop()
         self._use_knobs()
         opens = self.conversation.opens(block, self.used)
         await self.flow.begin(block, opens, self.used, self.conversation.current.pieces)
@@ -288,11 +328,16 @@ class ChatScreen(Screen[None]):
         """The flow is idle again."""
         self._set_busy()
         if refused:
-            self.prompt.restore(block.prompt)
+            self.prompt.restore(block.typed)
         self.gauges.turn_ended()
         self.program.turn_ended()
+        self.plain.turn_ended()
         self.call_next(self.conversation.ended, block, refused=refused)
-        self.call_next(self._next_queued)
+        error = self.flow.error if refused else None
+        if isinstance(error, ContextError):
+            self.call_next(self.context.refused, error)
+        else:
+            self.call_next(self._next_queued)
 
     @property
     def waiting(self) -> bool:
@@ -306,6 +351,7 @@ class ChatScreen(Screen[None]):
     def _set_busy(self) -> None:
         # On this row only: a class on the screen restyles every widget of the conversation.
         self.query_one("#prompt-row").set_class(self.busy, "-busy")
+        self.refresh_bindings()
         self.show_knobs()
         self.gauges.draw()
 
@@ -321,6 +367,7 @@ class ChatScreen(Screen[None]):
 
     def _use_knobs(self) -> None:
         self.used = self.knobs
+        self.query_one(Flash).outdated("from the next turn")
         self.show_knobs()
 
     def show_knobs(self) -> None:
@@ -375,15 +422,27 @@ class ChatScreen(Screen[None]):
     # Actions
 
     def action_stop(self) -> None:
-        if self.busy:
-            self.flow.stop()
-        elif self.has_class("-drawer"):
+        self.flow.stop()
+
+    def action_close(self) -> None:
+        """Esc while nothing is written."""
+        if self.has_class("-drawer"):
             self.action_side()
         elif not self.conversation.branching.leave_edit():
             self.prompt.focus()
 
-    def action_edit(self) -> None:
-        self.conversation.branching.edit()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Esc stops while there is something to stop; the footer names what it does now."""
+        if action == "stop":
+            return self.busy
+        if action == "close":
+            opened = self.has_class("-drawer") or self.conversation.branching.open or self.focused is not self.prompt
+            return not self.busy and opened
+        return super().check_action(action, parameters)
+
+    async def action_edit(self) -> None:
+        if not await self._take_back():
+            self.conversation.branching.edit()
 
     def action_rename(self) -> None:
         self.conversation.files.ask_title(None, self.say)
@@ -421,13 +480,40 @@ class ChatScreen(Screen[None]):
         else:
             answer.thinking.line.action_fold()
 
+    def action_find(self) -> None:
+        self.query_one(FindBar).begin()
+
+    def action_found(self, count: int) -> None:
+        self.query_one(FindBar).action_go(count)
+
     def action_copy(self) -> None:
+        text = self.conversation.branching.chosen_text
         answer = self.transcript.answer
-        if answer is None or not answer.text:
+        if not text and (answer is None or not answer.text):
             self.say("no answer to copy yet")
         else:
-            self.app.copy_to_clipboard(answer.text)
-            self.say(f"copied the answer, {len(answer.text)} characters")
+            what = "message" if text else "answer"
+            text = text or (answer.text if answer is not None else "")
+            self._copy(text, f"the {what}, {len(text)} characters")
+
+    def action_copy_code(self) -> None:
+        """The last block of code; pressed again, the one before it."""
+        blocks = list(self.transcript.query(Fence))
+        if not blocks:
+            self.say("no code to copy yet")
+            return
+        self._code = self._code - 1 if 0 < self._code <= len(blocks) - 1 else len(blocks) - 1
+        code = blocks[self._code].code
+        blocks[self._code].scroll_visible(animate=False)
+        self._copy(code, f"block {self._code + 1} of {len(blocks)}, {counted(code.count(chr(10)) + 1, 'line')}")
+
+    @on(Fence.Copied)
+    def _code_clicked(self, event: Fence.Copied) -> None:
+        self._copy(event.code, f"the code, {counted(event.code.count(chr(10)) + 1, 'line')}")
+
+    def _copy(self, text: str, what: str) -> None:
+        self.app.copy_to_clipboard(text)
+        self.say(f"copied {what}")
 
     async def action_clear(self) -> None:
         if self.busy:
@@ -489,6 +575,7 @@ class ChatScreen(Screen[None]):
         self.set_class(height < SHORT, "-short")
         self.set_class(self._side[narrow], "-side")
         self.set_class(narrow and self._side[narrow], "-drawer")
+        self.refresh_bindings()
         tiny = width < LEAST[0] or height < LEAST[1]
         self.set_class(tiny, "-tiny")
         if tiny:
@@ -498,7 +585,33 @@ class ChatScreen(Screen[None]):
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self, event: TextArea.Changed) -> None:
-        self.query_one(Completions).show(slash.complete(event.text_area.text, self))
+        text = event.text_area.text
+        rows = slash.complete(text, self) or [Completion(one.text, one.label, one.about) for one in self._files(text)]
+        self.query_one(Completions).show(rows)
+        if self._counting is not None:
+            self._counting.stop()
+        self._counting = self.set_timer(COUNT_S, self._count)
+
+    def _files(self, text: str) -> list[Offer]:
+        at_end = self.prompt.cursor_location == self.prompt.document.end
+        return offers(text, Path.cwd()) if at_end else []
+
+    async def _count(self) -> None:
+        """Count the tokens of what is being typed, beside the app."""
+        session, text = self.session, self.prompt.text
+        if session is None or slash.is_command(text):
+            self.gauges.typed(0)
+            return
+
+        def count() -> int:
+            try:
+                whole = expand(text, Path.cwd())
+            except MentionError:
+                whole = text
+            part = session.count(whole[:COUNTED])
+            return part if len(whole) <= COUNTED else round(part * len(whole) / COUNTED)
+
+        self.gauges.typed(await asyncio.to_thread(count) if text.strip() else 0)
 
     @on(Inspector.Switched)
     def _panel_switched(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, one_line
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.conversations.store import Entry
+from dflash_tui.conversations.store import Entry, Held
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
@@ -36,6 +37,7 @@ class _List(OptionList):
     """The conversations, two rows each. What is typed over them goes into the search."""
 
     HELP = "Up and Down choose a conversation, Enter opens it, / searches."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select", "Open")]
 
 
 class ChatsScreen(Screen[None]):
@@ -52,6 +54,7 @@ class ChatsScreen(Screen[None]):
         self._conversation = chat.conversation
         self._entries: list[Entry] = []
         self._pause: Timer | None = None
+        self._deleted: Held | None = None  # the conversation that was deleted last
 
     def compose(self) -> ComposeResult:
         with Container(id="chats"):
@@ -117,7 +120,7 @@ class ChatsScreen(Screen[None]):
         present = self._conversation.current.card
         mark = "● " if present is not None and entry.card.id == present.id else "  "
         title, excerpt = one_line(entry.card.title), one_line(entry.excerpt)
-        about = f"  {_when(entry.card.updated)} · {counted(entry.messages, 'message')} · "
+        about = f"  {ago(entry.card.updated, time.time())} · {counted(entry.messages, 'message')} · "
         return Option(Content.assemble(mark, (title, "bold"), "\n", (about, "$foreground 70%"), excerpt))
 
     def _preview(self) -> None:
@@ -159,8 +162,9 @@ class ChatsScreen(Screen[None]):
         if self._conversation.refuses():
             self.say("an answer is being written in the present conversation; it comes first")
             return
+        words = self.query_one(_Search).value.strip()
         self.dismiss()
-        await self._conversation.open(entry.card.id)
+        await self._conversation.open(entry.card.id, find=words)
 
     def action_to_list(self) -> None:
         self._options.focus()
@@ -202,11 +206,22 @@ class ChatsScreen(Screen[None]):
 
         async def sure(yes: bool | None) -> None:
             if yes:
-                await self._conversation.delete(entry.card.id)
+                self._deleted = await self._conversation.delete(entry.card.id)
                 self._list()
+                self.say(f"deleted: {entry.card.title}; u brings it back")
 
-        question = f"Delete “{one_line(entry.card.title)}”, {counted(entry.messages, 'message')}, for good?"
+        question = f"Delete “{one_line(entry.card.title)}”, {counted(entry.messages, 'message')}?"
         self.app.push_screen(ConfirmScreen(question, "delete", "keep it"), sure)
+
+    def action_undo(self) -> None:
+        """Bring back what was deleted last."""
+        if self._deleted is None:
+            self.say("nothing has been deleted here")
+            return
+        self._conversation.current.store.put(self._deleted)
+        self.say(f"back again: {self._deleted.card.title}")
+        self._deleted = None
+        self._list()
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or ""))
@@ -230,3 +245,18 @@ class _Search(Input):
 
 def _when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def ago(seconds: float, now: float) -> str:
+    """A time in the past as people say it: 5 min ago, 3 h ago, yesterday 14:05, Tue 09:30, 2026-01-31."""
+    past = now - seconds
+    if past < 0 or past >= 7 * 86_400:
+        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d")
+    if past < 3600:
+        return f"{int(past // 60)} min ago" if past >= 60 else "just now"
+    there, here = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
+    if there.date() == here.date():
+        return f"{int(past // 3600)} h ago"
+    if (here.date() - there.date()).days == 1:
+        return f"yesterday {there:%H:%M}"
+    return f"{there:%a %H:%M}"

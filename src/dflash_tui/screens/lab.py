@@ -91,6 +91,7 @@ class LabScreen(Screen[None]):
         elif self.running:
             self.say("an experiment is running: Esc stops it")
         else:
+            self.chat.plain.stop()
             try:
                 return session.laboratory()
             except DFlashError as error:  # a replay has no engine to try things with

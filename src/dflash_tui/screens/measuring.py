@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual import on
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input
 
@@ -16,8 +17,10 @@ from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Sweep, SweepResult
+from dflash_core.lab.table import best, rows
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.figures.measurements import Measurements, Row, What
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.text.bars import counted
 from dflash_tui.widgets.line_dialog import LineScreen
@@ -26,10 +29,11 @@ from dflash_tui.widgets.literal import Static
 REDRAW_S = 1.0
 
 
-class What(Input):
+class Line(Input):
     """The line that says what to run."""
 
     HELP = "Enter runs what the line says; Tab goes to the results."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Run")]
 
 
 class MeasuringScreen(LabScreen):
@@ -37,6 +41,11 @@ class MeasuringScreen(LabScreen):
 
     EXAMPLE: ClassVar[str] = ""
     FILE: ClassVar[str] = ""
+    WHAT: ClassVar[What]
+
+    def words(self, result: SweepResult) -> str:
+        """What was found, in a sentence."""
+        raise NotImplementedError
 
     def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
@@ -51,7 +60,7 @@ class MeasuringScreen(LabScreen):
 
     def line(self) -> Horizontal:
         """The row with what to run."""
-        field = What(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
+        field = Line(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
         return Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
 
     def on_mount(self) -> None:
@@ -87,6 +96,9 @@ class MeasuringScreen(LabScreen):
 
     def _ended(self, experiment: Experiment) -> None:
         self._take()
+        if self.result is not None and self.result.trials and self.chat.session is not None:
+            kept = Measurements(self.chat.past.folder, self.chat.session.title)
+            kept.add(self.WHAT, self.words(self.result), _rows(self.result))
         if experiment.error is None and self.result is not None and not self.result.complete:
             self.say(f"cut short; kept: {counted(len(self.result.trials), 'run')}")
 
@@ -127,3 +139,15 @@ class MeasuringScreen(LabScreen):
             yield ExperimentProgress(1, 1, None, f"written: {path}")
 
         self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"))
+
+
+def _rows(result: SweepResult) -> list[Row]:
+    its = rows(result)
+    top = best(its)
+    return [
+        Row(
+            one.setting.label, one.setting.knobs, one.tok_s.median, one.acceptance, one.step_ms, one.runs,
+            "best" if one is top else "",
+        )
+        for one in its
+    ]  # fmt: skip

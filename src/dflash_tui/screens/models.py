@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input
@@ -23,6 +24,7 @@ from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import Management
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.screens.plan import PlanScreen
+from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.literal import OptionList, Static
 
 FIRST = "Welcome. Which model should answer?"
@@ -59,7 +61,10 @@ class ModelsScreen(ModalScreen[None]):
         self._chat, self._first = chat, first
         self._files = nearby(Path.cwd())
         self._target = Input(
-            placeholder="or the path of a GGUF file", id="models-target", suggester=Paths(drafts=False)
+            placeholder="or the path of a GGUF file",
+            id="models-target",
+            suggester=Paths(drafts=False),
+            select_on_focus=False,
         )
         self._draft = Input(
             placeholder="its drafter: a file or a folder, or text; empty is plain decoding",
@@ -89,6 +94,12 @@ class ModelsScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
+
+    def take_text(self, event: Key | Paste) -> None:
+        """What is typed or pasted over the list is a path."""
+        if not isinstance(self.focused, Input) and is_text(event):
+            self.set_focus(self._target)
+            self._target.cursor_position = len(self._target.value)
 
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:

@@ -64,6 +64,24 @@ def _prompt(chat: ChatHost, text: str) -> Screen[None]:
     return PromptScreen(chat)
 
 
+def _tune(chat: ChatHost, text: str) -> Screen[None]:
+    from dflash_tui.screens.tune import TuneScreen
+
+    return TuneScreen(chat, text)
+
+
+def _past(chat: ChatHost, text: str) -> Screen[None]:
+    from dflash_tui.screens.tune import PastScreen
+
+    return PastScreen(chat)
+
+
+def _full(chat: ChatHost, text: str) -> Screen[None]:
+    from dflash_tui.screens.full import FullScreen
+
+    return FullScreen(chat)
+
+
 # Each takes what to run at once, "" for nothing; only the screens of the lab use it.
 PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "whatif": _whatif,
@@ -75,4 +93,7 @@ PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "themes": _themes,
     "models": _models,
     "prompt": _prompt,
+    "full": _full,
+    "tune": _tune,
+    "past": _past,
 }

@@ -11,6 +11,10 @@ from dflash_tui.widgets.transcript import TurnBlock
 class ReplayScreen(ChatScreen):
     """Each turn begins when the one before it is shown, with the knobs that it had."""
 
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.prompt.placeholder = "A replay, without a model: Ctrl+R plays the last turn again, Alt+I shows its steps"
+
     async def _loaded(self, session: SessionLike) -> None:
         await super()._loaded(session)
         await self._next_turn()

@@ -88,10 +88,16 @@ class StepsScreen(Screen[None]):
         self.set_class(width < NARROW, "-narrow")
         self.set_class(width >= WIDE, "-wide")
         for view in VIEWS:
-            chosen = view == self.view or (not self.has_class("-narrow") and view == "tree" != self.view)
-            beside = not self.has_class("-narrow") and self.view == "tree" and view == "text"
-            shown = self.has_class("-wide") or chosen or beside
-            self._boxes[view].display = shown
+            self._boxes[view].display = view in self._arrangements[0]
+
+    @property
+    def _arrangements(self) -> list[tuple[str, ...]]:
+        """What is shown together, the present views first, then what each press of the key for another view brings."""
+        if self.has_class("-wide"):
+            return [VIEWS]
+        every = [(one,) for one in VIEWS] if self.has_class("-narrow") else [("tree", "text"), ("tree", "calibration")]
+        at = next((place for place, views in enumerate(every) if views[-1] == self.view), 0)
+        return [*every[at:], *every[:at]]
 
     # What is shown
 
@@ -222,7 +228,8 @@ class StepsScreen(Screen[None]):
 
     def action_view(self) -> None:
         """The next view, where not all of them fit."""
-        self.view = VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)]
+        every = self._arrangements
+        self.view = every[1 % len(every)][-1]
         self._arrange()
         self.call_after_refresh(self._resized)
 

@@ -6,21 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual import on
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from dflash_core.knobs import SPEC
 from dflash_core.lab.grid import settings
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.sweep import Sweep
+from dflash_core.lab.sweep import Sweep, SweepResult
 from dflash_core.lab.table import best, rows
+from dflash_tui.figures.measurements import What
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
+from dflash_tui.text.bars import speed
 from dflash_tui.text.lab_request import SWEEP, parse_sweep
 from dflash_tui.widgets.curve import CurveView
-from dflash_tui.widgets.literal import DataTable, Static
+from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 
 class SweepScreen(MeasuringScreen):
@@ -30,6 +32,7 @@ class SweepScreen(MeasuringScreen):
     HEADING: ClassVar[str] = "Sweep"
     EXAMPLE: ClassVar[str] = f"{SWEEP}   or two: budget=4,15,22 p_min=0..0.5   also: repeats=3 prompts=FILE samples=10"
     FILE: ClassVar[str] = "sweep.csv"
+    WHAT: ClassVar[What] = "sweep"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
@@ -41,6 +44,10 @@ class SweepScreen(MeasuringScreen):
             classes="lab-body stacked",
         )
         yield Static("", id="sweep-notes")
+
+    def words(self, result: SweepResult) -> str:
+        top = best(rows(result))
+        return f"{top.setting.label}: {speed(top.tok_s.median)} tok/s is the best" if top is not None else "nothing"
 
     def plan(self, text: str, lab: Laboratory) -> Sweep:
         axes, options = parse_sweep(text or SWEEP)
@@ -83,8 +90,8 @@ class SweepScreen(MeasuringScreen):
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
-        if event.row_key.value is not None:
-            self._adopt(int(event.row_key.value))
+        if (key := row_key(event)) is not None:
+            self._adopt(int(key))
 
     def _adopt(self, index: int) -> None:
         if self.result is not None:
@@ -96,6 +103,7 @@ class _Table(DataTable):
     """Settings in the order of the grid; Enter takes the one under the cursor over."""
 
     HELP = "Up and down choose a setting, Enter takes it over for the next turn."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
 
     def on_mount(self) -> None:
         self.cursor_type = "row"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from textual import on
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
@@ -15,16 +15,27 @@ from dflash_core.knobs import SPEC
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.laboratory import TIMED_BUDGETS
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.whatif import Acceptance, AutoTurn, Curve, ExactReplay, Kind, Point, auto_turn, curve, estimate
+from dflash_core.lab.whatif import (
+    Acceptance,
+    AutoTurn,
+    Curve,
+    ExactReplay,
+    Kind,
+    Point,
+    auto_turn,
+    curve,
+    estimate,
+    own_ms,
+)
 from dflash_core.record import TurnRecord
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.bars import counted
-from dflash_tui.text.plot import Mark
+from dflash_tui.text.bars import counted, percent
+from dflash_tui.text.plot import LINE, Mark
 from dflash_tui.widgets.curve import CurveView
-from dflash_tui.widgets.literal import DataTable, Static
+from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 TURNS = 8  # as many of the newest turns tell what a step costs
 AUTO = "auto"
@@ -55,8 +66,13 @@ class WhatIfScreen(LabScreen):
         super().on_mount()
         self.costs = StepCosts()
         self._estimate: tuple[Acceptance, ...] = ()
+        self._timed = False  # steps were timed for this: all are of the same moment
         self.auto: AutoTurn | None = None
         turns = self.chat.session.turns if self.chat.session is not None else ()
+        if self.chat.session is not None and self.chat.session.limits.drafter is None:
+            none = "No drafter is loaded, so no budget to choose: /load names one, or start with --draft text."
+            self.query_one("#whatif-finding", Static).update(f" {none}")
+            return
         if not turns:
             self.query_one("#whatif-finding", Static).update(" No turn yet: send a message first, then come back.")
             return
@@ -85,7 +101,8 @@ class WhatIfScreen(LabScreen):
     def take(self, kind: Kind, acceptance: tuple[Acceptance, ...]) -> None:
         """Put the session's step times beside these acceptance lengths."""
         assert self.record is not None
-        self.curve = curve(kind, acceptance, self.costs, self.record.knobs.budget)
+        own = None if self._timed or self.auto is not None else own_ms(self.record.steps)
+        self.curve = curve(kind, acceptance, self.costs, self.record.knobs.budget, own)
 
     # Actions
 
@@ -117,7 +134,7 @@ class WhatIfScreen(LabScreen):
 
     def _measured(self, costs: StepCosts) -> None:
         if len(costs.measured) > 1 and self.curve is not None:
-            self.costs = costs
+            self.costs, self._timed = costs, True
             self.take(self.curve.kind, tuple(point.acceptance for point in self.curve.points))
         self.draw()
 
@@ -131,10 +148,10 @@ class WhatIfScreen(LabScreen):
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
-        if event.row_key.value == AUTO:
+        if row_key(event) == AUTO:
             self.adopt({"mode": "auto", "policy": "auto"})
-        elif event.row_key.value is not None:
-            self.adopt({"budget": int(event.row_key.value)})
+        elif (key := row_key(event)) is not None:
+            self.adopt({"budget": int(key)})
 
     # Drawing
 
@@ -148,11 +165,13 @@ class WhatIfScreen(LabScreen):
         best = it.best
         # The best and the present one last, so that they show where points share a cell.
         points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
+        # A point is what was measured, a line what was reckoned from it.
         speeds = [Mark(p.budget, p.tok_s, _sign(p, it, best)) for p in points if p.tok_s is not None]
-        lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, plain="●")) for p in points]
-        known = "tok/s  ★best ◆now ●timed ○not"
-        self.query_one("#whatif-speed", CurveView).show(speeds, known if speeds else "tok/s: not known yet")
-        self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {_name(it)}")
+        lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, ran=it.kind == "exact")) for p in points]
+        span = (float(self.budgets[0]), float(self.budgets[-1]))
+        known = "tok/s  ★ best  ◆ now  ● timed  · reckoned"
+        self.query_one("#whatif-speed", CurveView).show(speeds, known if speeds else "tok/s: not known yet", span)
+        self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {_name(it)}", span)
 
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = len(self.record.steps) if self.record is not None else 0
@@ -161,7 +180,7 @@ class WhatIfScreen(LabScreen):
             yield f"ESTIMATE from the {counted(steps, 'step')} of the last turn, which had {had}"
         else:
             worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
-            off = f"the estimate was off by up to {lab_text.percent(worst[1])} (budget {worst[0]})"
+            off = f"the estimate was off by up to {percent(worst[1])} (budget {worst[0]})"
             yield f"EXACT: the drafter ran again; {off}"
         yield lab_text.best_line(it)
         if self.auto is not None:
@@ -182,18 +201,21 @@ def _name(it: Curve) -> str:
     return "estimated" if it.kind == "estimate" else "exact"
 
 
-def _sign(point: Point, it: Curve, best: Point | None, plain: str = "") -> str:
-    if point is best:
+def _sign(point: Point, it: Curve, best: Point | None, *, ran: bool = False) -> str:
+    """Stars and points for what ran; what was reckoned is only a dot of the line."""
+    measured = ran or point.source == "measured"
+    if point is best and measured:
         return "★"
     if point.budget == it.current:
         return "◆"
-    return plain or ("●" if point.source == "measured" else "○")
+    return "●" if measured else LINE
 
 
 class _Table(DataTable):
     """Budgets with what is known of them; Enter takes the one under the cursor over."""
 
     HELP = "Up and down choose a budget, Enter takes it over for the next turn."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
 
     def on_mount(self) -> None:
         self.cursor_type = "row"

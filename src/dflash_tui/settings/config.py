@@ -30,7 +30,7 @@ FILE_NAME = "config.toml"
 PROJECT_NAME = "dflash-tui.toml"
 DEFAULT_THEME = "dflash-night"
 MOST_COUNT = 1000
-Kind = Literal["text", "path", "drafter", "switch", "choice", "seconds", "cache", "count", "size"]
+Kind = Literal["text", "words", "path", "drafter", "switch", "choice", "seconds", "cache", "count", "size"]
 
 
 class ConfigError(DFlashError):
@@ -55,6 +55,7 @@ class Settings:
     notify_after: float = _setting(10.0, "seconds from which on an answer is long", "seconds")
     target: Path | None = _setting(None, "the model to open without --target", "path")
     draft: Path | None = _setting(None, "its drafter: a file or folder, or text", "drafter")
+    system: str = _setting("", "the system message of new conversations", "words")
     device: str = _setting("auto", "where to decode", "choice", ("auto", "cpu", "cuda"))
     kv: str = _setting("auto", f"how keys and values are kept: {KV_HELP}", "cache")
     keep_states: int = _setting(0, "conversations whose state is kept on disk, so that they resume at once", "count")
@@ -260,7 +261,7 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
             return checked(value)
         except KnobError as error:
             raise _BadValueError(str(error)) from None
-    if kind == "text" and isinstance(value, str) and value:
+    if isinstance(value, str) and (kind == "words" or (kind == "text" and value)):
         return value
     if kind in ("path", "drafter") and isinstance(value, str):
         try:
@@ -276,7 +277,7 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
     if kind == "size" and (found := _size(value)) is not None:
         return found
     expected = {
-        "switch": "true or false", "choice": ", ".join(choices), "text": "text", "path": "a path",
+        "switch": "true or false", "choice": ", ".join(choices), "text": "text", "words": "text", "path": "a path",
         "drafter": "a path, or text", "seconds": "seconds, 0 or more", "cache": "text",
         "count": f"a whole number up to {MOST_COUNT}", "size": "auto, 0, or an amount such as 4GiB",
     }[kind]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import KnobError
@@ -43,7 +44,15 @@ def _ready(host: ChatHost) -> SessionLike:
     return host.session
 
 
+async def _tune(host: ChatHost, rest: str) -> None:
+    _ready(host)
+    if rest and not Path(rest).expanduser().is_file():
+        raise SlashError(f"{rest}: no such file; /tune alone measures on the conversation's prompts")
+    host.open_page("tune", rest)
+
+
 LAB_SLASH = (
+    Slash("tune", "/tune [FILE]", "find the fastest setting on your prompts, or on a file of them", _tune),
     Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _sweep, knob_words),
     Slash("ab", "/ab A | B", "A against B, in turn; alone: tree against chain", _ab, knob_words),
 )

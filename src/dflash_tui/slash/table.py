@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import DFlashError, KnobError
-from dflash_core.knobs import SPEC, SPECS, parse_settings
+from dflash_core.knobs import CONTEXT, SPEC, SPECS, parse_settings
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
@@ -64,6 +64,9 @@ def complete(text: str, host: ChatHost) -> list[Completion]:
 
 async def _set(host: ChatHost, rest: str) -> None:
     words = rest.replace("=", " ", 1).split()
+    if len(words) == 2 and words[0] == CONTEXT.name:
+        _context(host, words[1])
+        return
     if len(words) == 1 and words[0] in SPEC:
         spec = SPEC[words[0]]
         raise SlashError(f"{spec.name}: {spec.help}; {spec.allowed}. Write /set {spec.name} VALUE")
@@ -133,6 +136,44 @@ async def _load(host: ChatHost, rest: str) -> None:
         host.program.change_model(words[0], words[1] if len(words) == 2 else None)
 
 
+async def _reload(host: ChatHost, rest: str) -> None:
+    if rest:
+        _context(host, rest)
+    host.program.reload()
+
+
+def _context(host: ChatHost, text: str) -> None:
+    """Stage another context. Raises SlashError."""
+    try:
+        host.tuning.ask_for_context(int(CONTEXT.parse(text.replace(",", ""))))
+    except KnobError as error:
+        raise SlashError(str(error)) from None
+
+
+async def _system(host: ChatHost, rest: str) -> None:
+    first, _, text = rest.partition(" ")
+    if not rest:
+        now = host.conversation.current.system
+        host.say(
+            f"the system message is: {now}" if now else "no system message; /system TEXT sets one for this conversation"
+        )
+    elif host.conversation.refuses():
+        return
+    elif first == "default":
+        problem = host.program.remember_system(text.strip())
+        host.say(problem or f"new conversations begin with {'this system message' if text.strip() else 'none'}")
+    elif rest == "off":
+        host.conversation.set_system("")
+        host.say("no system message from the next turn")
+    else:
+        host.conversation.set_system(rest)
+        host.say("the system message counts from the next turn")
+
+
+def _system_words(host: ChatHost) -> Mapping[str, str]:
+    return {"off": "no system message here", "default": "for new conversations, kept for the next start"}
+
+
 async def _policy(host: ChatHost, rest: str) -> None:
     if rest == "reset" and host.session is not None and not host.busy:
         host.session.forget_learned()
@@ -179,6 +220,8 @@ SLASH: dict[str, Slash] = {
         Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
         Slash("kv", "/kv TYPE|K/V", "how keys and values are kept, from the next load on", _kv, _kv_types),
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
+        Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
+        Slash("system", "/system [TEXT]", "the system message of this conversation", _system, _system_words),
         Slash("think", "/think on|off|LEVEL", "thinking for the next turn", _think, _levels),
         *(Slash(row.slash, f"/{row.slash}", row.help, does(row.action)) for row in ACTIONS if row.slash),
     )

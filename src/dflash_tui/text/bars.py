@@ -72,6 +72,13 @@ def speed(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
+def percent(share: float) -> str:
+    """A relative difference: +3.1 %, −12 %."""
+    value = abs(share) * 100
+    sign = "+" if share > 0 else "−" if share < 0 else "±"
+    return f"{sign}{value:.1f} %" if value < 9.95 else f"{sign}{value:.0f} %"
+
+
 def chance(value: float) -> str:
     """A probability in four cells or fewer: 1.0, .93, .001 as <.01."""
     if value >= 0.995:

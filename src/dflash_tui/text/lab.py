@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
+from dflash_core.bench.statistics import FEWEST_PAIRS, Summary
 from dflash_core.knobs import SPEC
 from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
@@ -12,7 +12,7 @@ from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import Row, best, rows
 from dflash_core.lab.versus import Versus
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
-from dflash_tui.text.bars import counted, meter, seconds, speed
+from dflash_tui.text.bars import counted, meter, percent, seconds, speed
 from dflash_tui.text.plot import Mark
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
@@ -33,7 +33,7 @@ def cells(row: Row, top: Row | None, axes: Sequence[str]) -> tuple[str, ...]:
         spread(row.tok_s),
         f"{row.acceptance:.2f}",
         f"{row.step_ms:.1f}",
-        "best" if row is top else against(row.versus_best),
+        "best" if row is top or top is None else against(row, top),
     )
 
 
@@ -42,23 +42,17 @@ def spread(it: Summary) -> str:
     return f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run"
 
 
-def against(it: Comparison | None) -> str:
-    """A comparison with the best, noise named as noise."""
+def against(row: Row, top: Row) -> str:
+    """A row beside the best: the share is of the two medians shown, the verdict that of the paired test."""
+    share = percent(row.tok_s.median / top.tok_s.median - 1)
+    it = row.versus_best
     if it is None:
-        return "not compared"
-    share = percent(it.difference)
+        return f"{share}, not paired"
     if it.verdict == "noise":
-        return f"noise ({share})"
+        return f"{share}, noise"
     if it.verdict == "too few pairs":
         return f"{share}? {it.n} of {FEWEST_PAIRS} pairs"
     return share
-
-
-def percent(share: float) -> str:
-    """A relative difference: +3.1 %, −12 %."""
-    value = abs(share) * 100
-    sign = "+" if share > 0 else "−" if share < 0 else "±"
-    return f"{sign}{value:.1f} %" if value < 9.95 else f"{sign}{value:.0f} %"
 
 
 def table(result: SweepResult) -> list[str]:
@@ -120,6 +114,8 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
         f"{counted(len(result.trials), 'run')}: {counted(prompts, 'prompt')}, "
         f"{counted(result.repeats, 'repeat')}, settings taking turns; warm-up not counted"
     ]
+    if result.settings:
+        lines.append(f"fixed: {fixed(result)}")
     if not result.complete:
         so_far = "so far" if running else "cut short"
         lines.append(f"{so_far}: only runs that every setting has are compared")
@@ -136,6 +132,15 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
     if any(row.versus_best and row.versus_best.verdict == "too few pairs" for row in its):
         lines.append(f"a difference needs {FEWEST_PAIRS} pairs to be more than noise: more prompts, or more repeats")
     return lines
+
+
+def fixed(result: SweepResult) -> str:
+    """What all settings of a sweep have in common: what drafts, and what differs from the defaults."""
+    knobs = [setting.knobs for setting in result.settings]
+    same = [name for name in SPEC if len({getattr(one, name) for one in knobs}) == 1 and name not in result.axes]
+    always = ("mode", "policy", "budget", "p_min", "temperature", "max_tokens")
+    named = [name for name in same if name in always or getattr(knobs[0], name) != SPEC[name].default]
+    return ", ".join(f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named)
 
 
 def progress(it: ExperimentProgress, width: int = 12) -> str:
@@ -196,20 +201,21 @@ def finding(it: Versus, labels: Sequence[str]) -> str:
     counts = f"{max(one.wins, one.losses)} of {counted(one.n, 'pair')}, sign test p = {one.p:.2g}"
     if not one.matters:
         why = f"{one.n} of the {FEWEST_PAIRS} pairs that it takes" if one.verdict == "too few pairs" else counts
-        return f"no difference beyond noise so far: B {percent(one.difference)} ({why})"
+        return f"no difference beyond noise so far: B {percent(one.difference)} by the paired median ({why})"
     faster = labels[1] if one.difference > 0 else labels[0]
-    return f"{faster} is faster: B {percent(one.difference)} against A ({counts})"
+    return f"{faster} is faster: B {percent(one.difference)} against A by the paired median ({counts})"
 
 
 def versus_table(it: Versus) -> list[str]:
-    """Median and quartiles of both sides, and the paired difference, a line per figure."""
+    """Median and quartiles of both sides, and the share of the two medians, a line per figure."""
     lines = [f"{'':<20}{'A':>21}{'B':>21}   B against A"]
     for one in it.figures:
         digits = 2 if one.unit == "tok/step" else 1
         a, b = (f"{side.median:.{digits}f} ({side.low:.{digits}f}–{side.high:.{digits}f})" for side in (one.a, one.b))
         c = one.comparison
         noise = "" if c.matters else "  noise" if c.verdict == "noise" else "  ?"
-        lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>21}{b:>21}   {percent(c.difference)}{noise}")
+        share = percent(one.b.median / one.a.median - 1) if one.a.median else ""
+        lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>21}{b:>21}   {share}{noise}")
     return lines
 
 

@@ -18,12 +18,14 @@ class Mark:
     sign: str = "●"
 
 
-def plot(marks: Sequence[Mark], width: int, height: int, title: str = "") -> list[str]:
+def plot(
+    marks: Sequence[Mark], width: int, height: int, title: str = "", span: tuple[float, float] | None = None
+) -> list[str]:
     """Lines of at most `width` cells, `height` of them: a title, the field, an axis and its labels.
 
     The field spans the least and the greatest value, which are written beside it; it does not begin at 0. Where two
     points fall into one cell, the later one of `marks` shows. Points that are not finite are left out. Nothing but
-    the title where there is no point or no room.
+    the title where there is no point or no room. `span`: the ends of the axis, which the points lie within.
     """
     given = [mark for mark in marks if _finite(mark.x) and _finite(mark.y)]
     marks = sorted(given, key=lambda mark: mark.x)
@@ -35,10 +37,11 @@ def plot(marks: Sequence[Mark], width: int, height: int, title: str = "") -> lis
     head = [title[:width]] if title else []
     if not marks or rows < 2 or columns < 8:
         return head
+    ends = span or (marks[0].x, marks[-1].x)
     field = [[" "] * columns for _ in range(rows)]
 
     def cell(x: float, y: float) -> tuple[int, int]:
-        return _place(x, marks[0].x, marks[-1].x, columns), rows - 1 - _place(y, low, high, rows)
+        return _place(x, *ends, columns), rows - 1 - _place(y, low, high, rows)
 
     for one, other in itertools.pairwise(marks):
         (a, b), (c, d) = cell(one.x, one.y), cell(other.x, other.y)
@@ -52,7 +55,7 @@ def plot(marks: Sequence[Mark], width: int, height: int, title: str = "") -> lis
         label = labels[0] if number == 0 and high > low else labels[1] if number == rows - 1 else ""
         out.append(f"{label:>{gutter - 1}} {'┤' if label else '│'}{''.join(line)}".rstrip())
     out.append(" " * gutter + "└" + "─" * columns)
-    out.append(" " * (gutter + 1) + _ticks([mark.x for mark in marks], columns))
+    out.append(" " * (gutter + 1) + _ticks(sorted({*ends, *(mark.x for mark in marks)}), columns))
     return out
 
 

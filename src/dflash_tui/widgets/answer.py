@@ -15,6 +15,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.figures.meter import Meter
 from dflash_tui.log import LOG
 from dflash_tui.text.bars import chance, speed
+from dflash_tui.text.stray import stray_close
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
@@ -44,6 +45,7 @@ class Answer(Foldable):
         self.inside = Vertical(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
+        self._moved = False  # the thinking was taken for the answer at first, and counted as that
         self.compared: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -66,7 +68,7 @@ class Answer(Foldable):
         """More of the answer."""
         if thinking:
             self.thinking.add(clean(thinking))
-        if self.thinking.text:
+        if self.thinking.text and not self._moved:
             self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=not self.body.text and not text)
         if text:
             # The blank lines between thinking and answer are no part of what is shown.
@@ -76,6 +78,16 @@ class Answer(Foldable):
                     await self.body.feed(shown)
                 except Exception as error:
                     await self._give_up(error)
+                await self._move_reasoning()
+
+    async def _move_reasoning(self) -> None:
+        """What was shown as the answer turns out to be reasoning: a closing tag says so, late."""
+        if "</think>" not in self.body.text or self.thinking.text:
+            return
+        if (parts := stray_close(self.body.text)) is not None:
+            self.thinking.add(parts[0])
+            self.thinking.line.title, self._moved = "thinking", True
+            await self.body.start_again(parts[1])
 
     async def _give_up(self, error: Exception) -> None:
         """The message does not render: show its source, and the conversation goes on."""
@@ -94,7 +106,7 @@ class Answer(Foldable):
         """The turn is over. `outcome` says how where there is no report."""
         self.report = report
         self.thinking.effort = report.effort if report is not None else ""
-        if self.thinking.text:
+        if self.thinking.text and not self._moved:
             self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=False)
         try:
             await self.body.finish()
@@ -115,10 +127,10 @@ class Answer(Foldable):
         meter = Meter()
         await self.add(text, thinking, meter)
         await self.end(meter, report, outcome or ("" if report is not None else "without figures"))
-        if report is not None:
+        if report is not None and not self._moved:
             part = report.stats.thinking
             self.thinking.count(part.tokens, part.seconds, running=False)
-        else:
+        elif report is None:
             self.thinking.line.title = "thinking"
 
     def place(self, number: int, count: int) -> None:

@@ -20,14 +20,16 @@ class CurveView(Widget):
         super().__init__(id=id, classes="curve")
         self._marks: Sequence[Mark] = ()
         self._title = ""
+        self._span: tuple[float, float] | None = None
 
-    def show(self, marks: Sequence[Mark], title: str) -> None:
-        """Draw `marks` under `title`; none leave the title alone."""
-        self._marks, self._title = marks, title
+    def show(self, marks: Sequence[Mark], title: str, span: tuple[float, float] | None = None) -> None:
+        """Draw `marks` under `title`; none leave the title alone. `span` are the ends of the axis, for several curves
+        to have one."""
+        self._marks, self._title, self._span = marks, title, span
         self.refresh()
 
     def render(self) -> Content:
-        lines = plot(self._marks, self.size.width, self.size.height, self._title)
+        lines = plot(self._marks, self.size.width, self.size.height, self._title, self._span)
         block: Block = [[(text, "bold")] for text in lines[:1]]
         return content([*block, *map(_styled, lines[1:])])
 

@@ -117,7 +117,10 @@ class Inspector(Container):
     def enter(self, name: str) -> None:
         """Show a panel and focus it."""
         self.active = name
-        self.call_after_refresh(self._panels[name].enter)
+        self._apply(name)
+        # Now, and not with the next frame: a key of the same burst is the panel's already.
+        self.app.stylesheet.update_nodes(list(self.walk_children(with_self=True)))
+        self._panels[name].enter()
 
     def sees(self, name: str) -> bool:
         """Whether a panel is on the screen, so that drawing it is worth it."""

@@ -14,12 +14,13 @@ from textual.widget import Widget
 from dflash_core.knobs import Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import fit
+from dflash_tui.widgets.panel import Row
 
 LABEL = 18
 LEFT = LABEL + 3  # focus mark, staged mark, label, a space
 
 
-class KnobRow(Widget, can_focus=True):
+class KnobRow(Row, Widget, can_focus=True):
     """A focusable row for one `Spec`. Posts `Changed` when the user changes the value, never when the app sets it.
 
     Each kind of row brings its own `action_step`, which the arrow keys call.
@@ -27,12 +28,12 @@ class KnobRow(Widget, can_focus=True):
 
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "step(-1)", "less", show=False),
+        Binding("left", "step(-1)", "Change", key_display="← →"),
         Binding("right", "step(1)", "more", show=False),
-        Binding("backspace", "reset", "default", show=False),
+        Binding("backspace", "reset", "Default", key_display="Backspace"),
         Binding("a", "screen.apply", "apply now", show=False),
-        Binding("up", "app.focus_previous", "up", show=False),
-        Binding("down", "app.focus_next", "down", show=False),
+        Binding("up", "go(-1)", "up", show=False),
+        Binding("down", "go(1)", "down", show=False),
     ]
 
     value: reactive[Value] = reactive[Value](0)

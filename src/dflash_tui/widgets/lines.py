@@ -62,6 +62,11 @@ class Flash(Static):
             self._timer.stop()
         self._timer = self.set_timer(keep_s, self.hide) if text else None
 
+    def outdated(self, words: str) -> None:
+        """Hide a fact that says `words`, because they are no longer true."""
+        if words in self.text:
+            self.hide()
+
     def hide(self) -> None:
         self.text = ""
         self.display = False

@@ -84,6 +84,9 @@ def _option(one: OptionListContent) -> OptionListContent:
 class DataTable(widgets.DataTable[Text]):
     """Textual's, with text as it is."""
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+
     def add_texts(self, cells: Iterable[str], *, key: str) -> None:
         """A row."""
         self.add_row(*(Text(clean(cell)) for cell in cells), key=key)
@@ -91,6 +94,12 @@ class DataTable(widgets.DataTable[Text]):
     def add_headings(self, labels: Iterable[str]) -> None:
         """A column each."""
         self.add_columns(*(Text(clean(label)) for label in labels))
+
+
+def row_key(event: widgets.DataTable.RowSelected | widgets.DataTable.RowHighlighted) -> str | None:
+    """The key of the row of an event; None where the table has no row, for which Textual posts events too."""
+    value: str | None = getattr(event.row_key, "value", None)
+    return value
 
 
 class ControlCodeFilter(LineFilter):

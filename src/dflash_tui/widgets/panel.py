@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from textual.containers import Vertical
 from textual.events import Resize
+from textual.widget import Widget
+
+
+class Row:
+    """Mixed into the rows of a panel that Up and Down go along."""
+
+    def action_go(self, count: int) -> None:
+        assert isinstance(self, Widget)
+        self.query_ancestor(Panel).go(self, count)
 
 
 class Panel(Vertical):
@@ -19,6 +28,12 @@ class Panel(Vertical):
 
     def on_resize(self, event: Resize) -> None:
         self.draw()
+
+    def go(self, widget: Widget, count: int) -> None:
+        """Move the focus from one row of the panel to another; at its ends it stays."""
+        rows = [one for one in self.screen.focus_chain if isinstance(one, Row) and self in one.ancestors]
+        if widget in rows and 0 <= (place := rows.index(widget) + count) < len(rows):
+            rows[place].focus()
 
     def enter(self) -> None:
         """Take the focus when the user asks for this panel."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from textual import on
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import DescendantFocus
 
@@ -13,12 +14,14 @@ from dflash_core.knobs import CONTEXT, SPECS, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.more_row import MoreRow
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.slider import Slider
 
 BEHIND = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
+FIRST = ("budget", "p_min", "temperature", "thinking")  # what people turn first; the others are behind a line
 
 
 class ParamsPanel(Panel):
@@ -33,18 +36,23 @@ class ParamsPanel(Panel):
         self._running = False
         self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in BEHIND}
         self._rows[CONTEXT.name] = Slider(CONTEXT)
+        self._others = Vertical(id="params-others")
+        self._others.display = False
+        self._more = MoreRow(len(self._rows) - len(FIRST))
 
     def compose(self) -> ComposeResult:
         yield Static(self._heading(), id="params-heading", classes="heading")
         with VerticalScroll(id="params-rows", can_focus=False):
             yield PresetRow(id="presets")
-            for group in GROUPS:
-                specs = [spec for spec in SPECS if spec.group == group and spec.name not in BEHIND]
-                note = f"  from the {specs[0].applies}"
-                yield Static(Content.assemble(group, (note, "$foreground 50%")), classes="group")
-                yield from (self._rows[spec.name] for spec in specs)
-            yield Static(Content.assemble("loading", ("  with /reload", "$foreground 50%")), classes="group")
-            yield self._rows[CONTEXT.name]
+            yield from (self._rows[name] for name in FIRST)
+            yield self._more
+            with self._others:
+                for group in GROUPS:
+                    specs = [spec for spec in SPECS if spec.group == group and spec.name not in {*FIRST, *BEHIND}]
+                    yield _heading(group, f"from the {specs[0].applies}")
+                    yield from (self._rows[spec.name] for spec in specs)
+                yield _heading("loading", "with /reload")
+                yield self._rows[CONTEXT.name]
         yield Static("", id="params-help")
 
     def show(self, knobs: Knobs, used: Knobs, *, running: bool) -> None:
@@ -57,6 +65,7 @@ class ParamsPanel(Panel):
             elif name != CONTEXT.name:
                 row.value = getattr(knobs, name)
                 row.staged = row.value != getattr(used, name)
+        self._more.staged = sum(row.staged for name, row in self._rows.items() if name not in FIRST)
         self.query_one("#params-heading", Static).update(self._heading())
 
     def show_reasoning(self, reasoning: Reasoning) -> None:
@@ -85,8 +94,22 @@ class ParamsPanel(Panel):
         return self._rows[name]
 
     def enter(self) -> None:
-        """Focus the row that was used last, or the tree budget."""
+        """Focus the tree budget."""
         self.row("budget").focus()
+
+    def unfold(self, is_open: bool) -> None:
+        """Show or hide the parameters that are not among the first."""
+        self._others.display = self._more.open = is_open
+
+    @on(MoreRow.Toggled)
+    def _toggled(self) -> None:
+        self.unfold(not self._more.open)
+
+    def reach(self, name: str) -> KnobRow:
+        """The row of a parameter, with the others unfolded where it is among those."""
+        if name not in FIRST:
+            self.unfold(True)
+        return self.row(name)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         if isinstance(event.widget, KnobRow):
@@ -96,9 +119,13 @@ class ParamsPanel(Panel):
 
     def _heading(self) -> Content:
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
-        since = "; a applies now" if self._running else " since the last turn"
+        since = "; a applies now" if self._running else ""
         note = f"  • {staged} changed{since}" if staged else ""
         return Content.assemble((self.TITLE, "bold"), (note, "$warning"))
+
+
+def _heading(group: str, when: str) -> Static:
+    return Static(Content.assemble(group, (f"  {when}", "$foreground 70%")), classes="group")
 
 
 def _row(spec: Spec, value: Value) -> KnobRow:

@@ -14,18 +14,19 @@ from textual.widget import Widget
 
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.knob_row import LABEL, LEFT
+from dflash_tui.widgets.panel import Row
 
 
-class PresetRow(Widget, can_focus=True):
+class PresetRow(Row, Widget, can_focus=True):
     """The presets by name; the one that the parameters are at, if any, in brackets."""
 
     ALLOW_SELECT = False
     HELP = "Left and right take another preset, whole; so does a click on its name."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "previous", show=False),
+        Binding("left", "move(-1)", "Preset", key_display="← →"),
         Binding("right,space,enter", "move(1)", "next", show=False),
-        Binding("up", "app.focus_previous", "up", show=False),
-        Binding("down", "app.focus_next", "down", show=False),
+        Binding("up", "go(-1)", "up", show=False),
+        Binding("down", "go(1)", "down", show=False),
     ]
 
     names: reactive[tuple[str, ...]] = reactive[tuple[str, ...]]((), layout=True)

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.events import Click
 from textual.geometry import Size
+from textual.message import Message
 from textual.visual import VisualType
 from textual.widgets import Label, Markdown
 from textual.widgets.markdown import MarkdownFence
 
+from dflash_core.clean import one_line
 from dflash_tui.widgets.literal import Static
 
 ROOM = 4  # rows
@@ -65,9 +68,23 @@ class Code(Roomy, Label):
 
 
 class Fence(MarkdownFence):
-    """A fence, whose lines keep the room."""
+    """A fence, whose lines keep the room. Its frame names the language; a click on it copies the code."""
+
+    class Copied(Message):
+        """The user wants this code."""
+
+        def __init__(self, code: str) -> None:
+            super().__init__()
+            self.code = code
+
+    def on_click(self, event: Click) -> None:
+        if event.button == 1 and event.screen_y == self.region.y:  # on the head; on the text one selects
+            event.stop()
+            self.post_message(self.Copied(self.code))
 
     def compose(self) -> ComposeResult:
+        language = one_line(self.lexer.split()[0] if self.lexer.strip() else "code")[:20]
+        yield Static(Content.assemble((language, "bold"), "  click copies"), classes="fence-head")
         yield Code(self._highlighted_code, id="code-content", expand=True)
 
     def grow(self, growing: bool) -> None:

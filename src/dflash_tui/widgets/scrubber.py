@@ -20,7 +20,7 @@ class Scrubber(Widget, can_focus=True):
     ALLOW_SELECT = False
     HELP = "Left and right go by one step, with Shift by ten; Home and End to the ends; click and drag work too."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "step before", show=False),
+        Binding("left", "move(-1)", "Step", show=True, key_display="← →"),
         Binding("right", "move(1)", "next step", show=False),
         Binding("shift+left", "move(-10)", "ten before", show=False),
         Binding("shift+right", "move(10)", "ten on", show=False),

@@ -116,6 +116,14 @@ class Streamed(Vertical):
         for op in self._segmenter.feed(text):
             await self._apply(op.kind, op.text)
 
+    async def start_again(self, text: str) -> None:
+        """Show another text from its beginning, which may grow on."""
+        await self.remove_children()
+        self.text, self._segmenter, self._fresh, self._settling = "", Segmenter(), True, False
+        self._segments, self._settled, self._tail = [], [], []
+        if text:
+            await self.feed(text)
+
     async def give_up(self) -> None:
         """Show the text as it is from now on, because it cannot be rendered."""
         await self.remove_children()

@@ -12,33 +12,59 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.text.bars import clip, fit, meter, short, spark, speed
+from dflash_tui.text.bars import clip, fit, meter, short, speed
 
 _GIB = 1 << 30
+NEARLY_FULL = 0.8
+"""The share of the context from which on it is said that it fills up."""
 
 
 class TitleRow(Widget):
-    """Model pair at the left; context and memory at the right."""
+    """The conversation and the model pair at the left; context and memory at the right.
+
+    `context`: positions of the conversation, tokens of what is being typed, positions there are.
+    """
 
     title: reactive[str] = reactive("")
-    context: reactive[tuple[int, int]] = reactive((0, 0))
+    conversation: reactive[str] = reactive("")
+    system: reactive[str] = reactive("")
+    context: reactive[tuple[int, int, int]] = reactive((0, 0, 0))
     memory: reactive[MemoryBreakdown | None] = reactive[MemoryBreakdown | None](None)
 
     def validate_title(self, title: str) -> str:
         return one_line(title)
 
+    def validate_conversation(self, title: str) -> str:
+        return one_line(title)
+
     def render(self) -> Content:
         width = self.size.width
-        right = ""
-        used, length = self.context
-        if length:
-            right = f"ctx {short(used)}/{_length(length)} {meter(used / length)}"
+        context, memory = self._gauge(), ""
         if self.memory is not None and width >= 70:
-            right += f"  mem {_of(self.memory)}"
-        right = clip(f" {right} ", max(width - 12, 0)) if right else ""
-        left = fit(f" dflash  {self.title}", width - len(right))
-        full = length and used / length > 0.9
-        return Content.assemble((left[:8], "bold $primary"), left[8:], (right, "bold $warning" if full else ""))
+            memory = f"  mem {_of(self.memory)}"
+        context = clip(f" {context}", max(width - 12, 0)) if context else ""
+        memory = clip(f"{memory} ", max(width - 12 - len(context), 0))
+        room = width - len(context) - len(memory) - 9
+        system = "  system message" if self.system and room >= 50 else " sys" if self.system else ""
+        names = self.title + (f" · {self.conversation}" if self.conversation and room >= 30 else "")
+        left = fit(clip(names, room - len(system)) + system, room)
+        full = self._share >= NEARLY_FULL
+        return Content.assemble(
+            (" dflash  ", "bold $primary"), left, (context, "bold $warning" if full else ""), memory
+        )
+
+    @property
+    def _share(self) -> float:
+        used, draft, length = self.context
+        return (used + draft) / length if length else 0.0
+
+    def _gauge(self) -> str:
+        used, draft, length = self.context
+        if not length:
+            return ""
+        typed = f"+{short(draft)}" if draft else ""
+        full = f" {self._share:.0%}: /full" if self._share >= NEARLY_FULL else ""
+        return f"ctx {short(used)}{typed}/{_length(length)} {meter(self._share)}{full}"
 
 
 def _length(count: int) -> str:
@@ -64,18 +90,20 @@ class Status:
     mode: str = ""
     reason: str = ""
     reasoning: Reasoning | None = None
+    plain: float = 0.0  # tok/s without drafts, 0 where that is not known
 
 
 # What is shown of the knobs, and which of them each part tells of.
 _SHOWN = (
-    ("budget", "B", {"budget", "policy"}), ("p_min", "p", {"p_min"}), ("temperature", "T", {"temperature"}),
+    ("budget", "budget ", {"budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
 _TOLD = {name for _, _, names in _SHOWN for name in names}
 
 
 class StatusStrip(Widget):
-    """tok/s, acceptance length, the knobs of the next turn (`•` where they change), what really ran and why."""
+    """The speed, first of all beside plain decoding's; then the knobs of the next turn (`•` where they change), and
+    what really ran and why."""
 
     status: reactive[Status] = reactive(Status())
 
@@ -84,19 +112,24 @@ class StatusStrip(Widget):
         width = self.size.width - 1
         parts: list[tuple[str, str]] = []
         if it.rates or it.rate:
-            parts.append((spark(it.rates, 12)[0], "$primary"))
-            parts.append((f" {speed(it.rate)} tok/s  acc {it.acceptance:.1f}", "bold"))
-        else:
-            parts.append(("– tok/s  acc –", "$foreground 70%"))
-        for name, label, names in _SHOWN:
+            parts.append((f"{speed(it.rate)} tok/s", "bold"))
+            if it.plain and it.rate and it.mode != "ar":
+                times = it.rate / it.plain
+                parts.append((f" · {times:.1f}x plain", "bold $success" if times >= 1 else "bold $error"))
+                if times < 1:
+                    parts.append((", F8 finds better", "$error"))
+            if it.acceptance and it.mode != "ar":
+                parts.append((f" · {it.acceptance:.1f} tok/step", "bold"))
+            parts.append(("  │", "$foreground 40%"))
+        for place, (name, label, names) in enumerate(_SHOWN):
             changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
-            lead = "  •" if changed else "  "
+            lead = (" •" if changed else " ") if place == 0 else (" · •" if changed else " · ")
             parts.append((f"{lead}{label}{self._shown(name)}", "bold $warning" if changed else ""))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
-            parts.append((f"  •{others} more", "bold $warning"))
+            parts.append((f" · •{others} more", "bold $warning"))
         asked = f"mode {it.knobs.mode}" if not it.mode else it.mode if not it.reason else f"{it.mode}: {it.reason}"
-        parts.append((f"  {one_line(asked)}", "$foreground 70%"))
+        parts.append((f"  │ {one_line(asked)}", "$foreground 80%"))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:
@@ -111,6 +144,8 @@ class StatusStrip(Widget):
 
 def _value(name: str, value: Value) -> str:
     shown = SPEC[name].show(value)
+    if isinstance(value, float):
+        shown = f"{value:g}"
     return shown[1:] if name == "p_min" and shown.startswith("0.") else shown
 
 

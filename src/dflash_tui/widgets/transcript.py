@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 
@@ -10,6 +13,7 @@ from dflash_core.clean import clean
 from dflash_core.knobs import Knobs
 from dflash_tui.settings.keys import retold
 from dflash_tui.text.bars import counted
+from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
@@ -29,7 +33,8 @@ class TurnBlock(Vertical):
 
     def __init__(self, prompt: str) -> None:
         super().__init__(classes="turn")
-        self.prompt = prompt
+        self.prompt = prompt  # as it is sent
+        self.typed, self._files = collapse(prompt)
         self.node = ""  # the message's id in the conversation, once it is kept
         self.instead_of: str | None = None  # of the message that this is a new version of
         self.entered = False  # the conversation holds the message, so a retry need not ask it again
@@ -38,7 +43,8 @@ class TurnBlock(Vertical):
     def compose(self) -> ComposeResult:
         with Horizontal(classes="user"):
             yield Static("❯ ", classes="user-mark")
-            yield Static(Content(clean(self.prompt)), classes="user-text")
+            files = [(f"\n▫ {line}", "$foreground 80% not bold") for line in self._files]
+            yield Static(Content.assemble(clean(self.typed), *files), classes="user-text")
             yield Static("", classes="user-place")
         yield Static("", classes="queued")
 
@@ -49,7 +55,7 @@ class TurnBlock(Vertical):
 
     def as_text(self) -> str:
         """The message and each of its answers as plain text."""
-        parts = ["> " + self.prompt.replace("\n", "\n> ")]
+        parts = ["> " + "\n".join((self.typed, *self._files)).replace("\n", "\n> ")]
         for answer in self.answers:
             parts += [text.strip("\n") for text in (answer.thinking.text, answer.text) if text.strip()]
         return "\n\n".join(parts)
@@ -112,7 +118,11 @@ class Earlier(Foldable):
 class Transcript(VerticalScroll):
     """Every turn of the conversation."""
 
-    HELP = "Up, Down, PageUp and PageDown scroll; End follows the newest line again."
+    HELP = "Up, Down, PageUp and PageDown scroll; End follows the newest line again. n and N go along what was found."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "screen.found(1)", "Next", show=False),
+        Binding("N", "screen.found(-1)", "Previous", show=False),
+    ]
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -162,9 +172,9 @@ class Transcript(VerticalScroll):
             await turn.remove()
         self.earlier.show()
 
-    async def note(self, note: Note) -> None:
-        """A note between turns."""
-        await self.mount(note)
+    async def note(self, note: Note, after: TurnBlock | None = None) -> None:
+        """A note between turns; `after` one of them, or at the end."""
+        await self.mount(note, after=after)
 
     def as_text(self) -> str:
         """The whole conversation, as a file can keep it."""

@@ -25,7 +25,10 @@ ENDING = 200  # messages at the end of a conversation that are shown beside the 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A conversation in a list. `excerpt`: where a search found it, else how its newest message begins."""
+    """A conversation in a list; `messages` of the branch that it stands on.
+
+    `excerpt`: where a search found it, else how its newest message begins.
+    """
 
     card: Card
     messages: int
@@ -137,9 +140,23 @@ class Store:
             raise StoreError("a conversation needs a title; the old one stays")
         self._database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
 
+    def set_system(self, conversation: str, text: str) -> None:
+        """Another system message."""
+        self._database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
+
     def delete(self, conversation: str) -> None:
         """A conversation with its messages and their records."""
         self._database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
+
+    def held(self, conversation: str) -> Held:
+        """A conversation with its records as they are stored, such that `put` brings it back. Raises StoreError."""
+        card, branches = self.find(conversation), self.branches(conversation)
+        query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
+
+        def kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
+            return [(rows.text(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
+
+        return Held(card, branches, dict(self._database.read_large(kept)))
 
     # Questions
 
@@ -237,13 +254,25 @@ WITH RECURSIVE up (role, content, parent, thinking, outcome, report, id, created
 
 _LIST = """
 SELECT {title}, c.system, c.model, c.id, c.created, c.updated,
-       (SELECT count(*) FROM message WHERE conversation = c.id), {excerpt}
+       {count}, {excerpt}
 FROM conversation c {where} ORDER BY c.updated DESC, c.number DESC
 """
 _LAST = "(SELECT substr(content, 1, 400) FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1)"
-_ALL = _LIST.format(title=_TITLE, excerpt=_LAST, where="")
+# Those that opening it shows: of several versions one. Only a conversation that has branches is walked.
+_COUNT = """
+(SELECT CASE WHEN count(*) = count(DISTINCT coalesce(parent, '')) THEN count(*) ELSE (
+    WITH RECURSIVE up (id, parent) AS (
+        SELECT id, parent FROM message WHERE id = coalesce(
+            (SELECT id FROM message WHERE id = c.leaf AND conversation = c.id),
+            (SELECT id FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1))
+        UNION SELECT m.id, m.parent FROM up JOIN message m ON m.id = up.parent
+    ) SELECT count(*) FROM up) END
+ FROM message WHERE conversation = c.id)
+"""
+_ALL = _LIST.format(title=_TITLE, count=_COUNT, excerpt=_LAST, where="")
 _FOUND = _LIST.format(
     title=_TITLE,
+    count=_COUNT,
     excerpt=f"coalesce((SELECT content FROM message WHERE number = found.number), {_LAST})",
     where="""JOIN (
         SELECT conversation, max(number) AS number FROM (

@@ -22,13 +22,13 @@ MOST = 24  # files and folders that are looked into
 def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
     """A line for each; those beside the file are named where their headers show that they belong to it."""
     found = [f"mtp: {NAMED['mtp'].summary}"] if has_head(gguf, target) else []
-    found += [f"{path.name}, beside it: {what}" for path, what in _beside(gguf, target)]
+    found += [f"{path.name}, beside it: {what}" for path, what in beside(gguf, target)]
     hidden, layers, vocabulary = target.embedding_length, target.block_count, target.vocab_size
     found.append(f"a DFlash drafter made for hidden size {hidden:,}, {layers} layers, a vocabulary of {vocabulary:,}")
     return [*found, f"text: {NAMED['text'].summary}"]
 
 
-def _beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
+def beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
     for path in islice(_likely(gguf), MOST):
         try:
             if holds_mtp(path):

@@ -1,0 +1,101 @@
+"""Which settings are worth trying for a loaded pair: mode x budget x p_min, then what lies around the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_core.errors import KnobError
+from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_core.lab.grid import Setting, show
+from dflash_core.lab.halving import Arm, Role
+from dflash_core.limits import Limits
+
+BUDGETS = (4, 8, 15, 22, 32, 48)
+P_MINS = (0.0, 0.1, 0.25)
+TREE_TEMPERATURES = (0.7, 1.4)
+WINDOWS = (512, 2048)
+CHANGED = ("mode", "policy", "budget", "p_min", "tree_temperature", "draft_window")
+"""What a candidate may differ in from the present setting."""
+
+
+def arms(now: Knobs, limits: Limits) -> list[Arm]:
+    """The present setting, `auto`, plain decoding, chains, and trees of several budgets and cuts; no two the same.
+
+    Without a drafter that is the present setting and plain decoding. What the pair cannot run is left out.
+    """
+    found = {now: Arm(Setting("", now), "now")}
+    _put(found, now, limits, {"mode": "auto", "policy": "auto"}, "auto")
+    _put(found, now, limits, {"mode": "ar"}, "plain")
+    drafter = limits.drafter
+    if drafter is not None:
+        for depth in sorted({drafter.depths, max(drafter.depths // 2, 1)}):
+            for p_min in P_MINS[:2]:
+                _put(found, now, limits, {"mode": "chain", "budget": depth, "p_min": p_min})
+        for budget in BUDGETS:
+            for p_min in P_MINS:
+                _put(found, now, limits, {"mode": "tree", "budget": budget, "p_min": p_min})
+    return [_named(arm) for arm in found.values()]
+
+
+def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
+    """Neighbours of a setting that leads: budgets and cuts beside it, and what the drafter also follows.
+
+    `positions`: how long the measured prompts are; a window that holds all of them changes nothing.
+    """
+    found: dict[Knobs, Arm] = {}
+    if limits.drafter is None or best.mode not in ("tree", "chain"):
+        return []
+    if best.mode == "tree":
+        for budget in (round(best.budget * 0.75), round(best.budget * 1.25)):
+            _put(found, best, limits, {"budget": max(budget, 1)})
+    for step in (-0.05, 0.05):
+        if 0 <= (p_min := round(best.p_min + step, 2)) <= 1:
+            _put(found, best, limits, {"p_min": p_min})
+    if best.mode == "tree":
+        for temperature in TREE_TEMPERATURES:
+            _put(found, best, limits, {"tree_temperature": temperature})
+    for window in WINDOWS:
+        if window < positions:
+            _put(found, best, limits, {"draft_window": window})
+    return [_named(arm) for arm in found.values() if arm.setting.knobs != best]
+
+
+def label(knobs: Knobs) -> str:
+    """A setting by what tells it from others: `tree 22, p_min 0.1`."""
+    if knobs.mode == "ar":
+        return "plain"
+    if knobs.mode == "auto" and knobs.policy == "auto":
+        return "auto"
+    parts = [f"{'tree' if knobs.mode == 'auto' else knobs.mode} {knobs.budget}"]
+    if knobs.p_min:
+        parts.append(f"p_min {show(SPEC['p_min'], knobs.p_min)}")
+    for name, short in (("tree_temperature", "tree T"), ("draft_window", "window")):
+        value = getattr(knobs, name)
+        if value != SPEC[name].default:
+            parts.append(f"{short} {show(SPEC[name], value)}")
+    return ", ".join(parts)
+
+
+def changes(knobs: Knobs, now: Knobs) -> dict[str, Value]:
+    """What has to be set for the next turn to run with `knobs`."""
+    return {name: getattr(knobs, name) for name in CHANGED if getattr(knobs, name) != getattr(now, name)}
+
+
+def _put(found: dict[Knobs, Arm], base: Knobs, limits: Limits, wanted: dict[str, Value], role: Role = "") -> None:
+    if wanted.get("mode") != "auto":
+        wanted = {**wanted, "policy": "fixed"}
+    if limits.drafter is not None:
+        kept: Sequence[str] = [name for name in wanted if name in ("mode", "policy") or name in limits.drafter.knobs]
+        wanted = {name: wanted[name] for name in kept}
+    elif wanted.get("mode") not in ("ar", "auto"):
+        return
+    try:
+        knobs = base.replace(**wanted)
+        limits.check_possible(knobs, frozenset(wanted))
+    except KnobError:
+        return
+    found.setdefault(knobs, Arm(Setting("", knobs), role))
+
+
+def _named(arm: Arm) -> Arm:
+    return Arm(Setting(label(arm.setting.knobs), arm.setting.knobs), arm.role)

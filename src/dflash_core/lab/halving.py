@@ -1,0 +1,241 @@
+"""Which of many settings is fastest, with few runs: successive halving (Jamieson and Talwalkar, 2016) on paired runs.
+
+Every setting answers the same prompts in the same order, so any two that are left have been measured on the same
+pairs. When all that are left have as many pairs as a round asks for, the slower half is out. Those that somebody wants
+to see at the end, the present setting and `auto`, stay; plain decoding is measured in the first round alone, because it
+is slow and only there to be compared with.
+
+It is over when the leader is faster than every other one by the test that a sweep uses, when nothing more can be told
+apart after `MOST_PAIRS`, or when the time is up. Nothing here knows of a model or a screen.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, compare
+from dflash_core.lab.grid import Setting
+
+TARGETS = (1, 2, 4, 8, 12)
+"""Pairs that a setting has when its round ends; each round but the last halves the field."""
+MOST_PAIRS = TARGETS[-1]
+HOPELESS = 0.6
+"""Of the leader's speed: who is slower than this on the first pair is out at once."""
+Role = Literal["", "now", "auto", "plain"]
+STAYS: frozenset[Role] = frozenset({"now", "auto"})
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A setting that is tried. One that is the present one and `auto` too has the role "now"."""
+
+    setting: Setting
+    role: Role = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer, as measured. `acceptance` is tokens per step."""
+
+    tok_s: float
+    acceptance: float
+    step_ms: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What to measure next: an arm, by its place, on a pair. `pair` counts from 0 over prompts, then repeats."""
+
+    arm: int
+    pair: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An arm so far. The figures are medians over its `pairs`; `versus_now` is paired, None where nothing is shared."""
+
+    arm: int
+    role: Role
+    setting: Setting
+    pairs: int
+    tok_s: float
+    acceptance: float
+    step_ms: float
+    left: bool
+    versus_now: Comparison | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The best arm beside the present one, over the `pairs` that both have. `gain` is a share of `now_tok_s`.
+
+    `real`: the paired test says that the difference is more than noise. `settled`: more runs would not change it.
+    """
+
+    best: int
+    tok_s: float
+    now_tok_s: float
+    pairs: int
+    wins: int
+    real: bool
+    settled: bool
+
+    @property
+    def gain(self) -> float:
+        return self.tok_s / self.now_tok_s - 1
+
+
+@dataclass
+class _Track:
+    arm: Arm
+    runs: list[Run] = field(default_factory=list)
+    left: bool = True
+
+    def speeds(self, pairs: int) -> list[float]:
+        return [run.tok_s for run in self.runs[:pairs]]
+
+
+class Halving:
+    """Ask `next` what to run and `add` what came of it, until `next` has nothing more."""
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        if not arms:
+            raise ValueError("no settings to try; expected at least one")
+        self._tracks = [_Track(arm) for arm in arms]
+        self._round = 0
+        self._over = False
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return tuple(track.arm for track in self._tracks)
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    def extend(self, arms: Sequence[Arm]) -> None:
+        """Let more settings in; they are given the pairs that the others have."""
+        known = {track.arm.setting.knobs for track in self._tracks}
+        self._tracks += [_Track(arm) for arm in arms if arm.setting.knobs not in known]
+
+    def next(self) -> Next | None:
+        """The arm of those left that has the fewest pairs; which of equals goes first changes from pair to pair."""
+        while not self._over:
+            target = TARGETS[self._round]
+            waiting = [at for at, track in enumerate(self._tracks) if track.left and len(track.runs) < target]
+            if waiting:
+                fewest = min(len(self._tracks[at].runs) for at in waiting)
+                equals = [at for at in waiting if len(self._tracks[at].runs) == fewest]
+                return Next(equals[0] if fewest % 2 == 0 else equals[-1], fewest)
+            self._end_round()
+        return None
+
+    def add(self, it: Next, run: Run) -> None:
+        """What came of a run that `next` asked for."""
+        track = self._tracks[it.arm]
+        if it.pair != len(track.runs):
+            raise ValueError(f"pair {it.pair} of a setting that has {len(track.runs)}")
+        track.runs.append(run)
+        first = [one.runs[0].tok_s for one in self._tracks if one.runs]
+        if it.pair == 0 and track.arm.role not in STAYS and run.tok_s < HOPELESS * max(first):
+            track.left = False
+
+    def drop(self, pair: int) -> None:
+        """A prompt turned out to say nothing: forget what was measured on its pair and on those after it, which are
+        other prompts from now on."""
+        for track in self._tracks:
+            del track.runs[pair:]
+
+    def stop(self) -> None:
+        """Ask for nothing more."""
+        self._over = True
+
+    def runs_left(self) -> int:
+        """How many runs there may be at most, as rounds are planned now."""
+        left = [track for track in self._tracks if track.left]
+        stays = sum(track.arm.role in STAYS for track in left)
+        count, field_size = 0, len(left)
+        have = sum(len(track.runs) for track in left) / max(len(left), 1)
+        for target in TARGETS[self._round :]:
+            count += round(field_size * max(target - have, 0))
+            have = max(have, target)
+            field_size = max(-(-(field_size - stays) // 2) + stays, min(field_size, stays + 1))
+        return count
+
+    # What is known
+
+    def standings(self) -> list[Standing]:
+        """Every arm that has run, the fastest first: those left by their speed, then those that went, newest first."""
+        now = self._now()
+        found = [self._standing(at, now) for at, track in enumerate(self._tracks) if track.runs]
+        return sorted(found, key=lambda one: (not one.left, -one.pairs if not one.left else 0, -one.tok_s))
+
+    def verdict(self) -> Verdict | None:
+        """The best of those left against the present setting; None before both have run."""
+        now = self._now()
+        left = [at for at, track in enumerate(self._tracks) if track.left and track.runs]
+        if now is None or not left or not self._tracks[now].runs:
+            return None
+        pairs = min(len(self._tracks[at].runs) for at in left)
+        best = max(left, key=lambda at: (statistics.median(self._tracks[at].speeds(pairs)), at == now))
+        mine, its = self._tracks[best].speeds(pairs), self._tracks[now].speeds(pairs)
+        if len(its) < pairs:
+            pairs = len(its)
+            mine = mine[:pairs]
+        it = compare(its, mine)
+        real = it.matters and it.difference > 0
+        tok_s, now_tok_s = statistics.median(mine), statistics.median(its)
+        return Verdict(best, tok_s, now_tok_s, pairs, it.wins, real, settled=self._settled(best))
+
+    def _now(self) -> int | None:
+        return next((at for at, track in enumerate(self._tracks) if track.arm.role == "now"), None)
+
+    def _standing(self, at: int, now: int | None) -> Standing:
+        track = self._tracks[at]
+        tok_s, acceptance, step_ms = (
+            statistics.median(getattr(run, name) for run in track.runs) for name in ("tok_s", "acceptance", "step_ms")
+        )
+        shared = min(len(track.runs), len(self._tracks[now].runs)) if now is not None else 0
+        versus = None
+        if now is not None and now != at and shared:
+            versus = compare(self._tracks[now].speeds(shared), track.speeds(shared))
+        arm = track.arm
+        return Standing(
+            at, arm.role, arm.setting, len(track.runs), tok_s, acceptance, step_ms, track.left, versus_now=versus
+        )
+
+    # Rounds
+
+    def _end_round(self) -> None:
+        """All that are left have the pairs of this round: the slower half goes."""
+        pairs = TARGETS[self._round]
+        left = [at for at, track in enumerate(self._tracks) if track.left]
+        if not left:
+            self._over = True
+            return
+        ranked = sorted(left, key=lambda at: -statistics.median(self._tracks[at].speeds(pairs)))
+        others = [at for at in ranked if self._tracks[at].arm.role not in STAYS]
+        for at in others[max(-(-len(others) // 2), 1) :]:
+            self._tracks[at].left = False
+        for track in self._tracks:
+            if track.arm.role == "plain":
+                track.left = False
+        self._round += 1
+        self._over = self._round == len(TARGETS) or self._settled(ranked[0])
+
+    def _settled(self, best: int) -> bool:
+        """Whether the leader is faster than every other one that is left, by the paired test."""
+        rest = [at for at, track in enumerate(self._tracks) if track.left and at != best]
+        mine = self._tracks[best].runs
+        if len(mine) < FEWEST_PAIRS:
+            return False
+        for at in rest:
+            shared = min(len(mine), len(self._tracks[at].runs))
+            it = compare(self._tracks[at].speeds(shared), self._tracks[best].speeds(shared)) if shared else None
+            if it is None or it.verdict != "higher":
+                return False
+        return True

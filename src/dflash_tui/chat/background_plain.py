@@ -1,0 +1,79 @@
+"""Plain decoding, timed by itself while the user reads: what every speed is compared with needs no command."""
+
+from __future__ import annotations
+
+from dflash_core.errors import DFlashError
+from dflash_core.lab.plain import PlainRun
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.experiment import Experiment
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.log import LOG
+
+QUIET_S = 2.5  # after an answer in which nothing was typed or begun
+LOOK_S = 0.2
+SLOW_MS = 300  # per step: a message that is sent meanwhile waits for the end of one
+LONGEST_PROMPT = 8_192  # positions: reading a longer prompt again takes too long for something nobody asked for
+
+
+class BackgroundPlain:
+    """Belongs to one chat. Whatever the user begins meanwhile comes first: the run is stopped, to be tried again."""
+
+    def __init__(self, desk: Desk, gauges: Gauges) -> None:
+        self._desk, self._gauges = desk, gauges
+        self._experiment: Experiment | None = None
+        self._run: PlainRun | None = None
+        self._typed = ""
+
+    @property
+    def running(self) -> bool:
+        return self._experiment is not None
+
+    def turn_ended(self) -> None:
+        """An answer is complete: in a while, if it stays quiet, measure."""
+        if not self._gauges.knows_plain:
+            self._typed = self._desk.prompt.text
+            self._desk.screen.set_timer(QUIET_S, self._begin)
+
+    def stop(self) -> None:
+        """Something else needs the decoder: give it up, and wait for the end of the step that is under way."""
+        if self._experiment is not None:
+            self._experiment.stop()
+            self._experiment.join(5.0)
+            self._experiment, self._run = None, None
+
+    def _begin(self) -> None:
+        desk, session = self._desk, self._desk.session
+        if session is None or desk.busy or desk.loading_now or desk.experiment is not None or self.running:
+            return
+        if self._gauges.knows_plain or desk.prompt.text != self._typed or session.limits.drafter is None:
+            return
+        turns = session.turns
+        record = turns[-1] if turns else None
+        if record is None or not 0 < len(record.start.prompt_ids) <= LONGEST_PROMPT:
+            return
+        steps = record.steps
+        if sum(step.stages.total for step in steps) > SLOW_MS * len(steps):
+            return
+        try:
+            self._run = session.laboratory().time_plain(record)
+        except DFlashError:  # a replay has nothing to measure with
+            return
+        self._experiment = Experiment(iter(self._run))
+        self._experiment.start()
+        desk.screen.set_timer(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        experiment, run = self._experiment, self._run
+        if experiment is None or run is None:
+            return
+        if not experiment.over:
+            if self._desk.prompt.text != self._typed:  # the next message is on its way
+                self.stop()
+            else:
+                self._desk.screen.set_timer(LOOK_S, self._look)
+            return
+        self._experiment, self._run = None, None
+        if experiment.error is not None:
+            LOG.warning("plain decoding was not measured: %s", experiment.error)
+        elif run.speed is not None:
+            self._gauges.took_plain_speed(run.speed)

@@ -1,0 +1,76 @@
+"""What was measured of each loaded pair: tunings, sweeps, comparisons, kept in the data folder and opened again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dflash_core.errors import InputError, KnobError
+from dflash_core.files import read_input
+from dflash_core.knobs import Knobs
+from dflash_tui.log import LOG
+
+MOST_BYTES = 16 * 2**20
+KEPT = 50  # measurements of a pair; older ones go
+What = Literal["tune", "sweep", "ab"]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One setting, medians over `runs` runs: tok/s, tokens and ms per step. `mark`: now, auto, plain, best, or none."""
+
+    label: str
+    knobs: Knobs
+    tok_s: float
+    acceptance: float
+    step_ms: float
+    runs: int
+    mark: str = ""
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One experiment. `taken` is ISO 8601 in UTC; `words` is what it found, as the screen said it."""
+
+    what: What
+    taken: str
+    words: str
+    rows: tuple[Row, ...]
+
+
+class Measurements:
+    """Of one pair, by the title it was loaded under, newest last. A file that cannot be read counts as none."""
+
+    def __init__(self, folder: Path, title: str) -> None:
+        name = hashlib.sha256(title.encode(errors="replace")).hexdigest()[:16]
+        self._file = folder / "measurements" / f"{name}.json"
+        self._all: tuple[Measurement, ...] = ()
+        try:
+            self._all = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=tuple[Measurement, ...])
+        except FileNotFoundError:
+            pass
+        except (OSError, InputError, msgspec.MsgspecError, KnobError, ValueError) as error:
+            LOG.warning("%s: %s; nothing of it is used", self._file, error)
+
+    @property
+    def newest_first(self) -> tuple[Measurement, ...]:
+        return self._all[::-1]
+
+    def add(self, what: What, words: str, rows: Sequence[Row]) -> None:
+        """Keep an experiment; where the disk does not take it, until the app closes."""
+        taken = datetime.now(UTC).isoformat(timespec="seconds")
+        self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-KEPT:]
+        new = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(msgspec.json.encode(self._all))
+            new.replace(self._file)
+        except OSError as error:
+            LOG.warning("%s cannot be written: %s", self._file, error.strerror)
+            with suppress(OSError):
+                new.unlink()

@@ -1,0 +1,47 @@
+"""The context is full, or nearly: what can be done, to choose from."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets.option_list import Option
+
+from dflash_tui.chat.host import ChatHost
+from dflash_tui.widgets.literal import OptionList, Static
+
+
+class FullScreen(ModalScreen[None]):
+    """Enter takes a way on; Esc leaves all as it is, with the message in the prompt."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Back")]
+
+    def __init__(self, chat: ChatHost) -> None:
+        super().__init__()
+        self._chat = chat
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="full", classes="dialog"):
+            yield Static(Content.styled(self._chat.context.fullness.line(), "bold"))
+            yield OptionList(
+                *(
+                    Option(Content.assemble(one.label, "\n", (f"  {one.about}", "$foreground 80%")), id=one.id)
+                    for one in self._chat.context.choices()
+                )
+            )
+            yield Static(Content.assemble(("Enter", "bold $accent"), " takes it   ", ("Esc", "bold $accent"), " back"))
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+
+    @on(OptionList.OptionSelected)
+    async def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss()
+        if self._chat.conversation.refuses():
+            return
+        await self._chat.context.take(event.option_id or "")

@@ -1,0 +1,315 @@
+"""Tune: the best setting on the user's own prompts, in one key. Sweeps, A/B, what-if are further views of the lab."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widget import Widget
+
+from dflash_core.bench.prompts import PROMPTS, Task, read_prompts, sample
+from dflash_core.conversation import Message
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.lab import candidates
+from dflash_core.lab.sweep import Case
+from dflash_core.lab.tune import Tune
+from dflash_tui.chat.experiment import Experiment
+from dflash_tui.chat.host import ChatHost
+from dflash_tui.figures.measurements import Measurement, Measurements, Row
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text import tune as tune_text
+from dflash_tui.text.bars import clip, counted
+from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.literal import DataTable, Static, row_key
+
+LAST = 4  # questions of the conversation that are measured on
+SAMPLES = 6  # prompts of a file
+REDRAW_S = 0.5
+
+
+class TuneScreen(LabScreen):
+    """Starts when it opens. Enter uses the setting under the cursor, which stays on the best until it is moved."""
+
+    SCOPE: ClassVar[str] = "tune"
+    HEADING: ClassVar[str] = "Tune"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#tune-table"
+
+    def __init__(self, chat: ChatHost, file: str = "") -> None:
+        super().__init__(chat)
+        self._file = file
+        self.tune: Tune | None = None
+        self._on = ""  # what it is measured on, in words
+        self._drawn_at = 0.0
+
+    def body(self) -> Iterable[Widget]:
+        yield Static("", id="tune-words")
+        yield Static("", id="tune-on")
+        yield Vertical(_Table(id="tune-table"), classes="lab-body")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.call_after_refresh(self.action_start)
+
+    @property
+    def measurements(self) -> Measurements | None:
+        """Those of the loaded pair."""
+        session = self.chat.session
+        return Measurements(self.chat.past.folder, session.title) if session is not None else None
+
+    # What is measured on
+
+    def cases(self) -> tuple[list[Case], str]:
+        """The prompts and where they come from. Raises DFlashError."""
+        if self._file:
+            tasks = sample(read_prompts(Path(self._file).expanduser()), SAMPLES)
+            return [Case.of(task) for task in tasks], f"{counted(len(tasks), 'prompt')} of {self._file}"
+        session = self.chat.session
+        messages = list(session.conversation.messages) if session is not None else []
+        asked = [place for place, one in enumerate(messages) if one.role == "user"][-LAST:]
+        if not asked:
+            examples = [Task(f"example {number}", text) for number, text in enumerate(PROMPTS[:LAST], 1)]
+            where = f"{counted(len(examples), 'example')}; f measures on a file of yours"
+            return [Case.of(task) for task in examples], where
+        found = []
+        for number, place in enumerate(asked, 1):
+            until = tuple(Message(one.role, one.content, one.thinking) for one in messages[: place + 1])
+            found.append(Case(f"prompt {number}", until))
+        return found, f"the last {counted(len(found), 'prompt')} of this conversation"
+
+    # The run
+
+    def action_start(self) -> None:
+        """Measure, from the beginning."""
+        lab = self.laboratory()
+        if lab is None:
+            return
+        if lab.limits.drafter is None:
+            self._say_words("no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft")
+            return
+        try:
+            cases, self._on = self.cases()
+        except DFlashError as error:
+            self.say(str(error))
+            return
+        self.tune = lab.tune(candidates.arms(self.chat.knobs, lab.limits), cases)
+        self.query_one(_Table).follow = True
+        self.begin(iter(self.tune), self._ended, self.tune.cancel)
+        self.draw()
+
+    def looked(self) -> None:
+        now = time.monotonic()
+        if now - self._drawn_at > REDRAW_S:
+            self._drawn_at = now
+            self.draw()
+
+    def _ended(self, experiment: Experiment) -> None:
+        self.draw()
+        tune, kept = self.tune, self.measurements
+        if tune is None or kept is None or not tune.standings:
+            return
+        best = tune.verdict.best if tune.verdict is not None else -1
+        rows = [
+            Row(
+                one.setting.label, one.setting.knobs, one.tok_s, one.acceptance, one.step_ms, one.pairs,
+                "best" if one.arm == best else one.role,
+            )
+            for one in tune.standings
+        ]  # fmt: skip
+        kept.add("tune", self._words(), rows)
+        plain = next((one for one in tune.standings if one.role == "plain" or one.setting.label == "plain"), None)
+        if plain is not None:
+            self.chat.gauges.measured_plain(plain.tok_s, plain.pairs)
+
+    def _words(self) -> str:
+        tune = self.tune
+        assert tune is not None
+        return tune_text.words(tune.arms, tune.verdict, running=self.running, complete=tune.complete)
+
+    def _say_words(self, text: str) -> None:
+        self.query_one("#tune-words", Static).update(f" {text}")
+
+    def draw(self) -> None:
+        tune = self.tune
+        if tune is None:
+            return
+        self._say_words(self._words())
+        left_out = tune.left_out
+        out = f"; left out: {', '.join(left_out)} ({next(iter(left_out.values()))})" if left_out else ""
+        self.query_one("#tune-on", Static).update(clip(f" on {self._on}{out}", self.size.width - 1))
+        width = self.size.width
+        rows = tune_text.lines(tune.standings, tune.verdict, width=width)
+        self.query_one(_Table).show(tune_text.headings(width=width), rows)
+
+    # Actions
+
+    @on(DataTable.RowSelected)
+    def _chosen(self, event: DataTable.RowSelected) -> None:
+        if (key := row_key(event)) is not None:
+            self._use(int(key))
+
+    def _use(self, arm: int) -> None:
+        tune = self.tune
+        if tune is None:
+            return
+        knobs = tune.arms[arm].setting.knobs
+        try:
+            self.chat.set_all_knobs(knobs)
+        except KnobError as error:
+            self.say(str(error))
+            return
+        self.chat.show_knobs()
+        self.say(f"{tune.arms[arm].setting.label} from the next turn; s keeps it as a preset, Esc goes to the chat")
+
+    def action_save(self) -> None:
+        """Keep the setting under the cursor as a preset of this model."""
+        tune, arm = self.tune, self.query_one(_Table).chosen
+        if tune is None or arm is None:
+            self.say("nothing to keep yet")
+            return
+        setting = tune.arms[arm].setting
+
+        def named(name: str | None) -> None:
+            if name is None:
+                return
+            try:
+                self.chat.tuning.presets.save(name, setting.knobs, about=f"tuned: {setting.label}")
+            except DFlashError as error:
+                self.say(str(error))
+                return
+            self.chat.show_knobs()
+            self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
+
+        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, - and _", "tuned"), named)
+
+    def action_file(self) -> None:
+        """Measure on a file of prompts instead."""
+
+        def named(name: str | None) -> None:
+            if name is not None:
+                self._file = name
+                self.action_start()
+
+        if self.running:
+            self.say("an experiment is running: Esc stops it")
+        else:
+            self.app.push_screen(LineScreen("A file of prompts; empty takes the conversation's", self._file), named)
+
+    def action_view(self, page: str) -> None:
+        """Another view of the lab: a sweep, A against B, what-if, what was measured before."""
+        if self.running:
+            self.say("an experiment is running: Esc stops it")
+        else:
+            self.chat.open_page(page)
+
+
+class _Table(DataTable):
+    """Settings, the fastest first. The cursor follows the best until it is moved."""
+
+    HELP = "Up and down choose a setting, Enter uses it from the next turn, s keeps it as a preset."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Use"),
+        Binding("up", "move(-1)", "up", show=False),
+        Binding("down", "move(1)", "down", show=False),
+    ]
+    follow = True
+
+    def on_mount(self) -> None:
+        self.cursor_type = "row"
+
+    def action_move(self, count: int) -> None:
+        """The user goes along the rows."""
+        self.follow = False
+        self.move_cursor(row=min(max(self.cursor_row + count, 0), self.row_count - 1))
+
+    @property
+    def chosen(self) -> int | None:
+        """The setting under the cursor."""
+        if not self.row_count:
+            return None
+        value = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+        return int(value) if value is not None else None
+
+    def show(self, headings: tuple[str, ...], lines: list[tune_text.Line]) -> None:
+        """Refill the table."""
+        before = self.chosen
+        self.clear(columns=True)
+        self.add_headings(headings)
+        for line in lines:
+            self.add_texts(line.cells, key=str(line.arm))
+        best = next((place for place, line in enumerate(lines) if line.cells[0] == "★"), 0)
+        same = next((place for place, line in enumerate(lines) if line.arm == before), best)
+        if lines:
+            self.move_cursor(row=best if self.follow else same)
+
+
+class PastScreen(LabScreen):
+    """What was measured of this pair before: the list, and the rows of the one under the cursor."""
+
+    SCOPE: ClassVar[str] = "past"
+    HEADING: ClassVar[str] = "Measured before"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#past-list"
+
+    def __init__(self, chat: ChatHost) -> None:
+        super().__init__(chat)
+        title = chat.session.title if chat.session is not None else ""
+        self._all = Measurements(chat.past.folder, title).newest_first if title else ()
+        self._rows: tuple[Row, ...] = ()
+
+    def body(self) -> Iterable[Widget]:
+        yield Static("" if self._all else " Nothing measured yet: F8 in the chat tunes.", id="past-words")
+        yield Vertical(_List(id="past-list"), DataTable(id="past-rows"), classes="lab-body")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        table = self.query_one(_List)
+        table.cursor_type = "row"
+        table.add_headings(("when", "what", "found"))
+        for place, one in enumerate(self._all):
+            table.add_texts((one.taken[:16].replace("T", " "), one.what, clip(one.words, 90)), key=str(place))
+        rows = self.query_one("#past-rows", DataTable)
+        rows.cursor_type = "row"
+
+    @on(DataTable.RowHighlighted, "#past-list")
+    def _looked_at(self, event: DataTable.RowHighlighted) -> None:
+        if (key := row_key(event)) is not None:
+            self._open(self._all[int(key)])
+
+    def _open(self, one: Measurement) -> None:
+        self._rows = one.rows
+        self.query_one("#past-words", Static).update(f" {one.words}")
+        table = self.query_one("#past-rows", DataTable)
+        table.clear(columns=True)
+        table.add_headings(("", "setting", "tok/s", "tok/step", "ms/step", "runs"))
+        for place, row in enumerate(one.rows):
+            mark = "★" if row.mark == "best" else ""
+            name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")
+            cells = (mark, name, f"{row.tok_s:.1f}", f"{row.acceptance:.2f}", f"{row.step_ms:.1f}", str(row.runs))
+            table.add_texts(cells, key=str(place))
+
+    @on(DataTable.RowSelected)
+    def _chosen(self, event: DataTable.RowSelected) -> None:
+        if event.data_table.id == "past-list":
+            self.query_one("#past-rows", DataTable).focus()
+        elif (key := row_key(event)) is not None:
+            row = self._rows[int(key)]
+            try:
+                self.chat.set_all_knobs(row.knobs)
+            except KnobError as error:
+                self.say(str(error))
+            else:
+                self.say(f"{row.label} from the next turn")
+
+
+class _List(DataTable):
+    """Measurements, the newest first."""
+
+    HELP = "Up and down show another measurement, Enter goes to its settings, Enter there uses one."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Settings")]

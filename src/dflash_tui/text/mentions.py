@@ -1,0 +1,175 @@
+"""Files that a message names with an @: `@notes.md`, `@src/*.py`, `@"a name with spaces.txt"`.
+
+What is sent is the message and, below it, each file in a fence of its own. The app shows a line per file instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError, InputError
+from dflash_core.files import read_input
+from dflash_tui.text.bars import short
+
+MOST_BYTES = 1 << 20  # of one file
+MOST_FILES = 20  # of one pattern, and of one message
+MOST_LISTED = 400  # entries of a folder that are looked at while a name is typed
+OFFERED = 40
+BYTES_PER_TOKEN = 4  # of most text; the number of tokens is counted when the model is there
+_MENTION = re.compile(r'(?<![\w@/.])@(?:"([^"\n]+)"|([^\s@"\'`,;:()<>{}|]+))')
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_ENDINGS = frozenset(
+    (
+        "c", "cc", "cfg", "cpp", "cs", "css", "csv", "cu", "cuh", "go", "h", "hpp", "html", "ini", "java", "js", "json",
+        "kt", "log", "lua", "md", "php", "py", "rb", "rs", "rst", "sh", "sql", "swift", "tex", "toml", "ts", "tsv",
+        "txt", "xml", "yaml", "yml", "zig",
+    )
+)  # fmt: skip
+_ATTACHED = re.compile(r"\n\nFile ([^\n]+), ([\d,]+) bytes:\n(`{3,})[^\n]*\n(.*?)\n\3(?=\n\nFile |\Z)", re.DOTALL)
+
+
+class MentionError(DFlashError):
+    """A file that a message names and that cannot be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A file as it goes with a message."""
+
+    name: str
+    text: str
+    size: int
+
+    def as_text(self) -> str:
+        """Under the message: a fence that nothing in the file closes."""
+        longest = max((len(run) for run in re.findall(r"`{3,}", self.text)), default=2)
+        fence = "`" * (longest + 1)
+        language = self.name.rpartition(".")[2] if "." in self.name else ""
+        language = language if re.fullmatch(r"[\w+-]{1,12}", language) else ""
+        return f"\n\nFile {self.name}, {self.size:,} bytes:\n{fence}{language}\n{self.text}\n{fence}"
+
+
+def expand(text: str, folder: Path) -> str:
+    """The message with the files that it names below it. Raises MentionError: one of them cannot be sent."""
+    files: dict[str, Attached] = {}
+    for name in mentioned(text):
+        for path in _paths(name, folder):
+            shown = one_line(str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path))
+            files.setdefault(shown, attach(path, shown))
+            if len(files) > MOST_FILES:
+                raise MentionError(f"@{name}: more than {MOST_FILES} files in one message; name fewer")
+    return text + "".join(one.as_text() for one in files.values())
+
+
+def mentioned(text: str) -> Iterator[str]:
+    """The names behind an @, those in code left out."""
+    for found in _MENTION.finditer(_FENCE.sub(lambda code: " " * len(code[0]), text)):
+        yield found[1] or found[2].rstrip(".!?") or found[2]
+
+
+def attach(path: Path, name: str) -> Attached:
+    """A text file. Raises MentionError for any other."""
+    try:
+        data = read_input(path, MOST_BYTES)
+    except InputError as error:
+        raise MentionError(f"@{name} {error.what}") from None
+    except OSError as error:
+        raise MentionError(f"@{name} cannot be read: {error.strerror}; the message is not sent") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise MentionError(f"@{name} is no text; only text in UTF-8 can be sent")
+    return Attached(name, text.replace("\r\n", "\n").rstrip("\n"), len(data))
+
+
+def _paths(name: str, folder: Path) -> Sequence[Path]:
+    """The files that a name stands for; nothing for a word that only looks like one."""
+    try:
+        path = folder / Path(name).expanduser()
+        if path.exists() and not path.is_dir():
+            return [path]
+        if path.is_dir():
+            if name.endswith("/"):
+                raise MentionError(f"@{name} is a folder; name files in it: @{name}*.py")
+            return []
+        if any(letter in name for letter in "*?["):
+            found = _glob(name, folder)
+            if not found:
+                raise MentionError(f"@{name}: no file has such a name; @@ writes a plain @")
+            return found
+    except (OSError, RuntimeError, ValueError, NotImplementedError) as error:
+        raise MentionError(f"@{name}: {one_line(str(error))}; @@ writes a plain @") from None
+    if "/" in name or name.rpartition(".")[2].lower() in _ENDINGS:
+        raise MentionError(f"@{name}: no such file; @@ writes a plain @")
+    return []
+
+
+def _glob(name: str, folder: Path) -> list[Path]:
+    path = Path(name).expanduser()
+    base = Path(path.anchor) if path.is_absolute() else folder
+    pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
+    found: list[Path] = []
+    for one in base.glob(pattern):
+        if one.is_file() and not one.name.startswith("."):
+            found.append(one)
+        if len(found) > MOST_FILES:
+            raise MentionError(f"@{name}: more than {MOST_FILES} files; a narrower pattern is needed")
+    return sorted(found)
+
+
+def collapse(content: str) -> tuple[str, tuple[str, ...]]:
+    """A message as it was typed, and a line for each file that went with it."""
+    first = _ATTACHED.search(content)
+    if first is None:
+        return content, ()
+    lines = [f"{one[1]} · {short(int(one[2].replace(',', '')))}B" for one in _ATTACHED.finditer(content)]
+    return content[: first.start()], tuple(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A file or folder that a name that is being typed may stand for."""
+
+    text: str
+    label: str
+    about: str
+
+
+def offers(text: str, folder: Path) -> list[Offer]:
+    """What the name at the end of `text` may go on with; nothing where none is being typed."""
+    found = re.search(r'(?<![\w@/.])@("?)([^\s@"]*)$', text)
+    if found is None:
+        return []
+    quote, name = found[1], found[2]
+    where, _, start = name.rpartition("/")
+    try:
+        base = folder / Path(where + "/" if where else ("/" if name.startswith("/") else ".")).expanduser()
+        entries = sorted(base.iterdir(), key=lambda one: (not one.is_dir(), one.name))[:MOST_LISTED]
+    except (OSError, RuntimeError):
+        return []
+    rows = []
+    for one in entries:
+        if not one.name.casefold().startswith(start.casefold()) or (one.name.startswith(".") and not start):
+            continue
+        full = f"{where}/{one.name}" if where or name.startswith("/") else one.name
+        if row := _offer(text[: found.start()], full, one, quote):
+            rows.append(row)
+    return rows[:OFFERED]
+
+
+def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
+    try:
+        if path.is_dir():
+            return Offer(f"{before}@{quote}{full}/", f"{full}/", "a folder; * for its files")
+        size = path.stat().st_size
+    except OSError:
+        return None
+    marks = '"' if quote or " " in full else ""
+    about = f"{short(size)}B · about {short(size / BYTES_PER_TOKEN)} tok" if size <= MOST_BYTES else "too large to send"
+    return Offer(f"{before}@{marks}{full}{marks} ", full, about)

@@ -1,0 +1,61 @@
+"""The line in the panel of parameters behind which the less used ones are."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from dflash_tui.widgets.panel import Row
+
+
+class MoreRow(Row, Widget, can_focus=True):
+    """Posts `Toggled` at Enter, Space, Right or a click; who shows the rows sets `open`."""
+
+    ALLOW_SELECT = False
+    HELP = "Enter, Space or a click shows the other parameters, or hides them again."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "unfold", "More"),
+        Binding("right", "turn(True)", "show", show=False),
+        Binding("left", "turn(False)", "hide", show=False),
+        Binding("up", "go(-1)", "up", show=False),
+        Binding("down", "go(1)", "down", show=False),
+    ]
+
+    open: reactive[bool] = reactive(False)
+    staged: reactive[int] = reactive(0)
+
+    class Toggled(Message):
+        """The rows are to be shown, or hidden."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(id="params-more")
+        self._count = count
+
+    def action_unfold(self) -> None:
+        self.post_message(self.Toggled())
+
+    def action_turn(self, wanted: bool) -> None:
+        if wanted is not self.open:
+            self.action_unfold()
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.action_unfold()
+
+    def render(self) -> Content:
+        mark, what = ("▼", "fewer parameters") if self.open else ("▶", f"{self._count} more parameters")
+        style = "bold underline" if self.has_focus else "$foreground 80%"
+        changed = f"  • {self.staged} changed" if self.staged and not self.open else ""
+        return Content.assemble((f" {mark} ", "$accent"), (what, style), (changed, "$warning"))
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()

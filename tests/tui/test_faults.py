@@ -1,0 +1,245 @@
+"""Faults that users met in the app, each as they met it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.events import Key, Paste
+from textual.widgets import Input
+
+from dflash_core.errors import ContextError
+from dflash_core.knobs import Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.screens.models import ModelsScreen
+from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.settings.config import user_file
+from dflash_tui.widgets.knob_row import KnobRow
+from dflash_tui.widgets.preset_row import PresetRow
+from dflash_tui.widgets.prompt import Prompt
+
+from .fake import FakeSession, loader
+from .scenes import send
+from .support import ask, idle, loaded, screen_text, settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+
+
+def burst(app: DFlashApp, *keys: str) -> None:
+    """Keys that arrive in one read of the terminal: nothing is drawn or waited for between them."""
+    for key in keys:
+        app.post_message(Key(key, key if len(key) == 1 else None))
+
+
+@pytest.mark.parametrize("paste", [True, False], ids=["pasted", "typed"])
+async def test_a_path_over_the_list_of_models_is_kept(make_app: MakeApp, tmp_path: Path, *, paste: bool) -> None:
+    """It went nowhere, because the list had the focus; Enter then took the demo pair and remembered that."""
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    asked: list[LoadRequest] = []
+
+    def loaders(request: LoadRequest) -> Loader:
+        asked.append(request)
+        return loader(FakeSession())
+
+    app = make_app(first_run=True, loaders=loaders)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        await loaded(pilot)
+        if paste:
+            app.post_message(Paste(str(model)))
+        else:
+            for character in str(model):
+                app.post_message(Key("slash" if character == "/" else character, character))
+        await wait_until(pilot, lambda: app.screen.query_one("#models-target", Input).value == str(model))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(asked))
+        assert asked[-1].target == model
+        await wait_until(pilot, lambda: user_file().exists())
+        assert f'target = "{model}"' in user_file().read_text()
+
+
+async def test_arrows_stay_in_the_parameters(make_app: MakeApp) -> None:
+    """Up went on into the tabs, Down past the end into the prompt, where the next keys were typed."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2", *["up"] * 6)
+        assert isinstance(app.focused, PresetRow)
+        await pilot.press(*["down"] * 40)
+        assert app.focused is not None
+        assert app.focused.id == "params-more"
+        await pilot.press("enter", *["down"] * 60)
+        assert isinstance(app.focused, KnobRow)
+        assert app.focused.spec.name == "context"
+        await pilot.press("4", "0")
+        assert app.chat.prompt.text == ""
+
+
+async def test_keys_that_come_with_f2_are_the_panels(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        burst(app, "f2", "right", "right", "down", "right")
+        await wait_until(pilot, lambda: app.chat.knobs.budget == 24 and app.chat.knobs.p_min == 0.05)
+        burst(app, "escape", "h", "i")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "hi")
+        burst(app, "ctrl+o", "slash", "f", "o", "x")
+        await wait_until(pilot, lambda: "chats" in type(app.screen).__name__.lower())
+        await wait_until(pilot, lambda: app.screen.query_one("#chats-search", Input).value == "fox")
+
+
+async def test_a_refused_message_leaves_the_figures_of_the_turn_before(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await pilot.press("f3")
+        await shows(pilot, "tok/step")
+        session.refuse = ContextError("the conversation has 99 tokens with this message and the context holds 32")
+        await send(pilot, "more")
+        await wait_until(pilot, lambda: len(session.asked) == 2 and not app.chat.flow.busy)
+        await shows(pilot, "Last turn", "tok/step")
+        assert "the prompt is being read" not in screen_text(app)
+
+
+async def test_tab_in_steps_changes_what_is_shown_at_once(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await pilot.press("alt+i")
+        await shows(pilot, "Text by depth", "← → Step")
+        await pilot.press("tab")
+        await shows(pilot, "✓ taken", "Calibration  24 steps")
+        await pilot.press("tab")
+        await shows(pilot, "✓ taken", "Text by depth")
+
+
+async def test_the_footer_names_the_main_action_and_only_what_is_possible(make_app: MakeApp) -> None:
+    session = FakeSession(gate=threading.Semaphore(1000))
+    app = make_app(session)
+
+    def footer() -> str:
+        return screen_text(app).splitlines()[-1]
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        assert "Stop" not in footer(), "nothing runs"
+        while session.gate is not None and session.gate.acquire(blocking=False):
+            pass
+        await ask(pilot, "hi")
+        await wait_until(pilot, lambda: "Esc Stop" in footer() or "esc Stop" in footer())
+        assert session.gate is not None
+        session.gate.release(1000)
+        await idle(pilot)
+        await wait_until(pilot, lambda: "Stop" not in footer())
+        await pilot.press("f2")
+        await wait_until(pilot, lambda: "Change" in footer() and "Close" in footer())
+        await pilot.press("escape", "ctrl+o")
+        await wait_until(pilot, lambda: "Open" in footer())
+        await pilot.press("escape")
+        for page, names in (("sweep", ("Run",)), ("ab", ("Run",)), ("whatif", ("Use",))):
+            app.chat.open_page(page)
+            await wait_until(pilot, lambda names=names: all(name in footer() for name in names))
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: app.screen is app.chat)
+
+
+async def test_what_was_for_the_next_turn_is_not_said_in_it(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+t")
+        await shows(pilot, "thinking on from the next turn")
+        await send(pilot, "hi")
+        await idle(pilot)
+        assert "from the next turn" not in screen_text(app)
+
+
+async def test_choosing_a_message_and_a_scrollbar_move_no_text(make_app: MakeApp) -> None:
+    text = "one two three four five six seven eight nine ten " * 8
+    app = make_app(FakeSession(answer=text))
+    async with app.run_test(size=(80, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        before = await settled(pilot)
+        lines = [line.strip(" ▌") for line in before.splitlines() if "two three" in line]
+        await pilot.press("alt+up")
+        chosen = [line.strip(" ▌") for line in (await settled(pilot)).splitlines() if "two three" in line]
+        assert chosen == lines
+        await pilot.press("escape")
+        for number in range(2, 5):  # until there is a scrollbar
+            await send(pilot, "again")
+            await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
+            await idle(pilot)
+        assert app.chat.transcript.max_scroll_y > 0
+        app.chat.transcript.scroll_home(animate=False)
+        after = [line.rstrip("▁▂▃▄▅▆▇█ ").strip(" ▌") for line in (await settled(pilot)).splitlines()]
+        assert [line for line in after if "two three" in line][: len(lines)] == lines
+
+
+async def test_text_before_a_stray_closing_tag_is_reasoning(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(answer="First I look at it. Then I count.\n</think>\n\nIt is seven.\n"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        assert answer.text == "It is seven.\n"
+        assert answer.thinking.text == "First I look at it. Then I count."
+        await shows(pilot, "It is seven.", "▶ thinking")
+        assert "First I look" not in screen_text(app)
+
+
+async def test_an_answer_about_tags_is_an_answer(make_app: MakeApp) -> None:
+    text = "Models write:\n\n```\nreasoning\n</think>\nanswer\n```\n"
+    app = make_app(FakeSession(answer=text))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        assert app.chat.transcript.answer is not None
+        assert app.chat.transcript.answer.text == text
+
+
+async def test_versions_of_a_message_are_not_counted_twice(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        for _ in range(3):
+            await pilot.press("ctrl+r")
+            await idle(pilot)
+        await pilot.press("ctrl+o")
+        await shows(pilot, "2 messages")
+
+
+async def test_a_slow_key_holds_back_no_text(make_app: MakeApp) -> None:
+    """Keys wait for one that may move the focus, and for no longer than it takes."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        burst(app, *"ab", "left", "c", "f2", "escape", "d", "home", "e", "ctrl+t", "f")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "efacdb")
+        assert app.chat.knobs == Knobs(thinking=True)
+        assert isinstance(app.focused, Prompt)
+
+
+def test_a_refused_option_shows_how_its_command_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    from dflash_tui.cli.command_line import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["ask", "--set", "bogus=1", "hi"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: dflash-tui ask ")
+    assert "unknown parameter 'bogus'" in err

@@ -1,0 +1,79 @@
+"""@file mentions: what is sent, what is shown, and each refusal as one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.text.mentions import MOST_BYTES, MOST_FILES, MentionError, collapse, expand, mentioned, offers
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "notes.md").write_text("# Notes\n\n```sh\nls\n```\n")
+    (tmp_path / "src" / "a.py").write_text("A = 1\n")
+    (tmp_path / "src" / "b.py").write_text("B = 2\n")
+    (tmp_path / "a name.txt").write_text("spaces")
+    return tmp_path
+
+
+def test_what_is_sent_and_shown(folder: Path) -> None:
+    sent = expand("Compare @src/*.py with @notes.md.", folder)
+    assert sent.startswith("Compare @src/*.py with @notes.md.\n\nFile src/a.py, 6 bytes:\n```py\nA = 1\n```")
+    assert "File notes.md, 22 bytes:\n````md\n# Notes\n\n```sh\nls\n```\n````" in sent, "a fence that nothing closes"
+    assert collapse(sent) == ("Compare @src/*.py with @notes.md.", ("src/a.py · 6B", "src/b.py · 6B", "notes.md · 22B"))
+    assert expand('@"a name.txt"', folder).endswith("```txt\nspaces\n```")
+    assert collapse("a plain message") == ("a plain message", ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mail me@example.org", "@dataclass\nclass A", "@@notes.md", "`@notes.md`", "```\n@notes.md\n```", "a @ b", "@src"],
+)
+def test_what_is_no_mention(folder: Path, text: str) -> None:
+    assert expand(text, folder) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("@gone.md", "@gone.md: no such file; @@ writes a plain @"),
+        ("@src/", "@src/ is a folder; name files in it: @src/*.py"),
+        ("@src/*.rs", "@src/*.rs: no file has such a name"),
+        ("@picture.txt", "@picture.txt is no text; only text in UTF-8 can be sent"),
+        ("@large.log", f"holds more than {MOST_BYTES:,} bytes"),
+        ("@locked.txt", "@locked.txt cannot be read: Permission denied; the message is not sent"),
+        ("@pipe.txt", "a FIFO"),
+        ("@many/*", f"more than {MOST_FILES} files"),
+    ],
+)
+def test_refused_in_one_line(folder: Path, name: str, why: str) -> None:
+    (folder / "picture.txt").write_bytes(b"\x89PNG\0\xff")
+    (folder / "large.log").write_bytes(b"x" * (MOST_BYTES + 1))
+    (folder / "locked.txt").write_text("x")
+    os.chmod(folder / "locked.txt", 0)
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "many").mkdir()
+    for number in range(MOST_FILES + 1):
+        (folder / "many" / f"{number}.txt").write_text("x")
+    if name == "@locked.txt" and os.access(folder / "locked.txt", os.R_OK):
+        pytest.skip("this user may read everything")
+    with pytest.raises(MentionError) as refused:
+        expand(f"look at {name} please", folder)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_names_while_they_are_typed(folder: Path) -> None:
+    assert [one.label for one in offers("look at @", folder)] == ["src/", "a name.txt", "notes.md"]
+    [one] = offers("look at @no", folder)
+    assert one.text == "look at @notes.md "
+    assert one.about == "22B · about 6 tok"
+    assert [row.text for row in offers("@src/", folder)] == ["@src/a.py ", "@src/b.py "]
+    assert offers("look at @a", folder)[0].text == 'look at @"a name.txt" '
+    assert offers("mail me@no", folder) == []
+    assert offers("@gone/", folder) == []
+    assert list(mentioned("@a.py, @b.py! and @c/*.h")) == ["a.py", "b.py", "c/*.h"]
