@@ -247,3 +247,36 @@ async def test_themes_change_live(make_app: MakeApp) -> None:
         app.theme = "dflash-paper"
         await pilot.pause()
         assert app.chat.styles.background == Color.parse("#f7f4ec")
+
+
+READABLE = 4.5  # WCAG AA
+STYLE = re.compile(r"\$(foreground|primary|accent|success|warning|error)\b(?: (\d+)%)?")
+LINES_ONLY = {"tree_text.py", "slider.py", "strip.py"}  # branches, the rest of a track, a divider: no text
+
+
+@pytest.mark.parametrize("name", ["dflash-night", "dflash-paper"])
+def test_every_color_that_text_has_is_readable(name: str) -> None:
+    """Colors of the sources, as they are drawn: mixed into each ground that text stands on."""
+    theme = next(theme for theme in load_themes([themes_dir()]).themes if theme.name == name)
+    colors = theme.to_color_system().generate()
+    grounds = [Color.parse(colors[ground]) for ground in ("background", "surface", "panel")]
+    used: set[tuple[str, int]] = set()
+    for path in sorted(SOURCES.rglob("*.py")):
+        for color, share in re.findall(
+            r"\$(foreground|primary|accent|success|warning|error)\b(?: (\d+)%)?", path.read_text()
+        ):
+            if not (path.name in LINES_ONLY and share and int(share) < 60):
+                used.add((color, int(share or 100)))
+    sheet = (SOURCES / "app.tcss").read_text()
+    for color, share in re.findall(r"(?<![-\w])color: \$(\w+)(?: (\d+)%)?", sheet):
+        used.add((color, int(share or 100)))
+    assert ("foreground", 75) in used
+    for color, share in sorted(used):
+        if color not in colors or (color, share) == ("primary", 60):  # lines of plots
+            continue
+        for ground in grounds:
+            drawn = ground.blend(Color.parse(colors[color]), share / 100)
+            assert contrast(drawn, ground) >= READABLE, f"${color} {share}% on {ground.hex}"
+    footer = Color.parse(colors["footer-background"])
+    for part in ("footer-key-foreground", "footer-description-foreground", "footer-foreground"):
+        assert contrast(Color.parse(colors[part]), footer) >= READABLE, part

@@ -100,7 +100,7 @@ def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, lis
         others = [] if taken_only else [one for one in rejected(step) if not _same(one, left)]
         for one in others:
             numbers = f"{chance(one.prob):>5}{chance(one.path_prob):>5}\n"
-            row = _Row(one.token, MARKS[one.why], "$foreground 50%", numbers, one.path_prob)
+            row = _Row(one.token, MARKS[one.why], "$foreground 75%", numbers, one.path_prob)
             below.setdefault(one.parent, []).append(row)
         if left is not None:
             below.setdefault(left.node, []).append(_wanted(step, left))

@@ -47,7 +47,7 @@ class TabRow(Widget, can_focus=True):
             chosen = name == self.active
             style = "bold $primary" + (" underline" if self.has_focus else "") if chosen else "$foreground 70%"
             parts.append((f"‹{label}›" if chosen else f" {label} ", style))
-            parts.append((f" {key} ", "$foreground 40%"))
+            parts.append((f" {key} ", "$foreground 75%"))
         return Content.assemble(*parts)
 
     def action_move(self, count: int) -> None:
