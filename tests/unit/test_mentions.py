@@ -77,3 +77,17 @@ def test_names_while_they_are_typed(folder: Path) -> None:
     assert offers("mail me@no", folder) == []
     assert offers("@gone/", folder) == []
     assert list(mentioned("@a.py, @b.py! and @c/*.h")) == ["a.py", "b.py", "c/*.h"]
+
+
+def test_files_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_tui.cli.ask import with_files
+
+    monkeypatch.chdir(folder)
+    assert with_files("What is this?", []) == "What is this?"
+    assert with_files("What is this?", ["src/*.py", "src/a.py"]) == expand("What is this? @src/*.py", folder).replace(
+        " @src/*.py", ""
+    )
+    with pytest.raises(MentionError, match="no such file"):
+        with_files("What is this?", ["gone.md"])
+    with pytest.raises(MentionError, match="no such file"):
+        with_files("What is this?", ["gone"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.clean import clean
@@ -12,6 +13,7 @@ from dflash_core.errors import ContextError
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, write_json, write_out
+from dflash_tui.text.mentions import attached
 from dflash_tui.text.turn import figures
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
         )
     piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
+
+
+def with_files(prompt: str, names: Sequence[str]) -> str:
+    """The prompt with text files below it, as the app sends those that an @ names. Raises MentionError."""
+    return prompt + attached(names, Path.cwd(), sure=True)
 
 
 def _ready(stdin: TextIO) -> bool:

@@ -73,6 +73,13 @@ def at_least_one(text: str) -> int:
 def _ask_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="*", help="the prompt; without it, or with -, standard input is read")
     parser.add_argument("--system", default="", metavar="TEXT", help="the system message")
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="send a text file along; may be repeated",
+    )
     parser.add_argument("--plain", action="store_true", help="whole lines, no control codes: for screen readers")
     parser.add_argument("--trace", type=file_path, default=argparse.SUPPRESS, metavar="FILE", help=TRACE_HELP)
 
@@ -83,6 +90,7 @@ def _ask(call: Invocation) -> int:
     prompt = ask.read_prompt(call.args.text, sys.stdin)
     if not prompt.strip():
         call.refuse("ask: no prompt; give it as an argument or on standard input")
+    prompt = ask.with_files(prompt, call.args.file)
     return ask.run(call.request, prompt, system=call.args.system, as_json=call.args.json, plain=call.args.plain)
 
 

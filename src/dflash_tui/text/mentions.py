@@ -55,14 +55,25 @@ class Attached:
 
 def expand(text: str, folder: Path) -> str:
     """The message with the files that it names below it. Raises MentionError: one of them cannot be sent."""
+    return text + attached(list(mentioned(text)), folder)
+
+
+def attached(names: Sequence[str], folder: Path, *, sure: bool = False) -> str:
+    """Files by name or pattern, each once, as they stand below a message. `sure`: every name is meant as one of a file.
+
+    Raises MentionError.
+    """
     files: dict[str, Attached] = {}
-    for name in mentioned(text):
-        for path in _paths(name, folder):
+    for name in names:
+        paths = _paths(name, folder)
+        if sure and not paths:
+            raise MentionError(f"{name}: no such file; name a text file or a pattern")
+        for path in paths:
             shown = one_line(str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path))
             files.setdefault(shown, attach(path, shown))
             if len(files) > MOST_FILES:
                 raise MentionError(f"@{name}: more than {MOST_FILES} files in one message; name fewer")
-    return text + "".join(one.as_text() for one in files.values())
+    return "".join(one.as_text() for one in files.values())
 
 
 def mentioned(text: str) -> Iterator[str]:
