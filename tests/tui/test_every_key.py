@@ -35,8 +35,8 @@ from dflash_tui.settings.keys import is_nowhere
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.inspector import TABS
 from dflash_tui.widgets.line_dialog import LineScreen
-from support.reckoned import reckoner
 from dflash_tui.widgets.text_dialog import TextScreen
+from support.reckoned import reckoner
 
 from .fake import FakeSession
 from .support import loaded, wait_until
