@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -214,3 +215,11 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await shows(pilot, "x plain decoding", "timed for it")
         await send(pilot, "And the budget?")
         await wait_until(pilot, lambda: len(app.chat.session.turns) == 2, timeout=60)  # type: ignore[union-attr]
+
+
+def test_how_keys_and_values_were_kept_is_said_where_it_is_known() -> None:
+    record = turn_of([step_of(SHORT)])
+    assert "keys and values" not in shown(record)
+    assert record.report is not None
+    object.__setattr__(record.report, "stats", dataclasses.replace(record.report.stats, kv="q8_0/q4_0"))
+    assert "; keys and values q8_0/q4_0" in " ".join(shown(record, width=90).split())

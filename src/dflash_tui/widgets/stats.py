@@ -125,6 +125,7 @@ def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
     read = stats.prompt_tokens - stats.reused_tokens
     prompt = f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"
     reused = f"; {stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused" if stats.reused_tokens else ""
+    kept = f"; keys and values {stats.kv}" if stats.kv else ""
     speeds = (f"{speed(stats.tokens_per_second)} tok/s", "bold $primary")
     return [
         line((it.title, "bold")),
@@ -132,7 +133,7 @@ def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
         line((f"accept {stats.acceptance_length:.2f}", "bold $success"), " tok/step"),
         line(f"{steps}{short(stats.tokens)} tok"),
         *wrapped(_against(it, stats), width, _DIM),
-        *wrapped(prompt + reused, width, _DIM),
+        *wrapped(prompt + reused + kept, width, _DIM),
         *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, _DIM),
     ]
 
