@@ -112,6 +112,14 @@ def test_nothing_helps_where_the_weights_are_too_large(capsys: pytest.CaptureFix
     assert "take a smaller model" in "\n".join(words.lines(made))
 
 
+@pytest.mark.parametrize("memory", [1, 100 << 10, 50 << 20, 24 * GIB])
+def test_no_card_has_more_than_it_has(memory: int) -> None:
+    """One that is smaller than what its driver takes, too."""
+    made = plan_pair(TARGET, None, memory=memory)
+    assert made.available == memory
+    assert made.fits == (memory == 24 * GIB)
+
+
 def test_a_packed_drafter_is_what_a_load_makes_of_it() -> None:
     found = reckoner(24 * GIB)
     plain, packed = (

@@ -121,6 +121,11 @@ class CudaMachine:
         """Bytes that weights and a sequence may take now."""
         return self._memory()[0]
 
+    def room_and_context(self) -> int:
+        """The same with what the driver takes for this process: never more than the card has."""
+        free, total = self._memory()
+        return min(free + context_bytes(self.processors), total)
+
     def _memory(self) -> tuple[int, int]:
         """Free and total bytes, once torch has given back what it only keeps: of an engine that is gone, say. What the
         driver has yet to take for kernels is not free."""

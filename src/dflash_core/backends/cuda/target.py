@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.reckoner import CardReckoner, context_bytes, on_card
+from dflash_core.backends.cuda.reckoner import CardReckoner, on_card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.tuner import Tuner, products_of, replan, target_name
@@ -94,7 +94,7 @@ class CudaTarget(OpenedTarget):
         processors = self.machine.processors
         return CardReckoner(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
-            available=self.machine.room() + context_bytes(processors), draft_type=self.draft_type,
+            available=self.machine.room_and_context(), draft_type=self.draft_type,
             auto=[str(one) for one in self.machine.auto_pairs],
         )  # fmt: skip
 
