@@ -152,8 +152,10 @@ class CudaMachine:
 
     def hold_limit(self) -> None:
         """Have torch's allocator keep to the limit too; what the driver itself takes counts."""
+        if not self.vram_limit:
+            return
         total = self.device.runtime.memory()[1]
-        if 0 < self.vram_limit < total:
+        if self.vram_limit < total:
             driver = max(self._driver_bytes(), context_bytes(self.processors))
             torch.cuda.set_per_process_memory_fraction(max(self.vram_limit - driver, 0) / total)
 
