@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from dflash_core.fits import MemoryPlan, asked, plan
@@ -16,8 +17,14 @@ def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
     if as_json:
         write_json(facts(found))
     else:
-        write_out("".join(f"{line}\n" for line in fits.lines(found)))
+        write_out("".join(f"{line}\n" for line in [*_cut(request.context, found), *fits.lines(found)]))
     return 0
+
+
+def _cut(wished: int, found: MemoryPlan) -> Iterator[str]:
+    """A note where the model has fewer positions than are wished for."""
+    if wished > found.setup.context:
+        yield f"{wished:,} positions were asked for, the model has {found.setup.context:,}"
 
 
 def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
