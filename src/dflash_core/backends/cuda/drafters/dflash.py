@@ -20,9 +20,10 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows, Layer, cache_table, ring_slots
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table, ring_slots
 from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
+from dflash_core.backends.cuda.drafters.in_caches import InCaches
 from dflash_core.backends.cuda.drafters.pairs import PairTable
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
@@ -101,7 +102,7 @@ def split_order(draft: DeviceDraft, context: int, kv: CachePair) -> SplitOrder:
     return SplitOrder.of(draft.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
 
-class DFlash:
+class DFlash(InCaches):
     """Implements `drafters.base.DeviceDrafter`. `captured` are the target's layers that it reads."""
 
     def __init__(
@@ -114,6 +115,7 @@ class DFlash:
         mask_token: int,
     ) -> None:
         self.draft, self.memory, self.captured = draft, memory, captured
+        self.caches = memory.caches
         self.embedding = draft.embedding or embedding
         self.state, self.mask_token = state, mask_token
         self.block = memory.block
@@ -352,46 +354,6 @@ class DFlash:
                 yield
             finally:
                 state["length"] = state["draft_length"] = length
-
-    def checkpoint(self) -> HostRows | None:
-        """What its caches cannot be cut back to, behind the committed positions; nothing may be pending."""
-        return self.memory.caches.checkpoint(int(self.state.host["length"]))
-
-    def reaches(self, length: int) -> bool:
-        return self.memory.caches.reaches(length, int(self.state.host["length"]))
-
-    def restore(self, kept: object, length: int) -> None:
-        """Go back to `length` committed positions, where `kept` was made; 0: to the beginning of a sequence."""
-        if not length:
-            self.memory.caches.forget()
-            return
-        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        self.memory.caches.restore(kept, length, int(self.state.host["length"]))
-
-    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        return self.memory.caches.positions(begin, end)
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        self.memory.caches.put(begin, rows)
-
-    def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
-        return kept.tensors if isinstance(kept, HostRows) else ()
-
-    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
-        return self.memory.caches.kept_of(length, tensors)
-
-    def resume(self, kept: object, length: int) -> None:
-        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        self.memory.caches.resume(kept, length)
-
-    def begin_turn(self) -> None:
-        """An answer begins behind what is committed."""
-        self.memory.caches.begin_turn(int(self.state.host["length"]))
-
-    def before_step(self, queued: int) -> None:
-        """A step is about to be queued behind `queued` others that the host has not seen the end of."""
-        most = self.block * (queued + 1)
-        self.memory.caches.before_steps(int(self.state.host["length"]), most, self.most_pending)
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows, Layer, cache_table, ring_slots
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table, ring_slots
+from dflash_core.backends.cuda.drafters.in_caches import InCaches
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
@@ -83,7 +84,7 @@ def join_warps(width: int) -> int:
     return ceil_div(groups, ceil_div(groups, JOIN_WARPS))
 
 
-class Mtp:
+class Mtp(InCaches):
     """Implements `drafters.base.DeviceDrafter`. `captured` is the target's last layer."""
 
     block = BLOCK
@@ -93,6 +94,7 @@ class Mtp:
         self, draft: DeviceMtp, target: DeviceTarget, memory: MtpMemory, captured: CapturedLayers, state: DeviceState
     ) -> None:
         self.draft, self.memory, self.captured, self.state = draft, memory, captured, state
+        self.caches = memory.caches
         self.embedding: Embedding = draft.embedding or target.embedding
         self.output_norm = target.output_norm
         self.norm: Tensor = target.output_norm if draft.norm is None else draft.norm
@@ -266,45 +268,6 @@ class Mtp:
             finally:
                 state["length"] = state["draft_length"] = length
         return torch.cat(rows).numpy()
-
-    def checkpoint(self) -> HostRows | None:
-        """What its caches cannot be cut back to, behind the committed positions; nothing may be pending."""
-        return self.memory.caches.checkpoint(int(self.state.host["length"]))
-
-    def reaches(self, length: int) -> bool:
-        return self.memory.caches.reaches(length, int(self.state.host["length"]))
-
-    def restore(self, kept: object, length: int) -> None:
-        """Go back to `length` committed positions, where `kept` was made; 0: to the beginning of a sequence."""
-        if not length:
-            self.memory.caches.forget()
-            return
-        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        self.memory.caches.restore(kept, length, int(self.state.host["length"]))
-
-    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        return self.memory.caches.positions(begin, end)
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        self.memory.caches.put(begin, rows)
-
-    def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
-        return kept.tensors if isinstance(kept, HostRows) else ()
-
-    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
-        return self.memory.caches.kept_of(length, tensors)
-
-    def resume(self, kept: object, length: int) -> None:
-        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        self.memory.caches.resume(kept, length)
-
-    def begin_turn(self) -> None:
-        """An answer begins behind what is committed."""
-        self.memory.caches.begin_turn(int(self.state.host["length"]))
-
-    def before_step(self, queued: int) -> None:
-        """A step is about to be queued behind `queued` others that the host has not seen the end of."""
-        self.memory.caches.before_steps(int(self.state.host["length"]), BLOCK * (queued + 1), self.most_pending)
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 
