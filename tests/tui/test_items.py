@@ -30,6 +30,7 @@ DOCUMENTS = {
     "bullets of bullets": "- - a\n  - b\n- 1. c\n- - - d\n",
     "hard break": "- one  \n  two\\\n  three\n- four\n",
     "in a quote": "> - a\n> - b\n>   - c\n>\n> end\n",
+    "beside code": "- a\n- b\n  - inner\n  - more\n\n  ```\n  code\n  ```\n- c\n  1. d\n\nend\n",
     "beside what is no text": "- a\n- b\n  - inner\n  - more\n\n  | x |\n  |---|\n  | y |\n- c\n  1. d\n\nend\n",
     "two of them": "- a\n- b\n\n* c\n* d\n\n1. e\n",
     "wrapped": "- " + "some words to fill it " * 9 + "\n  - " + "and inner ones " * 9 + "\n",

@@ -16,11 +16,20 @@ from textual.widgets import Markdown
 from dflash_core.clean import clean, token_label
 from dflash_tui.text import segments
 from dflash_tui.text.segments import Segmenter
+from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.streamed import Segment, Streamed
 
 from .support import screen_text
 
 PLAIN = MarkdownIt("gfm-like", {"html": False})  # Textual's own lists and tables are what ours must look like
+
+
+class OneShot(Markdown):
+    """A message rendered at once, by Textual's own widgets but for code, which has a head with us."""
+
+    BLOCKS = Markdown.BLOCKS | {"fence": Fence, "code_block": Fence}
+
+
 LIST = "".join(f"- item {number} with some words to fill it\n" for number in range(24))
 ORDERED = "Steps:\n\n" + "".join(f"1. step {number} of many that there are\n" for number in range(24)) + "\nDone.\n"
 NESTED = "".join(f"* outer {n}\n    - inner one\n    - inner two\n\n      more\n" for n in range(10))
@@ -76,7 +85,7 @@ class Host(App[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield Streamed() if self.parts is not None else Markdown(self.text, parser_factory=lambda: PLAIN)
+            yield Streamed() if self.parts is not None else OneShot(self.text, parser_factory=lambda: PLAIN)
 
 
 async def rendered(text: str, parts: list[str] | None) -> str:

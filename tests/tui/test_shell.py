@@ -27,6 +27,7 @@ from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.streamed import Streamed
+from dflash_tui.widgets.text_dialog import TextScreen
 
 from .fake import FakeSession, loader
 from .scenes import answered, send
@@ -464,11 +465,14 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> No
         before = list(session.conversation.messages)
         flow = app.chat.flow
         await send(pilot, "/bench")
-        await wait_until(pilot, lambda: any("what the app costs" in note.message for note in app.chat.query(Note)), 60)
+        await wait_until(pilot, lambda: isinstance(app.screen, TextScreen), 60)
+        await shows(pilot, "What the app costs the decoder", "headless", "in the app", "lost")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
         assert app.chat.flow is flow
         assert session.conversation.messages == before
         assert len(app.chat.transcript.turns) == 1
-        await shows(pilot, "headless", "in the app", "lost")
+        assert not app.chat.transcript.has_class("-measuring"), "the conversation is seen again"
 
 
 async def test_bench_counts_what_both_arms_decoded(make_app: MakeApp) -> None:

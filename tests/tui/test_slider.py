@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
 from dflash_core.knobs import SPEC, SPECS, Value
+from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.knob_row import LEFT, ChoiceRow, KnobRow
 from dflash_tui.widgets.slider import Slider
 
-from .support import screen_text
+from .support import loaded, screen_text, wait_until
+
+MakeApp = Callable[..., DFlashApp]
 
 
 class Host(App[None]):
+    CSS_PATH = DFlashApp.CSS_PATH
+
     def __init__(self, *rows: KnobRow) -> None:
         super().__init__()
         self.rows = rows
@@ -151,9 +159,48 @@ async def test_every_parameter_fits_its_row(width: int) -> None:
     async with app.run_test(size=(width, 30)) as pilot:
         await pilot.pause()
         for row in rows:
-            assert row.render().cell_length <= max(width, LEFT + 4 + 8 + 13)
+            lines = row.render().split("\n")
+            longest = max(line.cell_length for line in lines)
+            assert longest <= max(width, LEFT + 4 + 8 + 13)
             if width >= 47:
-                assert row.render().cell_length <= width
+                assert longest <= width
+            assert row.size.height == len(lines), "each of its lines is seen"
+
+
+@pytest.mark.parametrize("width", [40, 47, 80])
+async def test_every_choice_is_seen_and_can_be_clicked(width: int) -> None:
+    """The longest list of choices takes as many lines as it needs."""
+    spec = max(SPECS, key=lambda spec: len("".join(spec.choices)))
+    row = ChoiceRow(spec)
+    app = Host(row)
+    async with app.run_test(size=(width, 10)) as pilot:
+        await pilot.pause()
+        for choice in (*spec.choices[1:], spec.choices[0]):
+            word = spec.show(choice)
+            line, start = next(
+                (y, at.start()) for y, text in enumerate(screen_text(app).splitlines())
+                if (at := re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text[LEFT:]))
+            )  # fmt: skip
+            await pilot.click(row, offset=(LEFT + start, line))
+            assert row.value == choice
+            await pilot.pause()
+            assert f"‹{word}›" in screen_text(app)
+
+
+async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        row = app.chat.inspector.params_panel.reach("draft")
+        row.focus()
+
+        def words() -> list[str]:
+            lines = screen_text(app).splitlines()[row.region.y : row.region.bottom]
+            return [word for line in lines for word in line[row.region.x + LEFT : row.region.right].split()]
+
+        await wait_until(pilot, lambda: words() == ["‹auto›", *SPEC["draft"].choices[1:]])
+        assert row.size.height == 2
 
 
 async def test_the_app_can_set_a_value_without_an_event() -> None:

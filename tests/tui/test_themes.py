@@ -263,7 +263,7 @@ def test_every_color_that_text_has_is_readable(name: str) -> None:
     used: set[tuple[str, int]] = set()
     for path in sorted(SOURCES.rglob("*.py")):
         for color, share in re.findall(
-            r"\$(foreground|primary|accent|success|warning|error)\b(?: (\d+)%)?", path.read_text()
+            r"\$(foreground|primary|secondary|accent|success|warning|error)\b(?: (\d+)%)?", path.read_text()
         ):
             if not (path.name in LINES_ONLY and share and int(share) < 60):
                 used.add((color, int(share or 100)))

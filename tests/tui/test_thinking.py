@@ -53,12 +53,13 @@ async def test_the_row_has_the_levels(make_app: MakeApp) -> None:
         panel = app.chat.query_one(ParamsPanel)
         await pilot.press("f2")
         panel.row("thinking").focus()
-        await shows(pilot, "‹off› low  medium  xhigh")
+        await shows(pilot, "‹off› low  medium", " xhigh")  # the last one on a line of its own
         assert panel.row("preserve_thinking").display
         for key, level in (("right", "low"), ("space", "medium"), ("right", "xhigh"), ("right", "xhigh")):
             await pilot.press(key)
             await wait_until(pilot, lambda level=level: QWEN38.level(app.chat.knobs) == level)
             assert panel.row("thinking").value == level
+            await shows(pilot, f"‹{level}›")
         await pilot.press("backspace")
         await wait_until(pilot, lambda: not app.chat.knobs.thinking)
 

@@ -18,6 +18,8 @@ from dflash_tui.conversations.comparing import LOOK_BACK
 from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.settings.config import config_folder
+from dflash_tui.widgets import choices
+from dflash_tui.widgets.knob_row import LEFT
 from dflash_tui.widgets.params import GROUPS
 from dflash_tui.widgets.preset_row import PresetRow
 from support.turns import step_of, turn_of
@@ -165,12 +167,13 @@ async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
         await pilot.press("f2")
         await pilot.pause()
         row = app.chat.query_one(PresetRow)
-        places = row._places(row.size.width)
-        assert [name for name, _, _ in places] == list(app.chat.tuning.presets.names), "none is hidden"
-        assert max(line for _, line, _ in places) == row.size.height - 1 > 0
-        for name, line, start in (places[2], places[-1]):
-            assert await pilot.click(row, offset=(start + 1, line))
-            await shows(pilot, f"‹{name}›")
+        assert list(row.names) == list(app.chat.tuning.presets.names)
+        places = choices.places(row.names, LEFT, row.size.width)
+        assert [place.index for place in places] == list(range(len(row.names))), "none is hidden"
+        assert max(place.line for place in places) == row.size.height - 1 > 0
+        for place in (places[2], places[-1]):
+            assert await pilot.click(row, offset=(place.start + 1, place.line))
+            await shows(pilot, f"‹{row.names[place.index]}›")
 
 
 async def test_a_wrong_preset_is_named_at_the_start(make_app: MakeApp) -> None:

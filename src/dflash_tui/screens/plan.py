@@ -25,7 +25,7 @@ from dflash_tui.text import advice, fits
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.literal import Static
 
-COLOURS = ("$primary", "$accent", "$success", "$warning", "$secondary", "$foreground 70%", "$foreground 40%")
+COLOURS = ("$primary", "$accent", "$success", "$warning", "$secondary", "$foreground 70%", "$foreground")
 NAME, SIZE, DETAIL, WIDTH = 14, 10, 36, 66
 JOINED = "\N{NO-BREAK SPACE}"  # between a type and its context
 LOOK_S = 0.05
@@ -199,7 +199,7 @@ def bar(found: MemoryPlan, width: int) -> list[tuple[str, str]]:
         end = round(width * sum(part.bytes for part in found.components[: index + 1]) / scale)
         cells += [("█", _colour(index) if cell < full else "$error") for cell in range(at, end)]
         at = end
-    return [*cells, ("░" * (width - at), "$foreground 40%")]
+    return [*cells, ("░" * (width - at), "$foreground 70%")]
 
 
 def _colour(index: int) -> str:

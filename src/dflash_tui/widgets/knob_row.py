@@ -1,4 +1,4 @@
-"""One parameter on one row: the part that sliders, switches and choices share."""
+"""One parameter on one row: the part that sliders, switches and choices share. Many choices take more lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Blur, Click
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -14,6 +15,7 @@ from textual.widget import Widget
 from dflash_core.knobs import Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import fit
+from dflash_tui.widgets import choices
 from dflash_tui.widgets.panel import Row
 
 LABEL = 18
@@ -117,30 +119,27 @@ class ChoiceRow(KnobRow):
 
     def on_click(self, event: Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None:
-            return
-        at = LEFT
-        for option in self.options:
-            width = len(self.spec.show(option)) + 2
-            if at <= offset.x < at + width:
-                self.change(option)
-                return
-            at += width
+        place = None if offset is None else choices.at(self._words(), LEFT, self.size.width, offset)
+        if place is not None:
+            self.change(self.options[place])
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return choices.height(self._words(), LEFT, width)
+
+    def _words(self) -> list[str]:
+        return [self.spec.show(option) for option in self.options]
 
     def render(self) -> Content:
-        parts: list[Content | str | tuple[str, str]] = [self.label()]
-        for option in self.options:
-            word = self.spec.show(option)
-            chosen = option == self.value and type(option) is type(self.value)
-            parts.append((f"‹{word}›", "bold $primary") if chosen else (f" {word} ", "$foreground 70%"))
-        return Content.assemble(*parts)
+        same = [option == self.value and type(option) is type(self.value) for option in self.options]
+        chosen = same.index(True) if True in same else None
+        return Content.assemble(self.label(), *choices.drawn(self._words(), chosen, LEFT, self.size.width))
 
 
 class ThinkingRow(ChoiceRow):
     """Thinking on or off; where the model's template knows levels of it, off or one of these. Posts a `Changed` for
     each of the two parameters behind it."""
 
-    reasoning: reactive[Reasoning] = reactive(Reasoning())
+    reasoning: reactive[Reasoning] = reactive(Reasoning(), layout=True)
 
     @property
     def options(self) -> tuple[Value, ...]:

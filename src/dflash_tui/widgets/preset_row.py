@@ -13,6 +13,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_tui.text.bars import fit
+from dflash_tui.widgets import choices
 from dflash_tui.widgets.knob_row import LABEL, LEFT
 from dflash_tui.widgets.panel import Row
 
@@ -46,36 +47,18 @@ class PresetRow(Row, Widget, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None:
-            return
-        for name, line, start in self._places(self.size.width):
-            if line == offset.y and start <= offset.x < start + len(name) + 2:
-                self.post_message(self.Chosen(name))
-
-    def _places(self, width: int) -> list[tuple[str, int, int]]:
-        """Each name with the line and the cell that it begins at; as many lines as they need."""
-        places: list[tuple[str, int, int]] = []
-        line, at = 0, LEFT
-        for name in self.names:
-            if at > LEFT and at + len(name) + 2 > width:
-                line, at = line + 1, LEFT
-            places.append((name, line, at))
-            at += len(name) + 2
-        return places
+        place = None if offset is None else choices.at(self.names, LEFT, self.size.width, offset)
+        if place is not None:
+            self.post_message(self.Chosen(self.names[place]))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return max((line for _, line, _ in self._places(width)), default=0) + 1
+        return choices.height(self.names, LEFT, width)
 
     def render(self) -> Content:
         mark = "▸" if self.has_focus else " "
-        parts: list[str | tuple[str, str]] = [(mark, "$accent"), " ", fit("preset", LABEL), " "]
-        last = 0
-        for name, line, _ in self._places(self.size.width):
-            if line > last:
-                parts.append("\n" + " " * LEFT)
-                last = line
-            parts.append((f"‹{name}›", "bold $primary") if name == self.chosen else (f" {name} ", "$foreground 70%"))
-        return Content.assemble(*parts)
+        chosen = self.names.index(self.chosen) if self.chosen in self.names else None
+        words = choices.drawn(self.names, chosen, LEFT, self.size.width)
+        return Content.assemble((mark, "$accent"), " ", fit("preset", LABEL), " ", *words)
 
     def on_focus(self) -> None:
         self.refresh()

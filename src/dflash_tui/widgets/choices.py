@@ -1,0 +1,59 @@
+"""Words side by side of which one is chosen, on as many lines as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.geometry import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a word stands: `index` among the words, its line, the cell it begins at, and its width in cells."""
+
+    index: int
+    line: int
+    start: int
+    width: int
+
+
+def places(words: Sequence[str], left: int, width: int) -> list[Place]:
+    """Each word with a cell on both sides for its brackets, from cell `left` on; in lines of `width` cells where a
+    word fits at all."""
+    found: list[Place] = []
+    line, at = 0, left
+    for index, word in enumerate(words):
+        needed = cell_len(word) + 2
+        if at > left and at + needed > width:
+            line, at = line + 1, left
+        found.append(Place(index, line, at, needed))
+        at += needed
+    return found
+
+
+def height(words: Sequence[str], left: int, width: int) -> int:
+    """Lines that the words take; one where there are none."""
+    return max((place.line for place in places(words, left, width)), default=0) + 1
+
+
+def at(words: Sequence[str], left: int, width: int, offset: Offset) -> int | None:
+    """The word that stands at a cell."""
+    for place in places(words, left, width):
+        if place.line == offset.y and place.start <= offset.x < place.start + place.width:
+            return place.index
+    return None
+
+
+def drawn(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[tuple[str, str]]:
+    """What stands from cell `left` of the first line on; the chosen word is in brackets."""
+    parts: list[tuple[str, str]] = []
+    last = 0
+    for place in places(words, left, width):
+        if place.line > last:
+            parts.append(("\n" + " " * left, ""))
+            last = place.line
+        word = words[place.index]
+        parts.append((f"‹{word}›", "bold $primary") if place.index == chosen else (f" {word} ", "$foreground 70%"))
+    return parts
