@@ -7,14 +7,16 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.events import Key, Paste
 
-from dflash_core.errors import ContextError
+from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.conversations.history import History
+from dflash_tui.screens.full import FullScreen
 from dflash_tui.session import Progress
 from dflash_tui.widgets.knob_row import KnobRow
 
@@ -244,8 +246,9 @@ def burst(app: DFlashApp, *parts: str) -> None:
         (["alpha⏎", "[one\ntwo]"], ["alpha"], "one\ntwo"),
         (["[one\ntwo]", "⏎", "[three]", "four"], ["one\ntwo"], "threefour"),
         (["alpha⏎alpha"], ["alpha"], "alpha"),
-        (["alpha⏎beta⏎gamma"], ["alpha"], "beta\ngamma"),
-        (["alpha⏎beta⏎gamma⏎delta"], ["alpha"], "beta\ngamma\ndelta"),
+        (["alpha⏎beta⏎gamma"], ["alpha", "beta"], "gamma"),
+        (["alpha⏎beta⏎gamma⏎delta"], ["alpha", "beta", "gamma"], "delta"),
+        (["alpha⏎/nonsense⏎beta"], ["alpha"], "/nonsense\nbeta"),
         (["/set budget 9⏎beta"], [], "beta"),
         (["/set budget 9⏎alpha⏎beta"], ["alpha"], "beta"),
         (["/set budget 999⏎beta"], [], "/set budget 999\nbeta"),
@@ -260,16 +263,41 @@ async def test_what_is_typed_right_behind_enter_stays(
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         burst(app, *parts)
-        await wait_until(pilot, lambda: app.chat.prompt.text == left and len(session.asked) == len(asked))
-        assert [prompt for prompt, _ in session.asked] == asked
+        await wait_until(
+            pilot,
+            lambda: (
+                app.chat.prompt.text == left
+                and len(session.asked) == min(len(asked), 1)
+                and [turn.prompt for turn in app.chat.transcript.turns] == asked
+            ),
+        )
+        assert [prompt for prompt, _ in session.asked] == asked[:1], "the others are shown, and wait for its answer"
         for _ in range(3):
             await pilot.pause()
         assert app.chat.prompt.text == left
         session.gate.release(1000)  # type: ignore[union-attr]
+        await wait_until(pilot, lambda: not app.chat.waiting and len(session.asked) == len(asked))
         await idle(pilot)
+        assert [prompt for prompt, _ in session.asked] == asked
+        assert app.chat.prompt.text == left
     again = make_app()
     async with again.run_test(size=(80, 24)):
         assert again.chat.prompt.text == left, "and is there at the next start"
+
+
+async def test_messages_that_still_wait_at_the_end_come_back_at_the_next_start(make_app: MakeApp) -> None:
+    session = FakeSession(gate=threading.Semaphore(0))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        burst(app, "alpha⏎beta⏎gamma⏎delta")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "delta" and len(app.chat.transcript.turns) == 3)
+        await wait_until(pilot, lambda: len(session.asked) == 1)
+    again = make_app()
+    async with again.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        text = again.chat.prompt.text
+        assert [line for line in text.split("\n") if line != "alpha"] == ["beta", "gamma", "delta"]
 
 
 async def test_while_the_model_loads_each_message_is_its_own(make_app: MakeApp) -> None:
@@ -289,20 +317,83 @@ async def test_while_the_model_loads_each_message_is_its_own(make_app: MakeApp) 
         assert app.chat.prompt.text == "gamma"
 
 
-async def test_a_refused_message_comes_back_in_front_of_what_was_typed_since(make_app: MakeApp) -> None:
-    session = FakeSession(refuse=ContextError("too long"))
+@pytest.mark.parametrize("why", [ContextError("too long"), TemplateError("not this")], ids=["context", "template"])
+async def test_a_refused_message_comes_back_in_front_of_what_was_typed_since(
+    make_app: MakeApp, why: DFlashError
+) -> None:
+    session = FakeSession(refuse=why)
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         prompt = app.chat.prompt
         burst(app, "alpha⏎beta")
         await wait_until(pilot, lambda: prompt.text == "alpha\nbeta")
+        if isinstance(why, ContextError):  # it shows what can be done
+            await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: app.screen is app.chat)
         await pilot.press("left", "X")
         assert prompt.text == "alpha\nbetXa", "the cursor is where it was typed"
         session.refuse = None
-        await pilot.press("ctrl+r")
+        if isinstance(why, ContextError):  # nothing of it is left in the conversation
+            await pilot.press("ctrl+r")
+            await shows(pilot, "nothing to retry yet")
+            assert prompt.text == "alpha\nbetXa"
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: [text for text, _ in session.asked][1:] == ["alpha\nbetXa"])
+        else:
+            await pilot.press("ctrl+r")
+            await wait_until(pilot, lambda: len(session.asked) == 2)
+            assert prompt.text == "betXa", "only the message itself is on its way again"
+
+
+async def test_messages_behind_one_that_does_not_fit_come_back_with_it(make_app: MakeApp) -> None:
+    """They would wait for ever: what the dialog offers is refused while messages wait."""
+    session = FakeSession()
+    app = make_app(session)
+    may = threading.Event()
+    conversation, ask_it = session.conversation, session.conversation.ask
+
+    def refuse(*args: Any, **named: Any) -> Any:
+        may.wait(20)
+        return ask_it(*args, **named)
+
+    conversation.ask = refuse  # type: ignore[method-assign]
+    session.refuse = ContextError("too long")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        burst(app, "alpha⏎beta⏎gamma⏎delta")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "delta" and len(app.chat.transcript.turns) == 3)
+        may.set()
+        await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
+        assert app.chat.prompt.text == "alpha\nbeta\ngamma\ndelta"
+        assert not app.chat.transcript.turns
+        assert not app.chat.waiting
+        session.refuse = None
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: session.asked[-1][0] == "alpha\nbeta\ngamma\ndelta")
+        await idle(pilot)
+
+
+@pytest.mark.parametrize("parts", [("gamma ⏎",), ("[gamma ]", "⏎")], ids=["keys", "paste"])
+async def test_what_is_typed_over_the_choice_of_a_full_context_is_the_prompts(
+    make_app: MakeApp, parts: tuple[str, ...]
+) -> None:
+    """The app opens that dialog by itself, and the user may be in the middle of a word."""
+    session = FakeSession(refuse=ContextError("too long"))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        burst(app, "alpha⏎")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "alpha" and isinstance(app.screen, FullScreen))
+        session.refuse = None
+        burst(app, *parts)
         await wait_until(pilot, lambda: len(session.asked) == 2)
-        assert prompt.text == "betXa", "only the message itself is on its way again"
+        assert session.asked[1][0] == "alphagamma ", "Enter sent it, and chose nothing in the dialog"
+        assert app.screen is app.chat
+        assert app.focused is app.chat.prompt
 
 
 async def test_slash_edit_leaves_the_message_in_the_prompt(make_app: MakeApp) -> None:

@@ -274,15 +274,21 @@ class ChatScreen(Screen[None]):
         block.queued("queued: it is sent after this answer · Alt+E takes it back")
         self._queue.append(block)
 
-    async def _take_back(self) -> bool:
-        """The message that was queued last is in the prompt again; False where none waits."""
+    async def _take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
+        """A message that was queued, the last one by default, is in the prompt again; False where none waits."""
         if not self._queue:
             return False
-        block = self._queue.pop()
+        block = self._queue.pop(index)
         await self.transcript.take_away(block)
+        self._give_back(block.typed, why)
         self.conversation.current.waits_no_more(block.prompt)
-        self._give_back(block.typed, "taken back; Enter queues it again")
         return True
+
+    async def _context_refused(self, error: ContextError) -> None:
+        """Nothing that was queued can follow a message that did not fit: all are in the prompt, in their order."""
+        while await self._take_back(0, "the messages behind the refused one are back, too"):
+            pass
+        self.context.refused(error)
 
     def _give_back(self, text: str, why: str) -> None:
         self.prompt.restore(text)
@@ -335,7 +341,7 @@ class ChatScreen(Screen[None]):
         self.call_next(self.conversation.ended, block, refused=refused)
         error = self.flow.error if refused else None
         if isinstance(error, ContextError):
-            self.call_next(self.context.refused, error)
+            self.call_next(self._context_refused, error)
         else:
             self.call_next(self._next_queued)
 
@@ -530,7 +536,9 @@ class ChatScreen(Screen[None]):
 
     def open_page(self, page: str, text: str = "") -> None:
         """As `action_open`; `text` is what a screen of the lab runs at once."""
-        self.app.push_screen(PAGES[page](self, text))
+        opened = PAGES[page](self, text)
+        if type(self.app.screen) is not type(opened):  # two messages may be refused one right after the other
+            self.app.push_screen(opened)
 
     def action_log(self) -> None:
         self.program.say_where_the_log_is()

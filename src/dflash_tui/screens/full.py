@@ -9,10 +9,12 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.literal import OptionList, Static
 
 
@@ -38,6 +40,12 @@ class FullScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
+
+    def take_text(self, event: Key | Paste) -> None:
+        """The app opens this by itself, over one who may be typing: text closes it and is the prompt's."""
+        if is_text(event):
+            self.dismiss()
+            self._chat.screen.set_focus(self._chat.prompt)
 
     @on(OptionList.OptionSelected)
     async def _chosen(self, event: OptionList.OptionSelected) -> None:

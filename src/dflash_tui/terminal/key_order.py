@@ -14,6 +14,7 @@ from textual.app import App
 from textual.dom import DOMNode
 from textual.events import Key, Paste
 from textual.message_pump import MessagePump
+from textual.widgets import TextArea
 
 LONGEST_S = 0.5  # a key that takes longer than this to be handled no longer holds back the others
 
@@ -55,7 +56,9 @@ class KeyOrder:
 
     def sent(self, event: Key | Paste, target: DOMNode) -> None:
         """An event was handed on to `target`; the following ones wait for it where it may move the focus."""
-        if is_text(event):
+        # Enter in an editor is text too. What is typed behind it must be there before the sent text may be given back.
+        entered = isinstance(event, Key) and event.key == "enter" and isinstance(target, TextArea)
+        if entered or is_text(event):
             return
         self._since = time.monotonic()
         # A key goes up from its widget to the app, whose bindings come last; this goes behind it.
