@@ -271,6 +271,8 @@ async def test_another_model_from_the_list(make_app: MakeApp, tmp_path: Path, mo
         await shows(pilot, "big.gguf")
         assert requests[0].target == tmp_path / "big.gguf"
         assert requests[0].draft is None
+        # It is written down once the load has ended, which the list's own words do not wait for.
+        await wait_until(pilot, lambda: load_config({}, {}, project=Path("none")).settings.target is not None)
     found = load_config({}, {}, project=Path("none"))
     assert found.settings.target == tmp_path / "big.gguf"
 
