@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dflash_core.arch import reading
-from dflash_core.arch.architecture import Architecture, Head, file_type
+from dflash_core.arch.architecture import Architecture, Head
 from dflash_core.arch.facts import sizes
 from dflash_core.arch.kinds import FeedForward, SwiGLU
 from dflash_core.arch.spec import LayerSpec, ModelSpec
@@ -26,17 +26,8 @@ def plain(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwar
     reading.check_settings(keys)
     attention = reading.attention(keys, gated=False, rotary=keys.integer("attention.key_length"))
     blocks = keys.integer("block_count", high=1024)
-    return ModelSpec(
-        name=keys.text("general.name", default=keys.source.removesuffix(".gguf")),
-        architecture=name,
-        context_length=keys.integer("context_length", high=1 << 40),
-        embedding_length=keys.integer("embedding_length"),
-        vocab_size=head.vocab_size,
-        rms_eps=attention.eps,
-        layers=tuple(LayerSpec(attention, ffn(index)) for index in range(blocks)),
-        tied_output=head.tied_output,
-        file_type=file_type(keys),
-    )
+    layers = tuple(LayerSpec(attention, ffn(index)) for index in range(blocks))
+    return reading.model(name, keys, head, layers, attention.eps)
 
 
 def check_generates(keys: Settings) -> None:

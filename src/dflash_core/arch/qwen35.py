@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dflash_core.arch import reading
-from dflash_core.arch.architecture import Architecture, Head, file_type, matrix_types
+from dflash_core.arch.architecture import Architecture, Head, matrix_types
 from dflash_core.arch.facts import sizes
 from dflash_core.arch.kinds import Attention, DeltaNet, FeedForward, SwiGLU
 from dflash_core.arch.spec import LayerSpec, ModelSpec
@@ -19,7 +19,6 @@ NORM = "post_attention_norm.weight"
 
 def read(keys: Settings, head: Head) -> ModelSpec:
     """The model that the settings describe. Raises FormatError or UnsupportedError."""
-    reading.check_settings(keys)
     ffn = SwiGLU(keys.uniform("feed_forward_length"))
     return hybrid(ARCHITECTURE.name, keys, head, lambda index: ffn)
 
@@ -38,19 +37,9 @@ def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwa
     keys.check_divides("ssm.group_count", key_heads, "ssm.time_step_rank", value_heads)
     keys.check_divides("ssm.time_step_rank", value_heads, "ssm.inner_size", inner)
     delta = DeltaNet(key_heads, value_heads, key_dim, inner // value_heads, conv_kernel, attention.eps)
-    return ModelSpec(
-        name=keys.text("general.name", default=keys.source.removesuffix(".gguf")),
-        architecture=name,
-        context_length=keys.integer("context_length", high=1 << 40),
-        embedding_length=keys.integer("embedding_length"),
-        vocab_size=head.vocab_size,
-        rms_eps=attention.eps,
-        layers=tuple(LayerSpec(attention if one else delta, ffn(index), NORM) for index, one in enumerate(full)),
-        tied_output=head.tied_output,
-        nextn_predict_layers=nextn,
-        nextn=LayerSpec(attention, ffn(trunk), NORM) if nextn else None,
-        file_type=file_type(keys),
-    )
+    layers = tuple(LayerSpec(attention if one else delta, ffn(index), NORM) for index, one in enumerate(full))
+    head_layer = LayerSpec(attention, ffn(trunk), NORM) if nextn else None
+    return reading.model(name, keys, head, layers, attention.eps, head_layer, nextn)
 
 
 def _full_attention(keys: Settings, blocks: int) -> tuple[bool, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dflash_core.arch.architecture import Head
+from dflash_core.arch.architecture import Head, file_type
 from dflash_core.arch.kinds import GATE_UP, Attention, Experts
+from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
@@ -83,3 +84,23 @@ def check_apart(gguf: GGUFFile, layers: list[int]) -> None:
                 f"{gguf.path.name}: blk.{index}.attn_qkv.weight fuses Q, K and V of a full-attention layer,"
                 " expected attn_q, attn_k and attn_v; convert the model again without fusing"
             )
+
+
+def model(
+    name: str, keys: Settings, head: Head, layers: tuple[LayerSpec, ...], eps: float, nextn: LayerSpec | None = None,
+    nextn_predict_layers: int = 0,
+) -> ModelSpec:  # fmt: skip
+    """A model of these layers, with what every file says of the whole. `nextn`: of its MTP blocks, where there are."""
+    return ModelSpec(
+        name=keys.text("general.name", default=keys.source.removesuffix(".gguf")),
+        architecture=name,
+        context_length=keys.integer("context_length", high=1 << 40),
+        embedding_length=keys.integer("embedding_length"),
+        vocab_size=head.vocab_size,
+        rms_eps=eps,
+        layers=layers,
+        tied_output=head.tied_output,
+        nextn_predict_layers=nextn_predict_layers,
+        nextn=nextn,
+        file_type=file_type(keys),
+    )

@@ -16,7 +16,7 @@ from dflash_core.backends.base import PREFILL_CHUNK, Logits, Session
 from dflash_core.cache_types import CachePair
 from dflash_core.config import mask_token, target_config
 from dflash_core.drafters.base import Draft
-from dflash_core.drafters.mtp import KIND, OpenedMtp, open_mtp
+from dflash_core.drafters.mtp import KIND, OpenedMtp, has_head, open_mtp
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.ids import check_ids
@@ -58,6 +58,10 @@ class OpenedTarget(ABC):
     def mask_token_id(self) -> int | None:
         return mask_token(self.file)
 
+    @property
+    def drafts_itself(self) -> bool:
+        return has_head(self.file, self.config)
+
     @abstractmethod
     def session(
         self,
@@ -69,10 +73,6 @@ class OpenedTarget(ABC):
 
     @abstractmethod
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft: ...
-
-    @property
-    @abstractmethod
-    def drafts_itself(self) -> bool: ...
 
     @abstractmethod
     def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft: ...

@@ -29,6 +29,7 @@ from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
+from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.synthetic_models import TARGET_27B
 from dflash_core.cache_types import CachePair
@@ -109,15 +110,8 @@ def compare(
                         order, launch = layers.ordered(name, rows)
                         run = device.record("attention", device.bind(list(layers.launches(order, launch, rows))))
                         run()
-                        times = []
-                        for _ in range(REPLAYS):
-                            before, after = device.runtime.event(), device.runtime.event()
-                            before.record()
-                            run()
-                            after.record()
-                            after.wait()
-                            times.append(after.ms_since(before) * 1e3 / layers.count)
-                        us = statistics.median(times)
+                        seconds = statistics.median(seconds_of(device.runtime, run) for _ in range(REPLAYS))
+                        us = seconds * 1e6 / layers.count
                         rate = depth * layers.heads.kv_heads * kv.row_bytes(layers.heads.head_dim) / us / 1e6
                         taken = f"{order.splits} splits, {order.column_warps} warps, {launch.stages} stages"
                         yield f"{kv!s:12} {depth:>8,} rows {rows:<3} {name:20} {us:8.2f} us {rate:6.2f} TB/s  ({taken})"

@@ -28,6 +28,7 @@ from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
@@ -152,17 +153,8 @@ class Bench:
 
     def seconds(self, run: Run, replays: int = REPLAYS) -> float:
         """Median time of a replay."""
-        runtime = self.device.runtime
         run()
-        times = []
-        for _ in range(replays):
-            before, after = runtime.event(), runtime.event()
-            before.record()
-            run()
-            after.record()
-            after.wait()
-            times.append(after.ms_since(before) / 1e3)
-        return statistics.median(times)
+        return statistics.median(seconds_of(self.device.runtime, run) for _ in range(replays))
 
     def bandwidth(self) -> float:
         """Bytes per second that the card reads."""

@@ -23,6 +23,7 @@ from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Argument, Device, Launch, pointer
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape
+from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.bench.synthetic_models import TARGET_27B
 from dflash_core.errors import KernelError, UnsupportedError
@@ -132,16 +133,9 @@ def compare(device: CudaDevice, cuts: Sequence[Cut], widths: Sequence[int], acce
                 for cut, launch in launches.items():
                     run = device.record("recurrence", device.bind(list(bench.launches(launch))))
                     run()
-                    times = []
-                    for _ in range(REPLAYS):
-                        before, after = device.runtime.event(), device.runtime.event()
-                        before.record()
-                        run()
-                        after.record()
-                        after.wait()
-                        times.append(after.ms_since(before) * 1e3 / bench.layers)
+                    us = statistics.median(seconds_of(device.runtime, run) for _ in range(REPLAYS)) * 1e6 / bench.layers
                     taken = f"{launch.columns}x{launch.warps}, {launch.grid} blocks, {launch.shared:,} bytes"
-                    yield f"N={width:<3} {name:7} {cut:5} {statistics.median(times):7.2f} us   ({taken})"
+                    yield f"N={width:<3} {name:7} {cut:5} {us:7.2f} us   ({taken})"
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
+from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.interleave import interleave
@@ -236,15 +237,8 @@ class StepBench:
         """Bytes per second of reading memory once, by a sum over as much as is free of READ_BYTES."""
         free = self.device.runtime.memory()[0]
         values = torch.zeros(min(READ_BYTES, free // 2) // 4, device=self.device.torch_device)
-        seconds = []
         with self.device.stream():
-            for _ in range(6):
-                start, end = self.device.runtime.event(), self.device.runtime.event()
-                start.record()
-                values.sum()
-                end.record()
-                end.wait()
-                seconds.append(end.ms_since(start) / 1e3)
+            seconds = [seconds_of(self.device.runtime, values.sum) for _ in range(6)]
         return float(values.nbytes / statistics.median(seconds[1:]))
 
     def _step_bytes(self) -> int:

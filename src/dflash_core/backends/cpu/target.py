@@ -19,7 +19,7 @@ from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
-from dflash_core.drafters.mtp import OpenedMtp, has_head
+from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.errors import NumericsError
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib
@@ -77,10 +77,6 @@ class CpuTarget(OpenedTarget):
             _check_fits("drafter", opened.file, held_bytes(infos, packed=False))
         model = Mtp(Weights(opened.file, dtype=dtype, packed=self.packed), opened.config, self.model)
         return CpuMtp(opened, model, self, held_bytes(infos, self.packed))
-
-    @property
-    def drafts_itself(self) -> bool:
-        return has_head(self.file, self.config)
 
     def session(
         self,

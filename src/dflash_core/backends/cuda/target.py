@@ -29,7 +29,7 @@ from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
-from dflash_core.drafters.mtp import OpenedMtp, has_head
+from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
 from dflash_core.errors import Code, Shortage, UnsupportedError
 from dflash_core.fits import SMALLEST_CONTEXT, asked, longest_context
@@ -146,10 +146,6 @@ class CudaTarget(OpenedTarget):
         with self._upload("drafter", opened.file, self.draft_type) as upload:
             model = on_device(opened.config, upload, self.model, self.activations)
         return CudaMtp(opened, model, self, self.footprint.draft_bytes)
-
-    @property
-    def drafts_itself(self) -> bool:
-        return has_head(self.file, self.config)
 
     def session(
         self,

@@ -21,6 +21,7 @@ from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.plan import Card, Product, Way
 from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -183,7 +184,7 @@ def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
         progress("timing passes", done / len(WIDTHS))
         run = _recorded(session, width, progress)
         with device.stream():
-            found[width] = 1e3 * statistics.median(_seconds(device, run) for _ in range(PASS_ROUNDS))
+            found[width] = 1e3 * statistics.median(seconds_of(device.runtime, run) for _ in range(PASS_ROUNDS))
     session.restore(None)
     with device.stream():
         session.shrink()
@@ -207,7 +208,7 @@ class Passes:
         """Of one more pass."""
         with self.device.stream():
             self._session.plant(_tokens(self._session, width), range(-1, width - 1))
-            return _seconds(self.device, self._runs[width])
+            return seconds_of(self.device.runtime, self._runs[width])
 
 
 def _tokens(session: CudaSession, width: int) -> list[int]:
@@ -223,15 +224,6 @@ def _recorded(session: CudaSession, width: int, progress: Progress) -> Run:
         run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
         run()
     return run
-
-
-def _seconds(device: CudaDevice, run: Run) -> float:
-    before, after = device.runtime.event(), device.runtime.event()
-    before.record()
-    run()
-    after.record()
-    after.wait()
-    return after.ms_since(before) / 1e3
 
 
 class CardTimer:
@@ -268,7 +260,7 @@ class CardTimer:
                 bound = self.device.bind(self._launches(product, way, width))
                 self._runs[key] = self.device.record(f"timing {product}", bound)
                 self._runs[key]()
-            taken = _seconds(self.device, self._runs[key])
+            taken = seconds_of(self.device.runtime, self._runs[key])
         pauses = len(self._pause) * PAUSE_US * 1e-6
         return max(0.0, taken / count - pauses)
 

@@ -167,7 +167,7 @@ CHOICE = """### The choice among drafters
 
 With several drafters loaded `auto` picks one for each step. Projected tokens per second on one core, over 40 recorded
 answers decoded five times in mixed order, steps at what they cost the demo pair and drafting at 11.6 ms (DFlash 2) and
-6.8 ms (MTP); `python -m dflash_core.demo.recipe.choice --prompts FOLDER` times drafting anew:
+6.8 ms (MTP); `python -m dflash_core.demo.recipe.choice --prompts FOLDER` times drafting itself:
 
 | tokens per second | held-out | held-out, thinking on | HumanEval | gsm8k_test | all |
 |---|---|---|---|---|---|

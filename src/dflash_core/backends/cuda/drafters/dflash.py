@@ -23,7 +23,7 @@ from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
 from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table, ring_slots
 from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
-from dflash_core.backends.cuda.drafters.in_caches import InCaches
+from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
 from dflash_core.backends.cuda.drafters.pairs import PairTable
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
@@ -36,15 +36,13 @@ from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitO
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
+from dflash_core.backends.cuda.state import PASS_ROWS, StopCode
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
 
-PENDING_ROWS = MAX_NODES  # features that may wait for the drafter: those of the longest path at the least
-UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
 COPY_THREADS = 256
 
 
@@ -289,31 +287,7 @@ class DFlash(InCaches):
                    [self.state.pointer, features.rows, pending, np.int32(features.width), np.int32(len(pending))])
         ]  # fmt: skip
 
-    def drain_launches(self) -> list[Launch]:
-        """Everything that may be pending enters the cache, behind what is queued."""
-        rows0 = range(0, PENDING_ROWS, PASS_ROWS)
-        updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
-        return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
-
     # ---- Driven from the host ------------------------------------------------------------------------------------
-
-    @property
-    def most_pending(self) -> int:
-        return len(self.memory.pending)
-
-    @property
-    def pending(self) -> int:
-        """Committed positions that are not in the cache."""
-        return int(self.state.host["length"] - self.state.host["draft_length"])
-
-    def update_cache(self, launch: Launcher) -> None:
-        """Bring the cache up to date with what is committed."""
-        self.state.push()
-        pending = self.pending
-        for row0 in range(0, pending, PASS_ROWS):
-            rows = width_for(min(PASS_ROWS, pending - row0), UPDATE_WIDTHS)
-            launch(("update", rows, row0), partial(self.update_launches, rows, row0))
-        self.state.host["draft_length"] = self.state.host["length"]
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
         """Make rows (n, captured layers * hidden) the features of the next n positions, and these committed."""

@@ -1,14 +1,21 @@
-"""What every drafter on a card does alike with what it keeps of a sequence: cut it, hand it out, take it back."""
+"""What every drafter on a card does alike with its caches of a sequence: update, cut, hand out, take back."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.base import Launcher
 from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows
+from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
+
+PENDING_ROWS = MAX_NODES  # committed positions that may wait for the caches: those of the longest path at the least
+UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the caches by
 
 
 class InCaches(ABC):
@@ -17,11 +24,11 @@ class InCaches(ABC):
     block: int
     caches: DraftCaches
     state: DeviceState
+    most_pending = PENDING_ROWS
 
-    @property
     @abstractmethod
-    def most_pending(self) -> int:
-        """How many committed positions may not be in the caches yet."""
+    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+        """Pending rows row0..row0 + rows enter the caches."""
 
     @property
     def length(self) -> int:
@@ -67,3 +74,23 @@ class InCaches(ABC):
         """A step is about to be queued behind `queued` others that the host has not seen the end of."""
         most = self.block * (queued + 1)
         self.caches.before_steps(self.length, most, self.most_pending)
+
+    def drain_launches(self) -> list[Launch]:
+        """Everything that may be pending enters the cache, behind what is queued."""
+        rows0 = range(0, PENDING_ROWS, PASS_ROWS)
+        updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
+        return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
+
+    @property
+    def pending(self) -> int:
+        """Committed positions that are not in the cache."""
+        return int(self.state.host["length"] - self.state.host["draft_length"])
+
+    def update_cache(self, launch: Launcher) -> None:
+        """Bring the cache up to date with what is committed."""
+        self.state.push()
+        pending = self.pending
+        for row0 in range(0, pending, PASS_ROWS):
+            rows = width_for(min(PASS_ROWS, pending - row0), UPDATE_WIDTHS)
+            launch(("update", rows, row0), partial(self.update_launches, rows, row0))
+        self.state.host["draft_length"] = self.state.host["length"]

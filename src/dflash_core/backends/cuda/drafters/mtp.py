@@ -33,7 +33,7 @@ from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitO
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
+from dflash_core.backends.cuda.state import PASS_ROWS, StopCode
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
@@ -41,9 +41,7 @@ from dflash_core.drafters.mtp import capabilities
 from dflash_core.knobs import MOST_MTP_DEPTH, Knobs
 
 BLOCK = 1 + MOST_MTP_DEPTH  # the pairs of a draft, the root's and those of its tokens but the last, and what they bring
-PENDING_ROWS = MAX_NODES  # pairs that may wait: those of the longest path at the least
 STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the longest path of the step before
-UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the cache by
 HIDDEN_WINDOW = 2  # a draft behind `length` positions sees the hidden of the last of them
 COPY_THREADS = 256
 JOIN_WARPS = 20  # of mtp_join at most
@@ -88,7 +86,6 @@ class Mtp(InCaches):
     """Implements `drafters.base.DeviceDrafter`. `captured` is the target's last layer."""
 
     block = BLOCK
-    most_pending = PENDING_ROWS
 
     def __init__(
         self, draft: DeviceMtp, target: DeviceTarget, memory: MtpMemory, captured: CapturedLayers, state: DeviceState
@@ -204,27 +201,7 @@ class Mtp(InCaches):
                     np.int32(len(memory.hidden))])
         ]  # fmt: skip
 
-    def drain_launches(self) -> list[Launch]:
-        """Everything that may be pending enters the cache, behind what is queued."""
-        rows0 = range(0, PENDING_ROWS, PASS_ROWS)
-        updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
-        return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
-
     # ---- Driven from the host ------------------------------------------------------------------------------------
-
-    @property
-    def pending(self) -> int:
-        """Committed positions whose pairs are not in the cache."""
-        return int(self.state.host["length"] - self.state.host["draft_length"])
-
-    def update_cache(self, launch: Launcher) -> None:
-        """Bring the cache up to date with what is committed."""
-        self.state.push()
-        pending = self.pending
-        for row0 in range(0, pending, PASS_ROWS):
-            rows = width_for(min(PASS_ROWS, pending - row0), UPDATE_WIDTHS)
-            launch(("update", rows, row0), partial(self.update_launches, rows, row0))
-        self.state.host["draft_length"] = self.state.host["length"]
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
         """It reads tokens beside features: `commit` tells it both."""
