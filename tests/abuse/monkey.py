@@ -33,7 +33,8 @@ LIFE = 150  # actions on one data folder, over as many starts as it takes
 REAL = 6  # one life in so many has the demo pair
 DRAWN = 4  # one action in so many is followed by drawing the whole screen
 AUDITED = 25  # and one in so many by an audit of every text ever sent
-PATIENCE_S = 60.0  # for what is under way; only a hang takes so long
+PATIENCE_S = 60.0  # for parts to agree; only a hang takes so long
+TURN_S = 60.0  # for a load, a turn, or the app to answer: of the machine's own time, whatever a test's patience is
 EDITS = frozenset(map(sequence, (*EDITING, "up", "down", "delete")))
 SHORT = Knobs(max_tokens=24)
 
@@ -103,7 +104,7 @@ class Life:
         running = app.chat.flow.running or app.chat.experiment
         if running is not None:
             running.stop()
-            running.join(PATIENCE_S)
+            running.join(TURN_S)
 
     def _lost_drafts(self, app: DFlashApp) -> list[str]:
         """A start gives back what was in the prompt."""
@@ -197,7 +198,7 @@ class Hand:
         done = asyncio.Event()
         if pump is None or not pump.is_running or not pump.call_later(done.set):
             return
-        end, pause = time.monotonic() + PATIENCE_S, 0.0
+        end, pause = time.monotonic() + TURN_S, 0.0
         while not done.is_set() and pump.is_running and self.app._exception is None:
             if time.monotonic() > end:
                 raise FaultError(f"{type(pump).__name__} does not come back")
@@ -241,8 +242,8 @@ class Hand:
             case "pause":
                 await asyncio.sleep(float(data))
             case "wait":
-                end = time.monotonic() + PATIENCE_S
-                while not at_rest(app) and app.chat.session is not None and app._exception is None and not app._exit:
+                end = time.monotonic() + TURN_S
+                while under_way(app) and app._exception is None and not app._exit:
                     if time.monotonic() > end:
                         raise FaultError("the turn does not end")
                     await asyncio.sleep(0.01)
@@ -254,6 +255,11 @@ class Hand:
         width, height = self.app.size
         for state in states:
             self.feed(f"\x1b[<{button};{1 + int(x * width)};{1 + int(y * height)}{state}")
+
+
+def under_way(app: DFlashApp) -> bool:
+    """A load or a turn; a message that waits for a model that did not load waits for ever."""
+    return app.chat.loading_now or (app.chat.session is not None and not at_rest(app))
 
 
 def outside_selection(prompt: TextArea) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def test_what_a_monkey_does_can_be_done_again(tmp_path: Path) -> None:
 
 
 def test_text_that_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     monkeypatch.setattr("dflash_tui.widgets.prompt.Prompt.restore", lambda self, text: None)
     report = live(tmp_path, [*SENT, Action("quit"), Action("pause", "0.01")])
     assert [one.kind for one in report.lost] == ["text is lost"]
@@ -60,7 +60,7 @@ def test_a_key_of_a_command_that_types_into_a_word_loses_nothing(
 
 @pytest.mark.parametrize("kind", ["bound", "letter"])
 def test_a_key_that_empties_the_prompt_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     think = "dflash_tui.screens.chat.ChatScreen.action_think"
     monkeypatch.setattr(think, lambda self: setattr(self.prompt, "text", ""))
     [found] = live(tmp_path, [*INSIDE, Action(kind, sequence("ctrl+t"))]).lost
@@ -68,14 +68,14 @@ def test_a_key_that_empties_the_prompt_is_seen(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_journal_that_lags_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     monkeypatch.setattr(Journal, "typed", lambda self, draft, waiting=(): None)
     [found] = live(tmp_path, SENT).differences
     assert "the journal has another draft than the prompt" in found.detail
 
 
 def test_a_message_that_is_not_stored_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     monkeypatch.setattr(Store, "add", lambda self, conversation, node: True)
     [found] = live(tmp_path, SENT).findings
     assert "the store has other messages than the tree" in found.detail
