@@ -43,6 +43,13 @@ async def idle(pilot: Pilot[int]) -> None:
     await wait_until(pilot, lambda: not app.chat.flow.busy)
 
 
+async def leave(pilot: Pilot[int]) -> None:
+    """Esc on a page: back to the chat."""
+    app = chat(pilot)
+    await pilot.press("escape")
+    await wait_until(pilot, lambda: app.screen is app.chat)
+
+
 async def ask(pilot: Pilot[int], text: str) -> None:
     """Type a message and send it, as a user does; all but its last character at once, for Pilot waits at each key."""
     app = chat(pilot)

@@ -21,7 +21,7 @@ from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession, loader
 from .scenes import send
-from .support import ask, idle, loaded, screen_text, shows, wait_until
+from .support import ask, idle, leave, loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -153,8 +153,7 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
             await send(pilot, "one more")
             await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
             await shows(pilot, "takes 1,100 of 1,024 positions", "was made for 4,096", "reload with 2,048")
-            await pilot.press("escape")
-            await wait_until(pilot, lambda: app.screen is app.chat)
+            await leave(pilot)
             assert app.chat.prompt.text == "one more"
         assert len(app.chat.transcript.turns) == 3, "nothing of the refusals is left in the conversation"
         assert not app.chat.query(".note.-error")

@@ -51,7 +51,7 @@ async def test_a_message_queued_before_a_failed_load_is_sent_after_the_next(make
     def load(progress: Callable[[str, float], None]) -> FakeSession:
         attempts.append(1)
         if len(attempts) == 1:
-            while not app.chat._queue:
+            while not app.chat.waiting:
                 time.sleep(0.01)
             raise DFlashError("no such file")
         return session
@@ -225,8 +225,8 @@ async def test_a_loader_that_has_just_ended_still_counts_as_loading(make_app: Ma
 
     app = make_app(load=load)
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(pilot, lambda: app.chat._loading is not None)
-        loading = app.chat._loading
+        await wait_until(pilot, lambda: app.chat.pair.running is not None)
+        loading = app.chat.pair.running
         assert loading is not None
         go.set()
         while not loading.over:

@@ -22,7 +22,7 @@ from dflash_tui.widgets.prompt import Prompt
 
 from .fake import FakeSession, loader
 from .scenes import send
-from .support import ask, idle, loaded, screen_text, settled, shows, wait_until
+from .support import ask, idle, leave, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -147,8 +147,7 @@ async def test_the_footer_names_the_main_action_and_only_what_is_possible(make_a
         for page, names in (("sweep", ("Run",)), ("ab", ("Run",)), ("whatif", ("Use",))):
             app.chat.open_page(page)
             await wait_until(pilot, lambda names=names: all(name in footer() for name in names))
-            await pilot.press("escape")
-            await wait_until(pilot, lambda: app.screen is app.chat)
+            await leave(pilot)
 
 
 async def test_what_was_for_the_next_turn_is_not_said_in_it(make_app: MakeApp) -> None:

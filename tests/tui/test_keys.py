@@ -19,10 +19,11 @@ from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash import table as slash
+from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 
 from .fake import FakeSession
-from .support import ask, idle, loaded, shows, wait_until
+from .support import ask, idle, leave, loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -84,8 +85,7 @@ async def test_ctrl_q_asks_once_while_an_answer_is_written(make_app: MakeApp) ->
         await ask(pilot, "hi")
         await pilot.press("ctrl+q")
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
         assert app.chat.flow.busy
         assert not app.chat.flow.running.stopping  # type: ignore[union-attr]
         running = app.chat.flow.running
@@ -115,8 +115,7 @@ async def test_help_lists_every_key_and_command(make_app: MakeApp) -> None:
         for command in slash.SLASH.values():
             assert command.usage in text
         assert "Enter sends" in text, "the help of the widget that had the focus"
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
 
 
 async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
@@ -217,7 +216,7 @@ async def test_slash_clear_retry_copy_and_quit(make_app: MakeApp) -> None:
     ("text", "command"), [("/usr/bin/x is", False), ("//set", False), ("/set a b", True), ("a /b", False)]
 )
 def test_what_is_a_command(text: str, command: bool) -> None:
-    assert slash.is_command(text) is command
+    assert is_command(text) is command
 
 
 async def test_a_message_may_begin_with_a_slash(make_app: MakeApp) -> None:

@@ -17,7 +17,7 @@ from dflash_tui.session import LoadRequest
 from support.reckoned import reckoner
 
 from .fake import FakeSession, loader
-from .support import loaded, screen_text, settled, shows, wait_until
+from .support import leave, loaded, screen_text, settled, shows, wait_until
 
 GIB = 1 << 30
 SIZES = [(80, 24), (120, 40)]
@@ -83,8 +83,7 @@ async def test_esc_leaves_everything_as_it_was(make_app: Callable[..., DFlashApp
         await opened(pilot, app, path)
         await pilot.press("right", "escape")
         await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
     assert not requests
 
 

@@ -21,7 +21,7 @@ from dflash_tui.session import Progress
 from dflash_tui.widgets.knob_row import KnobRow
 
 from .fake import FakeSession
-from .support import ask, idle, loaded, shows, wait_until
+from .support import ask, idle, leave, loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -330,8 +330,7 @@ async def test_a_refused_message_comes_back_in_front_of_what_was_typed_since(
         await wait_until(pilot, lambda: prompt.text == "alpha\nbeta")
         if isinstance(why, ContextError):  # it shows what can be done
             await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
-            await pilot.press("escape")
-            await wait_until(pilot, lambda: app.screen is app.chat)
+            await leave(pilot)
         await pilot.press("left", "X")
         assert prompt.text == "alpha\nbetXa", "the cursor is where it was typed"
         session.refuse = None
@@ -370,8 +369,7 @@ async def test_messages_behind_one_that_does_not_fit_come_back_with_it(make_app:
         assert not app.chat.transcript.turns
         assert not app.chat.waiting
         session.refuse = None
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
         await pilot.press("enter")
         await wait_until(pilot, lambda: session.asked[-1][0] == "alpha\nbeta\ngamma\ndelta")
         await idle(pilot)

@@ -31,7 +31,7 @@ from dflash_tui.widgets.text_dialog import TextScreen
 
 from .fake import FakeSession, loader
 from .scenes import answered, send
-from .support import idle, loaded, screen_text, settled, shows, wait_until
+from .support import idle, leave, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
@@ -66,8 +66,7 @@ async def test_esc_takes_a_tried_theme_back(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: isinstance(app.screen, ThemesScreen))
         await pilot.press("down", "down")
         await wait_until(pilot, lambda: app.theme != "dflash-night")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
         assert app.theme == "dflash-night"
         assert not user_file().exists()
 
@@ -307,8 +306,7 @@ async def test_a_path_that_is_not_there_is_refused_in_the_dialog(make_app: MakeA
         target.value = "/none/such.gguf"
         await pilot.press("enter")
         await shows(pilot, "/none/such.gguf: no such file or folder")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
         assert app.chat.session is not None
         await send(pilot, "/load /none/such.gguf")
         await shows(pilot, "/none/such.gguf: no such file or folder")
@@ -469,8 +467,7 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> No
         await send(pilot, "/bench")
         await wait_until(pilot, lambda: isinstance(app.screen, TextScreen), 60)
         await shows(pilot, "What the app costs the decoder", "headless", "in the app", "lost")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
         assert app.chat.flow is flow
         assert session.conversation.messages == before
         assert len(app.chat.transcript.turns) == 1
@@ -562,14 +559,12 @@ async def test_snapshots_of_the_dialogs(
         snapshot(f"{prefix}-first-run", await settled(pilot))
         if size == (80, 24):
             picture("first-run", app)
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
         await send(pilot, "/theme")
         await wait_until(pilot, lambda: isinstance(app.screen, ThemesScreen))
         assert app.screen.query_one(OptionList).highlighted == 0
         snapshot(f"{prefix}-themes", await settled(pilot))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
         app.chat.prompt.focus()
         await pilot.press("slash", "t")
         snapshot(f"{prefix}-completion", await settled(pilot))

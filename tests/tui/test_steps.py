@@ -22,7 +22,7 @@ from support.turns import DRAFTS, step_of, tree_of, turn_of
 
 from .fake import FakeSession
 from .scenes import scene, send
-from .support import bare_text, idle, loaded, screen_text, settled, shows, wait_until
+from .support import bare_text, idle, leave, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
@@ -88,8 +88,7 @@ async def test_going_through_the_steps(make_app: MakeApp) -> None:
         await shows(pilot, "turn 1/3", "step 1/2")
         await pilot.press("full_stop")
         await shows(pilot, "turn 2/3", "step 1/5")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
 
 
 async def test_the_mouse_finds_a_step(make_app: MakeApp) -> None:

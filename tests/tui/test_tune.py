@@ -19,7 +19,7 @@ from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 
 from .fake import FakeSession
-from .support import loaded, shows, wait_until
+from .support import leave, loaded, shows, wait_until
 from .test_lab import KNOBS, asked, demo, finished
 
 MakeApp = Callable[..., DFlashApp]
@@ -96,8 +96,7 @@ async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(app
         await shows(pilot, "so far:", "auto")
         assert screen.tune is not None
         assert screen.tune.standings
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is app.chat)
+        await leave(pilot)
 
 
 async def test_without_a_drafter_there_is_nothing_to_tune(make_app: MakeApp) -> None:

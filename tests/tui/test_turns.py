@@ -268,7 +268,7 @@ async def test_a_retry_in_the_same_moment_as_a_message_loses_neither(make_app: M
             app.post_message(Key(key, None))
         await wait_until(pilot, lambda: "two" in [prompt for prompt, _ in session.asked])
         await idle(pilot)
-        await wait_until(pilot, lambda: not app.chat._queue)
+        await wait_until(pilot, lambda: not app.chat.waiting)
         assert [turn.prompt for turn in app.chat.transcript.turns] == ["one", "two"]
         assert all(answer.text == ANSWER for turn in app.chat.transcript.turns for answer in turn.answers)
         assert app.chat.transcript.turns[-1].answers

@@ -10,7 +10,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import Flow
 from dflash_tui.conversations.history import History
-from dflash_tui.session import Loader, SessionLike
+from dflash_tui.session import SessionLike
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.transcript import Transcript
@@ -66,6 +66,3 @@ class Desk(Protocol):
 
     def show_knobs(self) -> None: ...
     def draw_figures(self) -> None: ...
-    def load_from(self, loader: Loader, title: str) -> None:
-        """Load another pair in place of this one, and go on with the conversation."""
-        ...

@@ -33,6 +33,7 @@ class FlowHost(Protocol):
     """The screen, as the flow sees it."""
 
     def draw_figures(self) -> None: ...
+    def turn_began(self) -> None: ...
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None: ...
 
 
@@ -88,6 +89,7 @@ class Flow:
         self._frame_cpu = time.thread_time()
         running.start()
         self._look_again()
+        self._host.turn_began()
 
     def recall(self, record: TurnRecord | None) -> None:
         """Stand as at the end of an earlier turn, or as before any."""

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from dflash_core.progress import Progress
+from dflash_tui.chat import collector
 from dflash_tui.chat.background import Background
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.flow import explain, needs_restart
+from dflash_tui.log import LOG
 from dflash_tui.session import Loader, SessionLike
+from dflash_tui.widgets.lines import LoadingLine
+from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.strip import TitleRow
+
+FIRST_LOOK_S, LOOK_S = 0.05, 0.1
+KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."
 
 
 class Loading(Background):
@@ -21,3 +34,82 @@ class Loading(Background):
 
     def work(self) -> None:
         self.session = self._loader(self._progress)
+
+
+class PairLoading:
+    """Loads the pair of one chat, shows how far that is, and says when it is the desk's session or why it is not."""
+
+    def __init__(
+        self, desk: Desk, loader: Loader, loaded: Callable[[], Awaitable[None]], failed: Callable[[], None]
+    ) -> None:
+        self._desk = desk
+        self._loader = loader
+        self._loaded = loaded
+        self._failed = failed
+        self.running: Loading | None = None  # also in the moment between its end and the look at how it ended
+
+    def begin(self) -> None:
+        """Start the loader's thread; the first frame is on the screen by now."""
+        self.running = Loading(self._loader)
+        self.running.start()
+        self._line.begin()
+        self._desk.screen.set_timer(FIRST_LOOK_S, self._look)
+
+    def replace(self, loader: Loader, title: str) -> None:
+        """Load another pair in place of the present one, and go on with the conversation."""
+        desk = self._desk
+        self._loader = _behind(desk.session, loader, lost=desk.flow.lost)
+        desk.session = None
+        desk.screen.query_one(TitleRow).title = title
+        self.begin()
+
+    @property
+    def _line(self) -> LoadingLine:
+        return self._desk.screen.query_one(LoadingLine)
+
+    async def _look(self) -> None:
+        desk, loading = self._desk, self.running
+        if loading is None:
+            return
+        over = loading.over  # before its figures: they are the last ones then
+        self._line.show(loading.phase, loading.fraction)
+        if not over:
+            desk.screen.set_timer(LOOK_S, self._look)
+            return
+        self._line.display = False
+        self.running = None
+        if loading.session is not None:
+            desk.session = loading.session
+            LOG.info("loaded %s", desk.session.title)
+            desk.screen.query_one(TitleRow).title = desk.session.title
+            for note in desk.session.notes:
+                await desk.transcript.note(Note(note, kind="info"))
+            await self._loaded()
+        elif loading.error is not None:
+            message, advice = explain(loading.error, loading.trace, desk.past.folder)
+            LOG.error("not loaded: %s\n%s", message, loading.trace)
+            desk.flow.lost = desk.flow.lost or needs_restart(loading.error)
+            await desk.transcript.note(Note(f"the model did not load: {message}", advice if desk.flow.lost else KEYS))
+            self._failed()
+            desk.say("no model is loaded; what you typed is kept")
+
+
+def _behind(session: SessionLike | None, loader: Loader, *, lost: bool) -> Loader:
+    """What loads once `session` has kept the state of its conversation and is gone: two models may not fit the machine.
+
+    `lost`: the device has failed, nothing can be asked of it.
+    """
+    before = [session] if session is not None and not lost else []
+    session = None
+
+    def load(progress: Progress) -> SessionLike:
+        if before:
+            progress("keeping the conversation's state", 0.0)
+            try:
+                before.pop().leave()
+            except Exception:  # it is a convenience: whatever fails, the conversation is read again
+                LOG.warning("the state of the conversation is not kept", exc_info=True)
+        collector.release()
+        return loader(progress)
+
+    return load

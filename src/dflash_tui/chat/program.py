@@ -8,9 +8,11 @@ from typing import Protocol, cast
 
 from dflash_core.errors import DFlashError
 from dflash_tui.chat import collector
+from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.loading import PairLoading
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.log import LOG, log_file
 from dflash_tui.session import Loader, LoadRequest
@@ -36,8 +38,18 @@ class Program(Protocol):
 class ProgramController:
     """Belongs to one chat screen."""
 
-    def __init__(self, desk: Desk, conversation: ConversationController, tuning: Tuning, gauges: Gauges) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        conversation: ConversationController,
+        tuning: Tuning,
+        gauges: Gauges,
+        loading: PairLoading,
+        plain: BackgroundPlain,
+    ) -> None:
         self._desk = desk
+        self._loading = loading
+        self._plain = plain
         self._conversation = conversation
         self._tuning = tuning
         self._gauges = gauges
@@ -64,7 +76,11 @@ class ProgramController:
         if same:
             self.loaded()
         else:
-            desk.load_from(*self._program.open_model(self._program.asked_for(target, draft, context, kv)))
+            self._replace(*self._program.open_model(self._program.asked_for(target, draft, context, kv)))
+
+    def _replace(self, loader: Loader, title: str) -> None:
+        self._plain.stop()
+        self._loading.replace(loader, title)
 
     def loaded(self) -> None:
         """The pair that was wanted is here: open with it from the next start on."""
@@ -80,7 +96,7 @@ class ProgramController:
         elif desk.flow.lost:
             self._program.restart(self._conversation.resumable, self._tuning.context, self._tuning.kv)
         else:
-            desk.load_from(*self._program.open_again(self._tuning.context, self._tuning.kv))
+            self._replace(*self._program.open_again(self._tuning.context, self._tuning.kv))
 
     def use_theme(self, name: str) -> None:
         """Change the colours and remember them. Raises DFlashError for an unknown theme."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dflash_core.cache_types import AUTO
 from dflash_core.errors import KnobError
-from dflash_core.knobs import LIVE, SHAPES_FIXED, SPEC, Knobs, Value
+from dflash_core.knobs import CONTEXT, LIVE, SHAPES_FIXED, SPEC, Knobs, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.chat.desk import Desk
 from dflash_tui.settings.presets import Presets
+from dflash_tui.widgets.lines import Flash
 
 
 class Tuning:
@@ -41,6 +42,13 @@ class Tuning:
     def _stage(self, knobs: Knobs) -> None:
         self._desk.knobs = knobs
         self._desk.show_knobs()
+
+    def show(self) -> None:
+        """Put the present parameters into their panel."""
+        desk = self._desk
+        panel = desk.inspector.params_panel
+        panel.show(desk.knobs, desk.used, running=desk.busy)
+        panel.show_presets(self.presets.names, self.presets.like(desk.knobs))
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -94,6 +102,13 @@ class Tuning:
         self.set_all(preset.knobs)
         self._desk.say(f"preset {preset.name} from the next turn" + (f": {preset.about}" if preset.about else ""))
 
+    def chosen(self, name: str) -> None:
+        """A preset of the panel was chosen: stage it, or say why that cannot be."""
+        try:
+            self.use(name)
+        except KnobError as error:
+            self._desk.say(str(error))
+
     def cycle(self) -> None:
         """The preset after the present one, passing over those that the loaded pair cannot follow."""
         name = self.presets.like(self._desk.knobs)
@@ -111,9 +126,41 @@ class Tuning:
         self._desk.show_knobs()
         self._desk.say(f"preset {name} is kept in {path}")
 
+    def nudge(self, name: str, steps: int) -> None:
+        """Move one parameter by steps, as its slider does."""
+        row = self._desk.inspector.params_panel.row(name)
+        row.action_step(steps)
+        self._desk.say(f"{name} {SPEC[name].show(row.value)} {self.when(name)}")
+
+    def moved(self, name: str, value: Value) -> None:
+        """A row of the panel was moved: stage its value, or say why that cannot be and move it back."""
+        if name == CONTEXT.name:
+            self.ask_for_context(int(value))
+            return
+        try:
+            self.set({name: value})
+        except KnobError as error:
+            self._desk.say(str(error))
+            self._desk.show_knobs()
+
+    def reset(self) -> None:
+        """Stage every parameter's default."""
+        self._stage(Knobs())
+        self._desk.say("every parameter is at its default from the next turn")
+
+    def turn_begins(self) -> None:
+        """What was staged is what the turn runs with."""
+        desk = self._desk
+        desk.used = desk.knobs
+        desk.screen.query_one(Flash).outdated("from the next turn")
+        desk.show_knobs()
+
     def loaded(self) -> None:
         """A model has been loaded, with the context that was staged for it, or with as much of it as it can."""
         desk = self._desk
+        if desk.session is not None and desk.knobs == desk.used == Knobs():
+            desk.knobs = desk.used = desk.session.knobs
+            desk.show_knobs()
         if desk.session is not None and self.context > (has := desk.session.context_length) > 0:
             desk.say(f"the context is {has:,}, not {self.context:,}: more than the model was made for is not loaded")
             self.context = has

@@ -233,6 +233,9 @@ class _Host:
     def draw_figures(self) -> None:
         self._chat.draw_figures()
 
+    def turn_began(self) -> None:
+        pass
+
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
         pass
 

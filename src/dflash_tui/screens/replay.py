@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dflash_tui.replay import NO_MODEL, ReplaySession
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.session import SessionLike
 from dflash_tui.widgets.transcript import TurnBlock
 
 
@@ -15,15 +14,15 @@ class ReplayScreen(ChatScreen):
         super().on_mount()
         self.prompt.placeholder = "A replay, without a model: Ctrl+R plays the last turn again, Alt+I shows its steps"
 
-    async def _loaded(self, session: SessionLike) -> None:
-        await super()._loaded(session)
+    async def loaded(self) -> None:
+        await super().loaded()
         await self._next_turn()
 
     async def _next_turn(self) -> None:
         record = self.session.conversation.next if isinstance(self.session, ReplaySession) else None
         if record is not None:
             self.knobs = record.knobs
-            await self._ask(await self.transcript.add_turn(record.start.prompt))
+            await self.sending.ask(await self.transcript.add_turn(record.start.prompt))
 
     def action_reload(self) -> None:
         self.say(NO_MODEL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,25 +15,13 @@ from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
 from dflash_tui.slash.lab import LAB_SLASH
+from dflash_tui.text.commands import COMMAND
 from dflash_tui.widgets.completions import Completion
-
-_COMMAND = re.compile(r"/([A-Za-z_][\w-]*)(?:\s+(.*))?", re.DOTALL)
-
-
-def is_command(text: str) -> bool:
-    """`/name …` is a command; `/a/path` and `//text` are messages."""
-    word = text.strip().split(maxsplit=1)[0] if text.strip() else ""
-    return word == "/" or (word.startswith("/") and _COMMAND.fullmatch(word) is not None)
-
-
-def as_message(text: str) -> str:
-    """What is sent for text that is no command: a doubled slash loses one."""
-    return text[1:] if text.startswith("//") else text
 
 
 async def run(text: str, host: ChatHost) -> None:
     """Do a command. Raises SlashError for one that is unknown or wrongly used; nothing has happened then."""
-    match = _COMMAND.fullmatch(text.strip())
+    match = COMMAND.fullmatch(text.strip())
     if match is None:
         raise SlashError(f"not a command: {text.strip()}; /help lists them")
     name, rest = match[1].lower(), (match[2] or "").strip()

@@ -144,6 +144,23 @@ class Transcript(VerticalScroll):
                 return turn.answers[-1]
         return None
 
+    def toggle_thinking(self) -> bool:
+        """Open or close the thinking of the newest answer; False where it has none."""
+        answer = self.answer
+        if answer is None or not answer.thinking.text:
+            return False
+        answer.thinking.line.action_fold()
+        return True
+
+    def page(self, where: str) -> None:
+        """A page "up" or "down", or to the end, to follow it again."""
+        if where == "up":
+            self.scroll_page_up()
+        elif where == "down":
+            self.scroll_page_down()
+        else:
+            self.anchor()
+
     async def add_turn(self, prompt: str) -> TurnBlock:
         """A new user message, at the end."""
         self.query_one("#welcome").display = False

@@ -1,0 +1,70 @@
+"""Where the parts of the chat screen stand in a terminal of a size: state classes decide, the sheet does the rest."""
+
+from __future__ import annotations
+
+from textual.geometry import Size
+
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.widgets.literal import Static
+
+NARROW, WIDE, SHORT = 110, 160, 34
+LEAST = (40, 12)
+
+
+class Layout:
+    """Belongs to one chat. Whether the inspector is open is kept for a narrow terminal and for others."""
+
+    def __init__(self, desk: Desk, gauges: Gauges) -> None:
+        self._desk = desk
+        self._gauges = gauges
+        self._side = {True: False, False: True}  # by narrow
+        self._size = Size()
+
+    @property
+    def _narrow(self) -> bool:
+        return self._size.width < NARROW
+
+    @property
+    def drawer(self) -> bool:
+        """The inspector lies over the conversation."""
+        return self._narrow and self._side[True]
+
+    def resized(self, size: Size) -> None:
+        """The terminal has this size, in cells."""
+        self._size = size
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        screen, narrow = self._desk.screen, self._narrow
+        width, height = self._size
+        screen.set_class(narrow, "-narrow")
+        screen.set_class(width >= WIDE, "-wide")
+        screen.set_class(height < SHORT, "-short")
+        screen.set_class(self._side[narrow], "-side")
+        screen.set_class(self.drawer, "-drawer")
+        screen.refresh_bindings()
+        tiny = width < LEAST[0] or height < LEAST[1]
+        screen.set_class(tiny, "-tiny")
+        if tiny:
+            text = f"This terminal is {width}x{height}; dflash-tui needs {LEAST[0]}x{LEAST[1]} or more. Enlarge it."
+            screen.query_one("#tiny", Static).update(text)
+        screen.call_after_refresh(self._gauges.draw)
+
+    def toggle(self) -> None:
+        """Show or hide the inspector."""
+        self._side[self._narrow] = not self._side[self._narrow]
+        self._lay_out()
+        if not self._side[self._narrow]:
+            self._desk.prompt.focus()
+
+    def panel(self, name: str) -> None:
+        """Show a panel of the inspector; in a drawer the same name closes it again."""
+        inspector = self._desk.inspector
+        if self.drawer and inspector.active == name:
+            self.toggle()
+            return
+        if not self._side[self._narrow]:
+            self._side[self._narrow] = True
+            self._lay_out()
+        inspector.enter(name)

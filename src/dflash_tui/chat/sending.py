@@ -1,0 +1,127 @@
+"""Messages on their way from the prompt to the model: sent, queued, refused, given back, asked again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_core.errors import ContextError
+from dflash_tui.text.commands import as_message
+from dflash_tui.text.mentions import MentionError, expand
+from dflash_tui.widgets.transcript import TurnBlock
+
+if TYPE_CHECKING:
+    from dflash_tui.chat.host import ChatHost
+
+
+class Sending:
+    """Belongs to one chat. Whatever was typed is in the prompt, in the queue or in the conversation."""
+
+    def __init__(self, chat: ChatHost) -> None:
+        self._chat = chat
+        self._queue: list[TurnBlock] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Messages were sent that the model has not been asked yet."""
+        return bool(self._queue)
+
+    async def send(self, text: str) -> None:
+        """Send what has left the prompt: it is answered now, or when its turn comes."""
+        chat = self._chat
+        if chat.session is None and not chat.loading_now:
+            self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
+            return
+        try:
+            message = expand(as_message(text), Path.cwd())
+        except MentionError as error:
+            self.give_back(text, str(error))
+            return
+        block = await chat.transcript.add_turn(message)
+        chat.conversation.sent(block)
+        chat.conversation.current.waits_no_more(text)
+        chat.past.add(text)
+        chat.conversation.tell_problems()
+        if chat.session is None:
+            self._put_off(block, "queued: it is sent when the model is ready")
+        elif chat.busy or self._queue:
+            self._put_off(block)
+        else:
+            await self.ask(block)
+
+    def _put_off(
+        self, block: TurnBlock, why: str = "queued: it is sent after this answer · Alt+E takes it back"
+    ) -> None:
+        block.queued(why)
+        self._queue.append(block)
+
+    async def ask(self, block: TurnBlock) -> None:
+        """Answer a message: for the first time, or again where the conversation holds it already."""
+        chat = self._chat
+        if chat.session is None:
+            return
+        if chat.busy:  # a retry was asked for while this message was put on the screen
+            self._put_off(block)
+            return
+        if not block.entered:
+            chat.prompt.withdraw(block.typed)  # a refused message that had been given back is on its way again
+        chat.plain.stop()
+        chat.tuning.turn_begins()
+        opens = chat.conversation.opens(block, chat.used)
+        await chat.flow.begin(block, opens, chat.used, chat.conversation.current.pieces)
+
+    async def retry(self) -> None:
+        """The last message again."""
+        chat, turns = self._chat, self._chat.transcript.turns
+        if chat.busy:
+            chat.say("an answer is being written: Esc stops it, then Ctrl+R answers again")
+        elif not turns:
+            chat.say("nothing to retry yet")
+        else:
+            await self.ask(turns[-1])
+
+    async def next(self) -> None:
+        """The oldest message that waits, where nothing is being answered."""
+        if self._queue and not self._chat.busy:
+            await self.ask(self._queue.pop(0))
+
+    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
+        """What comes after a turn, once the screen shows its end."""
+        if refused:
+            self._chat.prompt.restore(block.typed)
+        error = self._chat.flow.error if refused else None
+        if isinstance(error, ContextError):
+            self._chat.screen.call_next(self._context_refused, error)
+        else:
+            self._chat.screen.call_next(self.next)
+
+    async def _context_refused(self, error: ContextError) -> None:
+        """Nothing that was queued can follow a message that did not fit: all are in the prompt, in their order."""
+        while await self.take_back(0, "the messages behind the refused one are back, too"):
+            pass
+        self._chat.context.refused(error)
+
+    async def take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
+        """A message that was queued, the last one by default, is in the prompt again; False where none waits."""
+        if not self._queue:
+            return False
+        block = self._queue.pop(index)
+        await self._chat.transcript.take_away(block)
+        self.give_back(block.typed, why)
+        self._chat.conversation.current.waits_no_more(block.prompt)
+        return True
+
+    def give_back(self, text: str, why: str) -> None:
+        """Text that could not be sent is in the prompt again."""
+        self._chat.prompt.restore(text)
+        self._chat.conversation.current.waits_no_more(text)
+        self._chat.say(why)
+
+    def no_model(self) -> None:
+        """The load has failed that the queue waits for."""
+        for block in self._queue:
+            block.queued("waits for a model")
+
+    def clear(self) -> None:
+        """An empty conversation has no queue."""
+        self._queue.clear()

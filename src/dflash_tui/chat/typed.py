@@ -1,0 +1,80 @@
+"""Typing: it turns to the prompt, and brings completions and its tokens beside the context."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.events import Key, Paste
+from textual.timer import Timer
+from textual.widgets import TextArea
+
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.text.commands import is_command
+from dflash_tui.text.mentions import MentionError, expand, offers
+from dflash_tui.widgets.completions import Completion, Completions
+
+PAUSE_S = 0.25  # in typing, after which the tokens are counted
+COUNTED = 40_000  # characters that are counted; a longer text is reckoned from so many of it
+
+
+class Typed:
+    """Belongs to one chat. `complete` gives what a slash command may go on with."""
+
+    def __init__(self, desk: Desk, gauges: Gauges, complete: Callable[[str], list[Completion]]) -> None:
+        self._desk = desk
+        self._gauges = gauges
+        self._complete = complete
+        self._counting: Timer | None = None
+
+    def changed(self) -> None:
+        """With every change of the prompt."""
+        desk = self._desk
+        text = desk.prompt.text
+        desk.screen.query_one(Completions).show(self._complete(text) or self._files(text))
+        if self._counting is not None:
+            self._counting.stop()
+        self._counting = desk.screen.set_timer(PAUSE_S, self._count)
+
+    def take(self, event: Key | Paste) -> None:
+        """Turn to the prompt for text that was typed or pasted elsewhere, unless the widget in focus has a use for it.
+
+        Called before the event goes on to the focus: of text that comes fast, all is then the prompt's.
+        """
+        screen = self._desk.screen
+        focused = screen.focused
+        if isinstance(focused, TextArea):
+            return
+        if isinstance(event, Key):
+            if not event.is_printable or not event.character or event.key.startswith("alt+"):
+                return
+            if focused is not None and focused.check_consume_key(event.key, event.character):
+                return
+            if event.key in screen.active_bindings:
+                return
+        screen.set_focus(self._desk.prompt)
+
+    def _files(self, text: str) -> list[Completion]:
+        prompt = self._desk.prompt
+        if prompt.cursor_location != prompt.document.end:
+            return []
+        return [Completion(one.text, one.label, one.about) for one in offers(text, Path.cwd())]
+
+    async def _count(self) -> None:
+        """Count the tokens of what is being typed, beside the app."""
+        session, text = self._desk.session, self._desk.prompt.text
+        if session is None or is_command(text):
+            self._gauges.typed(0)
+            return
+
+        def count() -> int:
+            try:
+                whole = expand(text, Path.cwd())
+            except MentionError:
+                whole = text
+            part = session.count(whole[:COUNTED])
+            return part if len(whole) <= COUNTED else round(part * len(whole) / COUNTED)
+
+        self._gauges.typed(await asyncio.to_thread(count) if text.strip() else 0)
