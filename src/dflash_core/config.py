@@ -12,7 +12,9 @@ from dflash_core.arch.architecture import Architecture, Head, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Markov, Selector
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
+from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES, supported
+from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec, layer_tensors
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import MismatchError, UnsupportedError
@@ -62,6 +64,7 @@ class DraftConfig:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0  # 0 for none
+    rope_scaling: Scaling | None = None
 
     @property
     def kind(self) -> str:
@@ -100,7 +103,8 @@ class DraftConfig:
         ffn = SwiGLU(self.feed_forward_length)
         sizes = (self.head_count, self.head_count_kv, self.key_length, self.key_length, self.rope_freq_base)
         windows = (self.sliding_window if sliding else 0 for sliding in self.sliding)
-        return tuple(LayerSpec(Attention(*sizes, self.rms_eps, window=window), ffn) for window in windows)
+        mixers = (Attention(*sizes, self.rms_eps, window=window, scaling=self.rope_scaling) for window in windows)
+        return tuple(LayerSpec(mixer, ffn) for mixer in mixers)
 
     def position_bytes(self, kv: CachePair) -> int:
         """What it keeps for every position, also those that a layer with a window does not see any more."""
@@ -170,6 +174,11 @@ def dflash_tensors(hidden: int, captured: int, layers: Sequence[LayerSpec], conv
 
 def target_config(gguf: GGUFFile) -> ModelSpec:
     """The model in a target's file, its tensors checked. Raises FormatError or UnsupportedError."""
+    return read_target(gguf)[1]
+
+
+def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
+    """As `target_config`, with the file whose tensors are those of the model: what was fused is apart."""
     source, tensors = gguf.path.name, gguf.tensors
     architecture = _architecture(source, Settings(source, gguf.metadata).text("general.architecture"))
     spec = architecture.read(architecture.settings(source, gguf.metadata), Head.of(tensors))
@@ -181,8 +190,9 @@ def target_config(gguf: GGUFFile) -> ModelSpec:
     if scales:
         raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
     architecture.check(gguf, spec)
-    check_tensors(source, tensors, spec.tensors(), mtp_tensors(gguf, spec))
-    return spec
+    file = apart(gguf, spec)
+    check_tensors(source, file.tensors, spec.tensors(), mtp_tensors(file, spec))
+    return file, spec
 
 
 def _architecture(source: str, name: str) -> Architecture:

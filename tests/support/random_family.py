@@ -20,6 +20,7 @@ from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeForCa
 
 from dflash_core.models.experts import Experts
 from support.random_model import VOCAB, Shape, add_hybrid, add_tokenizer, delta_net
+from support.random_rope import Scaled
 
 MODELS: Mapping[str, tuple[type, type]] = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
@@ -60,7 +61,7 @@ class Drawn:
         )
 
 
-def hugging_face(name: str, drawn: Drawn, seed: int) -> Any:
+def hugging_face(name: str, drawn: Drawn, seed: int, rope: Scaled | None = None) -> Any:
     """The model, random weights in float32; routers as the file's type rounds them."""
     torch.manual_seed(seed)
     shape = drawn.shape
@@ -85,6 +86,7 @@ def hugging_face(name: str, drawn: Drawn, seed: int) -> Any:
             "partial_rotary_factor": shape.rope / shape.head_dim, "mrope_section": [shape.rope // 2, 0, 0],
             "mrope_interleaved": True,
         }  # fmt: skip
+    sizes["rope_parameters"] |= rope.hugging_face() if rope else {}
     config, model_type = MODELS[name]
     model = model_type(config(**sizes)).eval().float()
     with torch.no_grad():
@@ -99,7 +101,7 @@ def rounded(values: Tensor, router: int) -> Tensor:
     return values.to((torch.float32, torch.float16, torch.bfloat16)[router]).float()
 
 
-def write_gguf(name: str, model: Any, drawn: Drawn, path: Path) -> Path:
+def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | None = None) -> Path:
     shape, state = drawn.shape, dict(model.state_dict())
     hybrid = name == "qwen35moe"
     writer = gguf.GGUFWriter(path, name)
@@ -112,6 +114,8 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path) -> Path:
     writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(drawn.theta)
+    if rope:
+        rope.write(writer, name)
     if name == "qwen3":
         writer.add_feed_forward_length(2 * shape.hidden)
     else:

@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from support.random_rope import Scaled
+
 VOCAB = 320
 
 
@@ -68,7 +70,7 @@ class Shape:
         }  # fmt: skip
 
 
-def hugging_face(shape: Shape, seed: int) -> Qwen3_5ForCausalLM:
+def hugging_face(shape: Shape, seed: int, rope: Scaled | None = None) -> Qwen3_5ForCausalLM:
     torch.manual_seed(seed)
     config = Qwen3_5TextConfig(
         vocab_size=VOCAB,
@@ -87,7 +89,8 @@ def hugging_face(shape: Shape, seed: int) -> Qwen3_5ForCausalLM:
             "partial_rotary_factor": shape.rope / shape.head_dim,
             "mrope_section": [shape.rope // 2, 0, 0],
             "mrope_interleaved": True,
-        },
+        }
+        | (rope.hugging_face() if rope else {}),
     )
     model = Qwen3_5ForCausalLM(config).eval().float()
     with torch.no_grad():
@@ -141,7 +144,7 @@ def delta_net(state: Mapping[str, Tensor], theirs: str, shape: Shape) -> dict[st
     }
 
 
-def write_gguf(model: Qwen3_5ForCausalLM, shape: Shape, path: Path) -> None:
+def write_gguf(model: Qwen3_5ForCausalLM, shape: Shape, path: Path, rope: Scaled | None = None) -> None:
     """The converter's rules: norms plus one."""
     state = dict(model.state_dict())
     writer = gguf.GGUFWriter(path, "qwen35")
@@ -155,6 +158,8 @@ def write_gguf(model: Qwen3_5ForCausalLM, shape: Shape, path: Path) -> None:
     writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e7)
+    if rope:
+        rope.write(writer, "qwen35")
     add_hybrid(writer, shape)
     add_tokenizer(writer, "qwen35")
 

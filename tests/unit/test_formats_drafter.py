@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dflash_core.arch.rope import Linear, Yarn
 from dflash_core.config import DraftConfig, types_by_group
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError
@@ -101,6 +102,19 @@ def test_groups_of_a_drafter(tmp_path: Path) -> None:
         ({}, {}),
         ({"block_size": None, "dflash_config": INNER | {"block_size": 8}}, {}),
         ({"rope_theta": None, "rope_parameters": {"rope_theta": 1e7, "rope_type": "default"}}, {}),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, {"rope_scaling": Linear(4.0)}),
+        (
+            {
+                "rope_parameters": {
+                    "rope_theta": 1e7,
+                    "rope_type": "yarn",
+                    "factor": 2.0,
+                    "attention_factor": 1.25,
+                    "original_max_position_embeddings": 64,
+                }
+            },
+            {"rope_scaling": Yarn(2.0, 64, 1.25)},
+        ),
         ({"is_causal": False}, {"causal": (False, False)}),
         ({"dflash_config": INNER | {"causal": True}}, {"causal": (True, True)}),
         ({"dflash_config": INNER | {"is_causal": [False, True]}}, {"causal": (False, True)}),
@@ -175,8 +189,14 @@ def test_damaged_configurations(tmp_path: Path, change: dict[str, Any], message:
         ({"architectures": None}, "architectures is None, expected one of DFlashDraftModel"),
         ({"attention_bias": True}, "attention_bias is True, expected False; this drafter cannot run here"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "the rotary scaling is 'yarn', expected 'default'"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "the rotary scaling is 'yarn', expected 'default'"),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
+            "scales its rotary positions by dynamic, expected",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e7}},
+            "scales its rotary positions by llama3, e",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, expected 1.0"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "config",

@@ -7,16 +7,19 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dflash_core.arch.kinds import Attention, DeltaNet, Experts, SwiGLU
 from dflash_core.arch.spec import LayerSpec, ModelSpec
-from dflash_core.config import target_config, unusual
+from dflash_core.config import read_target, target_config, unusual
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from support.formats import ATTENTION, LINEAR, TARGET_KEYS, blocks, weights, without, write_gguf
+from support.gguf_copy import with_fused_qkv
+from support.golden import other_targets
 
 HIDDEN, VOCABULARY = 32, 4
 DENSE = {"ffn_gate": (64, HIDDEN), "ffn_up": (64, HIDDEN), "ffn_down": (HIDDEN, 64)}
@@ -189,12 +192,44 @@ def test_models_that_write_no_text(tmp_path: Path, name: str, pooling: int) -> N
 @pytest.mark.parametrize("name", ["qwen3", *MOE])
 def test_what_nothing_here_implements(tmp_path: Path, name: str) -> None:
     for change, message in (
-        ({"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}, "scales its rotary positions (yarn)"),
+        ({"rope__scaling__type": "longrope"}, "a.gguf scales its rotary positions by longrope, expected none, linear"),
         ({"attention__value_length": 32}, "attention.value_length is 32, expected 16, the key length"),
     ):
         assert message in refusal(tmp_path, UnsupportedError, keys_of(name, **change), shapes_of(name))
     fused = shapes_of(name) | {"blk.1.attn_qkv.weight": (64, HIDDEN)}
-    assert "blk.1.attn_qkv.weight fuses Q, K and V" in refusal(tmp_path, UnsupportedError, keys_of(name), fused)
+    message = "1 tensors have no meaning here: blk.1.attn_qkv.weight; running without them would change"
+    assert message in refusal(tmp_path, UnsupportedError, keys_of(name), fused)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen3", *MOE])
+def test_queries_keys_and_values_may_be_one_tensor(tmp_path: Path, name: str) -> None:
+    shapes = shapes_of(name)
+    parts = [f"blk.1.attn_{part}.weight" for part in "qkv"]
+    rows = sum(shapes[part][0] for part in parts)
+    fused = {key: shape for key, shape in shapes.items() if key not in parts}
+    fused["blk.1.attn_qkv.weight"] = (rows, HIDDEN)
+    expected = config_of(tmp_path, keys_of(name), shapes)
+    file, spec = read_target(open_gguf(write_gguf(tmp_path / "a.gguf", keys_of(name), weights(fused))))
+    assert spec == expected
+    assert file.tensors.keys() == shapes.keys()
+    whole = weights(fused)["blk.1.attn_qkv.weight"]
+    assert np.array_equal(np.concatenate([file.float32(part) for part in parts]), whole)
+    fused["blk.1.attn_qkv.weight"] = (rows + 8, HIDDEN)
+    assert refusal(tmp_path, FormatError, keys_of(name), fused) == (
+        f"a.gguf: tensor blk.1.attn_qkv.weight has shape [{rows + 8}, 32], expected [{rows}, 32] (Q, K and V) from the"
+        " file's own settings; convert the model again"
+    )
+
+
+def test_quantised_rows_are_split_as_they_are_stored(tmp_path: Path) -> None:
+    for path in (*other_targets("q3*-Q8_0.gguf"), *other_targets("q35moe-Q4_K.gguf")):
+        plain = read_target(open_gguf(path))[0]
+        stored = open_gguf(with_fused_qkv(tmp_path / "fused.gguf", path))
+        fused, spec = read_target(stored)
+        assert len(stored.tensors) < len(plain.tensors) == len(fused.tensors)
+        for name in spec.tensors():
+            assert fused.tensors[name].type == plain.tensors[name].type
+            assert np.array_equal(fused.raw(name), plain.raw(name))
 
 
 def test_another_way_of_scoring_is_refused(tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ def test_every_setting_is_needed(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rope.scaling.type": "yarn"}, "a.gguf scales its rotary positions (yarn), expected none"),
+        ({"rope.scaling.type": "dynamic"}, "a.gguf scales its rotary positions by dynamic, expected none, linear or"),
+        ({"pooling_type": 1}, "a.gguf is an embedding or reranker model (pooling_type 1), expected one that generates"),
         ({"attention.value_length": 32}, "a.gguf: attention.value_length is 32, expected 16, the key length"),
     ],
 )
@@ -217,10 +218,7 @@ def test_wrong_shapes_are_named(tmp_path: Path) -> None:
     ("extra", "message"),
     [
         ({"blk.0.ffn_up.scale": (1,)}, "a.gguf has NVFP4 scale tensors (blk.0.ffn_up.scale), which are not supported"),
-        (
-            {"blk.1.attn_qkv.weight": (96, 32)},
-            "blk.1.attn_qkv.weight fuses Q, K and V of a full-attention layer, expected attn_q, attn_k and attn_v",
-        ),
+        ({"blk.1.attn_qkv.weight": (96, 32)}, "1 tensors have no meaning here: blk.1.attn_qkv.weight; running without"),
         ({"blk.0.attn_q.bias": (8,)}, "1 tensors have no meaning here: blk.0.attn_q.bias; running without them would"),
         ({"blk.2.attn_norm.weight": (32,)}, "1 tensors have no meaning here: blk.2.attn_norm.weight"),
         ({"evil\x1b[2J": (8,)}, r"no meaning here: 'evil\x1b[2J'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from dflash_core.arch.kinds import ROUTER, Attention, DeltaNet, Experts, SwiGLU
@@ -39,6 +40,8 @@ def sizes(spec: ModelSpec) -> dict[str, Any]:
             "rope_freq_base": attention.rope_base,
             "rope_dimension_count": attention.rotary,
         }
+        if attention.scaling:
+            found["rope_scaling"] = {"type": type(attention.scaling).__name__.lower()} | asdict(attention.scaling)
     for delta in spec.of(DeltaNet)[:1]:
         found |= {
             "conv_kernel": delta.conv_kernel,

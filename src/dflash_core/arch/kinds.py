@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from dflash_core.arch.rope import Scaling
 from dflash_core.cache_types import CachePair
 
 Shapes = dict[str, tuple[int, ...]]
@@ -57,7 +58,7 @@ class Attention:
 
     rotary: dimensions of a head that are rotated, by the angles of `rope_base`. gated: attn_q holds of each head the
     query, then a gate whose sigmoid its output is multiplied by. eps: of the norms over the heads of Q and K.
-    window: positions that a query sees, its own included; 0 for all of them.
+    window: positions that a query sees, its own included; 0 for all of them. scaling: of rotary positions.
     """
 
     heads: int
@@ -68,6 +69,7 @@ class Attention:
     eps: float
     gated: bool = False
     window: int = 0
+    scaling: Scaling | None = None
 
     @property
     def title(self) -> str:
@@ -82,11 +84,15 @@ class Attention:
         """Rows of attn_q."""
         return (2 if self.gated else 1) * self.heads * self.head_dim
 
+    @property
+    def fused_rows(self) -> dict[str, int]:
+        """Rows of what some files hold as one tensor, attn_qkv."""
+        key_rows = self.kv_heads * self.head_dim
+        return {"attn_q.weight": self.query_rows, "attn_k.weight": key_rows, "attn_v.weight": key_rows}
+
     def tensors(self, hidden: int) -> Shapes:
         return {
-            "attn_q.weight": (self.query_rows, hidden),
-            "attn_k.weight": (self.kv_heads * self.head_dim, hidden),
-            "attn_v.weight": (self.kv_heads * self.head_dim, hidden),
+            **{name: (rows, hidden) for name, rows in self.fused_rows.items()},
             "attn_output.weight": (hidden, self.heads * self.head_dim),
             "attn_q_norm.weight": (self.head_dim,),
             "attn_k_norm.weight": (self.head_dim,),
@@ -94,7 +100,8 @@ class Attention:
 
     def describe(self) -> str:
         window = f", over a window of {self.window:,}" if self.window else ""
-        return f"{self.heads} heads over {self.kv_heads} KV heads of {self.head_dim}{window}"
+        scaling = f", {self.scaling.describe()}" if self.scaling else ""
+        return f"{self.heads} heads over {self.kv_heads} KV heads of {self.head_dim}{window}{scaling}"
 
     def position_bytes(self, kv: CachePair) -> int:
         return self.kv_heads * kv.row_bytes(self.head_dim)

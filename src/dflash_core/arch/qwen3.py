@@ -16,7 +16,6 @@ from dflash_core.formats.metadata import Settings
 
 def read(keys: Settings, head: Head) -> ModelSpec:
     """The model that the settings describe. Raises FormatError or UnsupportedError."""
-    check_generates(keys)
     ffn = SwiGLU(keys.uniform("feed_forward_length"))
     return plain(ARCHITECTURE.name, keys, head, lambda index: ffn)
 
@@ -30,15 +29,6 @@ def plain(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwar
     return reading.model(name, keys, head, layers, attention.eps)
 
 
-def check_generates(keys: Settings) -> None:
-    """Refuse a model that was trained to embed or to rank text: it has the same tensors, but writes none."""
-    if keys.find("pooling_type"):
-        raise UnsupportedError(
-            f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
-            " that generates text; use the chat model of the family"
-        )
-
-
 def check(gguf: GGUFFile, spec: ModelSpec) -> None:
     """Refuse what a missing or unknown tensor would not explain."""
     if any(name.startswith("cls.") for name in gguf.tensors):
@@ -46,7 +36,6 @@ def check(gguf: GGUFFile, spec: ModelSpec) -> None:
             f"{gguf.path.name} is a reranker model (it has a cls head), expected one that generates text; use the chat"
             " model of the family"
         )
-    reading.check_apart(gguf, [*range(spec.block_count)])
 
 
 ARCHITECTURE = Architecture(

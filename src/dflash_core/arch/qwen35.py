@@ -54,11 +54,6 @@ def _full_layers(spec: ModelSpec) -> list[int]:
     return [index for index, layer in enumerate(spec.layers) if isinstance(layer.mixer, Attention)]
 
 
-def check(gguf: GGUFFile, spec: ModelSpec) -> None:
-    """Refuse a file whose converter fused what belongs apart."""
-    reading.check_apart(gguf, _full_layers(spec))
-
-
 def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     """What most files are not like."""
     found = []
@@ -79,6 +74,5 @@ ARCHITECTURE = Architecture(
     models="a dense Qwen3.5 or Qwen3.6 model",
     read=read,
     facts=sizes,
-    check=check,
     notes=notes,
 )

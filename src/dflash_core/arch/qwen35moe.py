@@ -27,6 +27,5 @@ ARCHITECTURE = Architecture(
     models="a Qwen3.5 or Qwen3.6 model with experts",
     read=read,
     facts=sizes,
-    check=qwen35.check,
     notes=notes,
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dflash_core.arch.architecture import Head, file_type
 from dflash_core.arch.kinds import GATE_UP, Attention, Experts
+from dflash_core.arch.rope import gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
+from dflash_core.formats.weights import in_parts
 
 SOFTMAX = (0, 1)
 """expert_gating_func of a softmax over all scores; 0 is a file that leaves it open."""
@@ -15,12 +19,12 @@ MOST_EXPERTS = 1 << 16
 
 
 def check_settings(keys: Settings) -> None:
-    """Refuse settings that would change the forward pass and that nothing here implements."""
-    scaling = keys.get("rope.scaling.type")
-    if scaling not in (None, "none") and keys.get("rope.scaling.factor") != 1.0:
+    """Refuse models that were trained to embed or to rank text, which have the same tensors but write none, and
+    settings that would change the forward pass and that nothing here implements."""
+    if keys.find("pooling_type"):
         raise UnsupportedError(
-            f"{keys.source} scales its rotary positions ({scaling}), expected none; use the model's plain file, not one"
-            " made for a longer context"
+            f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
+            " that generates text; use the chat model of the family"
         )
     key, value = keys.integer("attention.key_length"), keys.get("attention.value_length")
     if value not in (None, key):
@@ -29,15 +33,16 @@ def check_settings(keys: Settings) -> None:
 
 def attention(keys: Settings, *, gated: bool, rotary: int | None = None) -> Attention:
     """The full-attention layers. `rotary`: rotated dimensions of a head where the file does not say."""
-    head_dim = keys.integer("attention.key_length")
+    head_dim, base = keys.integer("attention.key_length"), keys.number("rope.freq_base")
     found = Attention(
         heads=keys.uniform("attention.head_count"),
         kv_heads=keys.uniform("attention.head_count_kv"),
         head_dim=head_dim,
-        rope_base=keys.number("rope.freq_base"),
+        rope_base=base,
         rotary=keys.integer("rope.dimension_count", low=2, high=head_dim, default=rotary),
         eps=keys.number("attention.layer_norm_rms_epsilon"),
         gated=gated,
+        scaling=gguf_scaling(keys, base),
     )
     keys.check_divides("attention.head_count_kv", found.kv_heads, "attention.head_count", found.heads)
     if found.rotary % 2:
@@ -76,14 +81,27 @@ def experts(keys: Settings, head: Head, index: int) -> Experts:
     )
 
 
-def check_apart(gguf: GGUFFile, layers: list[int]) -> None:
-    """Refuse a file whose converter fused Q, K and V of full-attention layers."""
-    for index in layers:
-        if f"blk.{index}.attn_qkv.weight" in gguf.tensors:
-            raise UnsupportedError(
-                f"{gguf.path.name}: blk.{index}.attn_qkv.weight fuses Q, K and V of a full-attention layer,"
-                " expected attn_q, attn_k and attn_v; convert the model again without fusing"
+def apart(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
+    """The file with Q, K and V of its attention layers, MTP blocks too, apart where its converter made them one tensor.
+
+    Raises FormatError where such a tensor has not as many rows as its three parts.
+    """
+    tensors = dict(gguf.tensors)
+    for index, layer in enumerate((*spec.layers, *(spec.nextn,) * spec.nextn_predict_layers)):
+        fused = f"blk.{index}.attn_qkv.weight"
+        if layer is None or not isinstance(layer.mixer, Attention) or fused not in tensors:
+            continue
+        parts = {f"blk.{index}.{name}": rows for name, rows in layer.mixer.fused_rows.items()}
+        if tensors.keys() & parts.keys():
+            continue  # one of the two is in the way, and is named where tensors are checked
+        found, expected = list(tensors[fused].shape), [sum(parts.values()), spec.embedding_length]
+        if found != expected:
+            raise FormatError(
+                f"{gguf.path.name}: tensor {fused} has shape {found}, expected {expected} (Q, K and V) from the file's"
+                " own settings; convert the model again"
             )
+        tensors |= in_parts(tensors.pop(fused), parts)
+    return replace(gguf, tensors=tensors)
 
 
 def model(

@@ -14,7 +14,7 @@ from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import PREFILL_CHUNK, Logits, Session
 from dflash_core.cache_types import CachePair
-from dflash_core.config import mask_token, target_config
+from dflash_core.config import mask_token, read_target
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.mtp import KIND, OpenedMtp, has_head, open_mtp
 from dflash_core.errors import ContextError, MismatchError
@@ -43,8 +43,9 @@ class OpenedTarget(ABC):
     def __init__(self, path: str | Path) -> None:
         self.notes: tuple[str, ...] = ()
         self.program_bytes = memory.host_memory().process  # Python and torch, before any of the model
-        self.file: GGUFFile = open_gguf(path)
-        self.config: ModelSpec = target_config(self.file)
+        self.file: GGUFFile
+        self.config: ModelSpec
+        self.file, self.config = read_target(open_gguf(path))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

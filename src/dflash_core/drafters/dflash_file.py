@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.arch.rope import gguf_scaling, json_scaling
 from dflash_core.config import DraftConfig, Flavour
 from dflash_core.drafters.dflash_heads import Heads, gguf_heads, zlab_heads
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
@@ -72,6 +73,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     blocks = keys.integer("block_count", high=1024)
     window, sliding = _gguf_window(keys, blocks)
     heads = gguf_heads(keys, weights.tensors, keys.integer("embedding_length"))
+    base = keys.number("rope.freq_base", default=0.0 if flavour == "lucebox" else None)
     config = DraftConfig(
         name=keys.text("general.name", default=path.stem),
         flavour=flavour,
@@ -82,7 +84,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         head_count_kv=keys.uniform("attention.head_count_kv"),
         key_length=keys.integer("attention.key_length"),
         rms_eps=keys.number("attention.layer_norm_rms_epsilon"),
-        rope_freq_base=keys.number("rope.freq_base", default=0.0 if flavour == "lucebox" else None),
+        rope_freq_base=base,
         block_size=keys.integer("dflash.block_size", "block_size", low=2, high=MAX_BLOCK, default=DEFAULT_BLOCK),
         target_layers=_gguf_layers(keys),
         mask_token_id=_optional(keys, "dflash.mask_token_id", "tokenizer.ggml.mask_token_id", low=0),
@@ -91,6 +93,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         sliding_window=window,
         sliding=sliding,
         causal=_gguf_causal(keys, sliding, heads),
+        rope_scaling=gguf_scaling(keys, base),
         **heads.settings,
     )
     _check_gguf(keys, config)
@@ -172,10 +175,7 @@ def _check_zlab(source: str, raw: Mapping[str, Any]) -> None:
             f"{source}: architectures is {architectures!r}, expected one of {' '.join(ZLAB_ARCHITECTURES)};"
             " give the folder of a drafter of those kinds"
         )
-    scaling = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
     for what, found, expected in (
-        ("the rotary scaling", kind, "default"),
         ("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0), 1.0),
         ("attention_bias", raw.get("attention_bias", False), False),
         ("hidden_act", raw.get("hidden_act", "silu"), "silu"),
@@ -222,6 +222,7 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
         key_length=keys.integer("head_dim"),
         rms_eps=keys.number("rms_norm_eps"),
         rope_freq_base=rope.number("rope_theta"),
+        rope_scaling=json_scaling(keys, rope.number("rope_theta")),
         block_size=both.integer("block_size", "dspark_block_size", low=2, high=MAX_BLOCK),
         target_layers=_zlab_layers(both, blocks, target_blocks),
         mask_token_id=_optional(both, "mask_token_id", "dspark_noise_token_id", low=0),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
+from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import MtpConfig
@@ -76,6 +77,7 @@ def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpCo
     layer = _layer(file.path.name, spec)
     if file is not own:
         _check_fit(file.path.name, spec, target)
+        file = apart(file, spec)
     return _head(file, layer, target)
 
 

@@ -169,6 +169,21 @@ class RenamedWeights:
         return self.source.int64(self.names[name])
 
 
+def in_parts(info: TensorInfo, parts: Mapping[str, int]) -> dict[str, TensorInfo]:
+    """A tensor's rows as tensors of their own, `parts` naming them with how many each has.
+
+    Blocks of a quantised type lie within rows, so each part is what it would be had it been stored by itself.
+    """
+    found, row = {}, 0
+    for name, rows in parts.items():
+        size, numbers = info.n_bytes // info.shape[0], info.n_elements // info.shape[0]
+        offset = info.offset + row * size
+        shape = (rows, *info.shape[1:])
+        found[name] = TensorInfo(name, shape, info.type, rows * size, rows * numbers, info.shard, offset)
+        row += rows
+    return found
+
+
 def check_apart(source: str, tensors: Iterable[TensorInfo]) -> None:
     """Refuse a file in which two tensors share bytes: no writer makes one, so an offset is damaged or forged."""
     for first, second in itertools.pairwise(sorted(tensors, key=lambda info: info.offset)):

@@ -41,7 +41,7 @@ class Attention:
         self.attn_output: Matrix = weights.matrix(prefix + "attn_output.weight")
         self.attn_q_norm = weights.vector(prefix + "attn_q_norm.weight")
         self.attn_k_norm = weights.vector(prefix + "attn_k_norm.weight")
-        self.rotary = Rotary(spec.rotary, spec.rope_base, weights.dtype)
+        self.rotary = Rotary(spec.rotary, spec.rope_base, weights.dtype, spec.scaling)
 
     def new_state(self, kv: CachePair | None = None) -> KVCache:
         return KVCache(self.spec.kv_heads, self.spec.head_dim, self.attn_q_norm.dtype, kv)

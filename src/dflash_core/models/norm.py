@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dflash_core.arch.rope import Scaling
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x` (..., d) over the root of its mean square, times `weight` (d,). GGUF weights already hold any +1."""
@@ -12,18 +14,24 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class Rotary:
-    """NEOX rotary embedding over the first `dims` of each head; pairs (i, i + dims/2), angle p * base^(-2i/dims)."""
+    """NEOX rotary embedding over the first `dims` of each head; pairs (i, i + dims/2), angle p * base^(-2i/dims),
+    slowed down where positions are scaled."""
 
-    def __init__(self, dims: int, base: float, dtype: torch.dtype) -> None:
-        self.dims = dims
-        exponents = torch.arange(0, dims, 2, dtype=torch.float64) / dims
+    def __init__(self, dims: int, base: float, dtype: torch.dtype, scaling: Scaling | None = None) -> None:
+        self.dims, self.scaling = dims, scaling
+        frequencies = base ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+        if scaling is not None:
+            frequencies *= torch.tensor(scaling.shares(dims // 2, base), dtype=torch.float64)
         # Rounded to float32 before the product: that is what every implementation of this model multiplies.
-        self.frequencies = (base**-exponents).float().to(dtype)
+        self.frequencies = frequencies.float().to(dtype)
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """(n,) positions -> cosines and sines, each (n, dims/2)."""
         angle = positions.to(self.frequencies.dtype)[:, None] * self.frequencies
-        return angle.cos(), angle.sin()
+        cos, sin = angle.cos(), angle.sin()
+        if self.scaling is None or self.scaling.attention == 1:
+            return cos, sin
+        return cos * self.scaling.attention, sin * self.scaling.attention
 
     def __call__(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
         """`x` (heads, n, head_dim) rotated; dimensions past `dims` pass through."""

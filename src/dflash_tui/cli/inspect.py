@@ -19,7 +19,7 @@ from dflash_core.config import (
     check_pair,
     generation,
     mask_token,
-    target_config,
+    read_target,
     types_by_group,
     unusual,
 )
@@ -52,7 +52,7 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
         described["draft"] = _draft_facts(config, file)
         text = _section(model, _draft_rows(config, file))
     else:
-        target = target_config(gguf)
+        gguf, target = read_target(gguf)
         described["model"] = _target_facts(target, gguf)
         text = _section(model, _target_rows(target, gguf))
         if draft is not None and len(parts(draft)) > 1:

@@ -52,7 +52,7 @@ def downloads() -> Path:
 
 def found(where: list[tuple[str, Path]]) -> Iterator[Found]:
     """Targets, each once, by place. Drafters alone and files of other architectures are left out."""
-    from dflash_core.config import target_config
+    from dflash_core.config import read_target
     from dflash_core.formats.gguf import open_gguf
     from dflash_tui.hub.drafters_beside import beside
 
@@ -64,8 +64,7 @@ def found(where: list[tuple[str, Path]]) -> Iterator[Found]:
                 continue
             seen.add(real)
             try:
-                gguf = open_gguf(path)
-                spec = target_config(gguf)
+                gguf, spec = read_target(open_gguf(path))
                 drafters = tuple(drafter for drafter, _ in beside(gguf, spec))
                 size = sum(shard.stat().st_size for shard in _shards(path, len(gguf.shards)))
             except (DFlashError, OSError):

@@ -32,7 +32,7 @@ from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.activations import HEADS, OUTPUTS
 from dflash_core.backends.cuda.repack import tile_type
-from dflash_core.config import target_config
+from dflash_core.config import read_target
 from dflash_core.demo.pair import demo_target_path
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME, FLOATS
@@ -179,10 +179,10 @@ def measure(
     """Every format against exact activations, on token sequences of their own each."""
     target = CpuTarget(path)
     target.load(packed=False, progress=silent)
-    file = open_gguf(path)
+    file, config = read_target(open_gguf(path))
 
     def logits(scheme: Scheme) -> Float32:
-        target.model = TargetModel(RoundedWeights(file, scheme), target_config(file))
+        target.model = TargetModel(RoundedWeights(file, scheme), config)
         return np.concatenate([target.logits(ids) for ids in texts])
 
     reference = logits(Scheme(exact))

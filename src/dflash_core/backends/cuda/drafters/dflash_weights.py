@@ -51,7 +51,7 @@ class DraftLayer:
         assert isinstance(spec.mixer, kinds.Attention), "a DFlash layer is attention"
         assert isinstance(spec.ffn, kinds.SwiGLU), "a DFlash layer has a SwiGLU"
         self.window, self.causal = spec.mixer.window, config.causal[index]
-        self.mixer = AttentionWeights(device, upload, prefix, activations, pair)
+        self.mixer = AttentionWeights(device, upload, prefix, activations, spec.mixer, pair)
         self.ffn = SwiGLU(device, upload, prefix, spec.ffn, activations)
         self.attn_norm = upload.vector(prefix + "attn_norm.weight")
         self.ffn_norm = upload.vector(prefix + spec.ffn_norm)

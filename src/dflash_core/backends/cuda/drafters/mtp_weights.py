@@ -29,7 +29,7 @@ class DeviceMtp:
         self.enorm = upload.vector(prefix + "nextn.enorm.weight")
         self.hnorm = upload.vector(prefix + "nextn.hnorm.weight")
         self.attn_norm = upload.vector(prefix + "attn_norm.weight")
-        self.mixer = AttentionWeights(device, upload, prefix, activations)
+        self.mixer = AttentionWeights(device, upload, prefix, activations, self.spec)
         self.ffn_norm = upload.vector(prefix + layer.ffn_norm)
         self.ffn: FeedForwardLayer = FEED_FORWARDS[type(layer.ffn)](device, upload, prefix, layer.ffn, activations)
         self.frequencies = frequencies(self.spec, device)

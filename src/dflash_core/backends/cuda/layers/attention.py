@@ -46,6 +46,7 @@ class AttentionWeights:
         upload: Upload,
         prefix: str,
         activations: Activations,
+        spec: kinds.Attention,
         pair: tuple[Matrix, Matrix] | None = None,
     ) -> None:
         key_value = pair or (upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight"))
@@ -53,6 +54,10 @@ class AttentionWeights:
         self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], activations.inputs)
         self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
         self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
+        if spec.scaling and spec.scaling.attention != 1:
+            # What cosines and sines are multiplied by, the norms before them may be as well: kernels need not know.
+            for norm in (self.q_norm, self.k_norm):
+                norm[: spec.rotary] *= spec.scaling.attention
 
 
 class Splits:
@@ -72,7 +77,7 @@ class Splits:
 
 def frequencies(spec: kinds.Attention, device: Device) -> Tensor:
     """Of the rotary embedding, as the reference rounds them."""
-    return Rotary(spec.rotary, spec.rope_base, torch.float32).frequencies.to(device.torch_device)
+    return Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling).frequencies.to(device.torch_device)
 
 
 class AttentionLayers:
@@ -93,7 +98,7 @@ class AttentionLayers:
         self.weights: list[AttentionWeights] = []
 
     def load(self, upload: Upload, prefix: str) -> None:
-        self.weights.append(AttentionWeights(self.device, upload, prefix, self.activations))
+        self.weights.append(AttentionWeights(self.device, upload, prefix, self.activations, self.spec))
 
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out

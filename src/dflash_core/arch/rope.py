@@ -1,0 +1,161 @@
+"""Scaled rotary positions: how a model reaches beyond the context that it was trained on, and how files say so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.metadata import Settings
+from dflash_core.formats.weights import shown
+
+PLAIN = (None, "none", "default")
+KNOWN = "none, linear or yarn"
+FAST, SLOW = 32.0, 1.0  # turns, where a file does not say
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Every angle is divided by `factor`."""
+
+    factor: float
+
+    @property
+    def attention(self) -> float:
+        """What cosines and sines are multiplied by."""
+        return 1.0
+
+    def describe(self) -> str:
+        return f"rotary positions divided by {self.factor:g}"
+
+    def shares(self, pairs: int, base: float) -> tuple[float, ...]:
+        """What the frequency of each of `pairs` pairs is multiplied by: pair i has base^(-i / pairs) without."""
+        return (1 / self.factor,) * pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """YaRN: pairs that turn less than `slow` times within `original` positions are slowed down by `factor`, those that
+    turn more than `fast` times are not, those between them in part.
+
+    attention: what cosines and sines are multiplied by. truncate: whether that range ends at whole pairs.
+    """
+
+    factor: float
+    original: int
+    attention: float
+    fast: float = FAST
+    slow: float = SLOW
+    truncate: bool = True
+
+    def describe(self) -> str:
+        return f"YaRN, {self.factor:g} times {self.original:,} positions"
+
+    def shares(self, pairs: int, base: float) -> tuple[float, ...]:
+        """What the frequency of each of `pairs` pairs is multiplied by: pair i has base^(-i / pairs) without."""
+
+        def pair(turns: float) -> float:  # which turns so many times
+            return pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
+
+        low, high = pair(self.fast), pair(self.slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * pairs - 1)
+        width = high - low or 0.001
+        slowed = (min(max((index - low) / width, 0.0), 1.0) for index in range(pairs))
+        return tuple(part / self.factor + 1 - part for part in slowed)
+
+
+Scaling = Linear | Yarn
+
+
+def usual_attention(factor: float) -> float:
+    """What cosines and sines are multiplied by where a file does not say, as the paper has it."""
+    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def gguf_scaling(keys: Settings, base: float) -> Scaling | None:
+    """What a GGUF file says, beside a rotary base. Raises FormatError, and UnsupportedError for an unknown kind."""
+    factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
+    kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some writers put 0 for none
+    if kind in (None, "linear"):
+        kind = "linear" if given else None  # a factor alone is one of positions
+    for name, neutral in (("yarn_ext_factor", (1.0, -1.0)), ("yarn_log_multiplier", (0.0,))):
+        found = keys.get(f"rope.scaling.{name}")
+        if found not in (None, *neutral):
+            raise UnsupportedError(
+                f"{keys.source}: rope.scaling.{name} is {found!r}, expected {neutral[0]:g}; this way of scaling rotary"
+                " positions cannot run here"
+            )
+    inner = Settings(keys.source, keys.values, keys.prefix + "rope.scaling.")
+    return _scaling(
+        keys.source, kind, base,
+        factor=lambda: keys.number(*factor),
+        original=lambda: _length(inner, "original_context_length", keys.prefix + "context_length"),
+        attention=inner.number(*attention) if inner.find(*attention) else None,
+        turns=lambda: (inner.number("yarn_beta_fast", default=FAST), inner.number("yarn_beta_slow", default=SLOW)),
+    )  # fmt: skip
+
+
+def json_scaling(keys: Settings, base: float) -> Scaling | None:
+    """What a config.json says under rope_scaling or, as newer ones do, rope_parameters. Raises as `gguf_scaling`."""
+    found = keys.get("rope_scaling") or keys.get("rope_parameters") or {}
+    if not isinstance(found, Mapping):
+        raise FormatError(f"{keys.source}: rope_scaling is {str(found)[:40]!r}, expected an object")
+    inner = Settings(keys.source, found)
+
+    def original() -> int:
+        name = "original_max_position_embeddings"
+        return _length(inner if inner.find(name) else keys, name, "max_position_embeddings")
+
+    def factor() -> float:
+        if inner.find("factor") or inner.get("rope_type", "type") != "yarn":
+            return inner.number("factor")
+        return _length(keys, "max_position_embeddings") / original()
+
+    attention = inner.number("attention_factor") if inner.find("attention_factor") else None
+    if attention is None and inner.get("mscale") and inner.get("mscale_all_dim"):
+        more = usual_attention(factor()) - 1
+        attention = (1 + more * inner.number("mscale")) / (1 + more * inner.number("mscale_all_dim"))
+    return _scaling(
+        keys.source, inner.get("rope_type", "type"), base, factor, original, attention,
+        turns=lambda: (inner.number("beta_fast", default=FAST), inner.number("beta_slow", default=SLOW)),
+        truncate=inner.flags("truncate", count=1)[0] if inner.find("truncate") else True,
+    )  # fmt: skip
+
+
+def _length(keys: Settings, *names: str) -> int:
+    return keys.integer(*names, high=1 << 40)
+
+
+def _scaling(
+    source: str,
+    kind: object,
+    base: float,
+    factor: Callable[[], float],
+    original: Callable[[], int],
+    attention: float | None,
+    turns: Callable[[], tuple[float, float]],
+    truncate: bool = True,
+) -> Scaling | None:
+    """Of the kind `kind`, with what its file says, which is read where the kind needs it."""
+    if kind in PLAIN:
+        return None
+    if kind not in ("linear", "yarn"):
+        raise UnsupportedError(
+            f"{source} scales its rotary positions by {shown(str(kind))}, expected {KNOWN}; use the model's plain file"
+        )
+    times = factor()
+    if times < 1:
+        raise FormatError(f"{source}: rotary positions are scaled by {times:g}, expected at least 1; convert it again")
+    if kind == "linear":
+        return Linear(times) if times != 1 else None
+    fast, slow = turns()
+    if fast < slow or base <= 1:
+        found = f"between {slow:g} and {fast:g} turns" if base > 1 else f"with a rotary base of {base:g}"
+        expected = "a range" if base > 1 else "a base over 1"
+        raise FormatError(f"{source}: YaRN scales {found}, expected {expected}; convert the model again")
+    if times == 1 and attention in (None, 1.0):
+        return None
+    return Yarn(times, original(), usual_attention(times) if attention is None else attention, fast, slow, truncate)
