@@ -60,6 +60,14 @@ def read_most(file: BinaryIO, most: int, name: str) -> bytes:
     return b"".join(parts)
 
 
+def folder_name(folder: Path) -> str:
+    """What a folder of a model is called: in a hub's cache by its repository, for there the folder is a checksum."""
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.rpartition("--")[2]
+    return folder.name
+
+
 def check_regular(path: Path) -> None:
     """Refuse what is there and is no regular file. Raises InputError; OSError but for a missing file."""
     with contextlib.suppress(FileNotFoundError):

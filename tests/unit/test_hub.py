@@ -1,95 +1,30 @@
-"""Fetching from a hub, against a server of our own that speaks its protocol: cut, resumed, refused."""
+"""Fetching from a hub, against a server of our own that speaks its protocol: cut, resumed, refused, checked."""
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import io
-import threading
+import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import pytest
 
-from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_tui.cli import models
 from dflash_tui.cli.command_line import main
 from dflash_tui.hub import catalogue as catalogues
 from dflash_tui.hub import fetch as fetching
+from dflash_tui.hub import room
 from dflash_tui.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
-from dflash_tui.hub.fetch import HubError, Wanted, check_room, fetch, place, wanted
-from dflash_tui.hub.find import found, places
-
-BODY = bytes(range(256)) * 4096  # 1 MiB
-COMMIT = "0" * 40
+from dflash_tui.hub.fetch import CancelledError, HubError, Wanted, check_room, fetch, here, kept, place, wanted
+from support.hub_server import BODY, Hub, serving
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Files of repositories whose names say what is wrong with them. `asked` has the ranges that were asked for."""
-
-    asked: ClassVar[list[str]] = []
-    cut_once = True
-
-    def _answer(self, *, body: bool) -> None:
-        repo = self.path.split("/")[2]
-        statuses = {"secret": 401, "gone": 404, "busy": 429, "broken": 500}
-        if repo in statuses:
-            self.send_response(statuses[repo])
-            if repo == "gone":
-                self.send_header("X-Error-Code", "RepoNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        if repo == "page":
-            text = b"<html>Sign in to the hotel's network</html>"
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            if body:
-                self.wfile.write(text)
-            return
-        start = 0
-        if asked := self.headers.get("Range"):
-            start = int(asked.removeprefix("bytes=").split("-")[0])
-            Hub.asked.append(asked)
-        self.send_response(206 if asked else 200)
-        self.send_header("ETag", f'"{hashlib.sha256(BODY).hexdigest()}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(BODY) - start))
-        if asked:
-            self.send_header("Content-Range", f"bytes {start}-{len(BODY) - 1}/{len(BODY)}")
-        self.end_headers()
-        if not body:
-            return
-        rest = BODY[start:]
-        if repo == "cut" or (repo == "flaky" and Hub.cut_once):
-            Hub.cut_once = False
-            rest = rest[: len(rest) // 3]
-        self.wfile.write(rest)
-        if len(rest) < len(BODY) - start:
-            self.connection.close()
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on stderr."""
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(5)
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving() as it:
+        yield it
 
 
 @pytest.fixture(autouse=True)
@@ -97,53 +32,111 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 16)  # what is written at a time
+    monkeypatch.setattr(fetching, "PAUSE_S", 0.01)
+    monkeypatch.setattr(fetching, "CHUNK", 1 << 18)
 
 
 def pair(repo: str) -> Pair:
     return Pair("p", "a pair", "mit", Source(f"o/{repo}", "m.gguf"), None)
 
 
-def nothing(file: str, here: int, size: int) -> None:
+def nothing(file: str, here: int, size: int, more: str) -> None:
     pass
 
 
-def test_sizes_first_then_the_file(endpoint: str, tmp_path: Path) -> None:
-    [one] = wanted(pair("good"), endpoint)
+def fetched(hub: Hub, repo: str, folder: Path) -> Path:
+    [one] = wanted(pair(repo), hub.endpoint)
+    return fetch(one, folder, nothing, hub.endpoint)
+
+
+def left(folder: Path) -> list[Path]:
+    """Parts of files."""
+    return list(folder.rglob("*.part"))
+
+
+def test_sizes_first_then_the_file(hub: Hub, tmp_path: Path) -> None:
+    [one] = wanted(pair("good"), hub.endpoint)
     assert one.size == len(BODY)
-    told: list[tuple[int, int]] = []
-    path = fetch(one, tmp_path, lambda file, here, size: told.append((here, size)), endpoint)
+    assert hub.gets == [], "not a byte"
+    told: list[tuple[int, int, str]] = []
+    path = fetch(one, tmp_path, lambda file, here, size, more: told.append((here, size, more)), hub.endpoint)
     assert path.read_bytes() == BODY
     assert path == place(one.source, tmp_path) / "m.gguf"
-    assert told[-1] == (len(BODY), len(BODY))
+    assert len({here for here, _, more in told if not more}) > 5, "progress, chunk by chunk"
+    assert {more for _, _, more in told} == {"", "checking"}
+    assert told[-1][:2] == (len(BODY), len(BODY))
+    assert left(tmp_path) == []
 
 
-def test_a_cut_connection_is_gone_on_with(endpoint: str, tmp_path: Path) -> None:
-    Hub.cut_once, Hub.asked = True, []
-    [one] = wanted(pair("flaky"), endpoint)
-    for _ in range(3):
-        try:
-            path = fetch(one, tmp_path, nothing, endpoint)
-        except HubError:
-            continue
-        break
-    assert path.read_bytes() == BODY
-    assert any(not asked.startswith("bytes=0-") for asked in Hub.asked), "not from the beginning again"
+def test_a_cut_connection_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
+    assert fetched(hub, "cut", tmp_path).read_bytes() == BODY
+    first, second = hub.gets
+    assert first == "bytes=0-"
+    assert int(second.removeprefix("bytes=").rstrip("-")) >= len(BODY) // 4, "not from the beginning again"
+
+
+def test_what_is_here_outlives_the_program(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library throws away what a broken download has brought; so a second start began at nothing."""
+    hub.times = 1
+    monkeypatch.setattr(fetching, "TRIES", 1)
+    with pytest.raises(HubError) as refused:
+        fetched(hub, "cut", tmp_path)
+    assert "\n" not in str(refused.value)
+    [one] = wanted(pair("cut"), hub.endpoint)
+    there = here(one, tmp_path)
+    assert there >= len(BODY) // 4
+    assert "kept" in kept([one], tmp_path)
+    hub.asked.clear()
+    assert fetched(hub, "cut", tmp_path).read_bytes() == BODY
+    assert hub.gets == [f"bytes={there}-"]
+
+
+def test_leaving_keeps_what_is_here(hub: Hub, tmp_path: Path) -> None:
+    [one] = wanted(pair("good"), hub.endpoint)
+
+    def enough(file: str, here: int, size: int, more: str) -> None:
+        if here > size // 2:
+            raise CancelledError("cancelled")
+
+    with pytest.raises(CancelledError):
+        fetch(one, tmp_path, enough, hub.endpoint)
+    assert here(one, tmp_path) > len(BODY) // 2
+    assert fetched(hub, "good", tmp_path).read_bytes() == BODY
+    assert hub.gets[-1] != "bytes=0-"
+
+
+def test_a_file_that_is_here_is_not_asked_for(hub: Hub, tmp_path: Path) -> None:
+    path = fetched(hub, "good", tmp_path)
+    hub.asked.clear()
+    assert fetched(hub, "good", tmp_path) == path
+    assert hub.gets == []
+    path.write_bytes(bytes(len(BODY)))  # of the same size, and not the same
+    assert fetched(hub, "good", tmp_path).read_bytes() == BODY
+
+
+def test_another_file_on_the_hub_is_begun_from_nothing(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "TRIES", 1)
+    with pytest.raises(HubError):
+        fetched(hub, "cut", tmp_path)
+    hub.body, hub.asked = BODY[::-1], []
+    assert fetched(hub, "cut", tmp_path).read_bytes() == BODY[::-1]
+    assert hub.gets == ["bytes=0-"]
 
 
 @pytest.mark.parametrize(
     ("repo", "why"),
     [
-        ("secret", "(401)"),
+        ("secret", "refused (401): it is not there, or it needs a token"),
         ("gone", "not on the hub (404)"),
-        ("busy", "429"),
+        ("busy", "429: too many requests); try again in 7 s"),
         ("page", "look at HF_ENDPOINT"),
     ],
 )
-def test_refusals_are_one_line(endpoint: str, repo: str, why: str) -> None:
+def test_refusals_are_one_line(hub: Hub, repo: str, why: str) -> None:
     with pytest.raises(HubError) as refused:
-        wanted(pair(repo), endpoint)
+        wanted(pair(repo), hub.endpoint)
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -154,10 +147,127 @@ def test_no_hub_at_all() -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_hub_that_asks_to_wait_is_waited_for_and_says_so(hub: Hub, tmp_path: Path) -> None:
+    hub.status, hub.retry_after = 429, "0"
+    told: list[str] = []
+    [one] = wanted(pair("moody"), hub.endpoint)
+    hub.retry_after = "1"
+    path = fetch(one, tmp_path, lambda file, here, size, more: told.append(more), hub.endpoint)
+    assert path.read_bytes() == BODY
+    assert "the hub answers 429; asking again in 1 s" in told
+
+
+def test_a_hub_that_asks_to_wait_long_is_left(hub: Hub, tmp_path: Path) -> None:
+    hub.status, hub.retry_after, hub.times = 429, "3600", 99
+    with pytest.raises(HubError, match=r"429.*try again in 3600 s"):
+        fetched(hub, "moody", tmp_path)
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_hub_in_trouble_is_asked_again(hub: Hub, tmp_path: Path, status: int) -> None:
+    hub.status, hub.retry_after = status, "0"
+    assert fetched(hub, "moody", tmp_path).read_bytes() == BODY
+
+
+def test_a_hub_that_stops_in_the_middle(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "TIMEOUT_S", 0.3)
+    [one] = wanted(pair("good"), hub.endpoint)
+    one = Wanted(Source("o/stall", "m.gguf"), one.file, one.size, one.commit, one.sum)
+    told: list[str] = []
+    path = fetch(one, tmp_path, lambda file, here, size, more: told.append(more), hub.endpoint)
+    assert path.read_bytes() == BODY
+    assert any("broke off" in line for line in told)
+    hub.times = 99
+    monkeypatch.setattr(fetching, "TRIES", 1)
+    with pytest.raises(HubError) as refused:
+        fetch(one, tmp_path / "other", nothing, hub.endpoint)
+    assert "\n" not in str(refused.value)
+    assert here(one, tmp_path / "other") > 0
+
+
+def test_a_server_that_knows_no_ranges(hub: Hub, tmp_path: Path) -> None:
+    [one] = wanted(pair("deaf"), hub.endpoint)
+    part = fetching._part(one, tmp_path)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(BODY[:1000])
+    assert fetched(hub, "deaf", tmp_path).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("repo", ["liar", "portal"])
+def test_a_wrong_checksum_is_thrown_away(hub: Hub, tmp_path: Path, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`portal`: a page of the network in place of the file."""
+    monkeypatch.setattr(fetching, "TRIES", 2)
+    with pytest.raises(HubError) as refused:
+        fetched(hub, repo, tmp_path)
+    assert "\n" not in str(refused.value)
+    assert {"liar": "its checksum is not the hub's", "portal": "look at HF_ENDPOINT"}[repo] in str(refused.value)
+    [one] = wanted(pair(repo), hub.endpoint)
+    assert here(one, tmp_path) == 0, "nothing of it is gone on with"
+    assert not (tmp_path / f"o--{repo}" / "m.gguf").exists()
+
+
+def test_small_files_are_checked_too(hub: Hub, tmp_path: Path) -> None:
+    hub.body = b'{"a": 1}'
+    [one] = wanted(pair("small"), hub.endpoint)
+    assert fetch(one, tmp_path, nothing, hub.endpoint).read_bytes() == hub.body
+    spoiled = Wanted(one.source, one.file, one.size, one.commit, "0" * 40)
+    with pytest.raises(HubError, match="checksum"):
+        fetch(spoiled, tmp_path / "other", nothing, hub.endpoint)
+
+
+def test_the_token_is_the_librarys_own(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    fetched(hub, "good", tmp_path)
+    assert {token for _, _, token in hub.asked} == {"Bearer hf_mine"}
+
+
 def test_a_full_disk_is_said_before_a_byte_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 300 << 20})())
+    one = Wanted(Source("o/good", "m.gguf"), "m.gguf", 10**9, "", "a" * 64)
     with pytest.raises(HubError, match="make room"):
-        check_room([Wanted(Source("o/good", "m.gguf"), "m.gguf", 10**9)], tmp_path / "not" / "there")
+        check_room([one], tmp_path / "not" / "there")
+    part = fetching._part(one, tmp_path)
+    part.parent.mkdir(parents=True)
+    part.touch()
+    with part.open("r+b") as file:
+        file.truncate(10**9 - 1000)
+    check_room([one], tmp_path)  # all but a thousand bytes is here
+
+
+def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [one] = wanted(pair("good"), hub.endpoint)
+    complete = fetching._receive
+
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            if self.tell() > len(BODY) // 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    def onto_a_full_disk(url: str, one: Wanted, file: Any, told: Any) -> None:
+        with Full(file.name, "a") as full:
+            complete(url, one, full, told)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fetching, "_receive", onto_a_full_disk)
+    with pytest.raises(HubError, match="no space left on the disk; what is here stays"):
+        fetch(one, tmp_path, nothing, hub.endpoint)
+    assert here(one, tmp_path) > len(BODY) // 2
+    monkeypatch.setattr(fetching, "_receive", complete)
+    assert fetched(hub, "good", tmp_path).read_bytes() == BODY
+    assert hub.gets[-1] != "bytes=0-"
+
+
+def test_two_at_once_do_not_mix(hub: Hub, tmp_path: Path) -> None:
+    [one] = wanted(pair("good"), hub.endpoint)
+
+    def another(file: str, here: int, size: int, more: str) -> None:
+        with pytest.raises(HubError, match="is being fetched by another"):
+            fetch(one, tmp_path, nothing, hub.endpoint)
+
+    assert fetch(one, tmp_path, another, hub.endpoint).read_bytes() == BODY
+
+
+# The catalogue
 
 
 def test_the_catalogue_of_the_program_is_sound() -> None:
@@ -173,9 +283,14 @@ def test_the_catalogue_of_the_program_is_sound() -> None:
     [
         'target = { repo = "o/n", file = "../../.bashrc" }',
         'target = { repo = "o/n", file = "/etc/passwd" }',
+        'target = { repo = "o/n", file = ".bashrc" }',
         'target = { repo = "../n", file = "m.gguf" }',
+        'target = { repo = "o/..", file = "m.gguf" }',
+        'target = { repo = "a--b/n", file = "m.gguf" }',
         'target = { repo = "o/n/x", file = "m.gguf" }',
         'target = { repo = "o/n", file = "a\\u001b[2Jb" }',
+        'target = { repo = "o/n", file = "m-00001-of-90000.gguf" }',
+        'target = { repo = "o/n", file = "m-00002-of-00003.gguf" }',
         'target = { repo = "o/n" }',
         'target = "o/n"',
         'about = 3\ntarget = { repo = "o/n", file = "m.gguf" }',
@@ -184,31 +299,62 @@ def test_the_catalogue_of_the_program_is_sound() -> None:
 )
 def test_hostile_entries_are_left_out_and_named(tmp_path: Path, entry: str) -> None:
     path = tmp_path / "catalogue.toml"
-    path.write_text(f"[pairs.bad]\n{entry}\n\n[pairs.good]\ntarget = {{ repo = 'o/n', file = 'm.gguf' }}\n")
+    path.write_text(f"# mine\n\n[pairs.bad]\n{entry}\n\n[pairs.good]\ntarget = {{ repo = 'o/n', file = 'm.gguf' }}\n")
     it = load_catalogue(path)
     assert "good" in it.pairs
     assert "bad" not in it.pairs
     [problem] = it.problems
-    assert "line 1" in problem
+    assert f"{path}, line 3: 'bad'" in problem
     assert "\n" not in problem
     assert "\x1b" not in problem
 
 
-def test_get_on_the_command_line(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("pairs = 3", "expected tables [pairs.NAME]"),
+        ("[piars.x]\na = 1", "'piars': expected tables"),
+        ('[pairs.x]\ntarget = { repo = "o/n", file = "m.gguf" }\ndarft = 3', "line 3: 'x': unknown 'darft'"),
+        ("[pairs", "nothing of it is used"),
+    ],
+)
+def test_nothing_in_it_is_passed_over_in_silence(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "catalogue.toml"
+    path.write_text(text)
+    [problem] = load_catalogue(path).problems
+    assert why in problem
+
+
+def test_a_split_model_has_all_its_parts() -> None:
+    source = Source("o/n", "q/m-00001-of-00003.gguf", ("q/config.json",))
+    assert source.files == (*(f"q/m-0000{part}-of-00003.gguf" for part in (1, 2, 3)), "q/config.json")
+    assert source.opened == "q"
+    assert Source("o/n", "d.gguf", ("readme.md",)).opened == "d.gguf"
+
+
+# The command line
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Pair(
         "tiny", "a tiny pair", "mit", Source("o/good", "m.gguf"), Source("o/also", "d.safetensors", ("config.json",))
     )
     monkeypatch.setattr(models, "load_catalogue", lambda: catalogues.Catalogue({"tiny": entry}, ()))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert models.get("tiny", tmp_path / "to", yes=False, endpoint=endpoint) == 1
+
+
+@pytest.mark.usefixtures("tiny")
+def test_get_on_the_command_line(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert models.get("tiny", tmp_path / "to", yes=False, endpoint=hub.endpoint) == 1
     err = capsys.readouterr().err
     assert "licence: mit" in err
-    assert "o/good/m.gguf  1.0 MiB" in err
+    assert "o/good/m.gguf  3.0 MiB" in err
+    assert "\nfits: about 1.6 GiB of " in err
     assert "--yes fetches without asking" in err
     assert not (tmp_path / "to").exists()
-    assert models.get("tiny", tmp_path / "to", yes=True, endpoint=endpoint) == 0
+    assert hub.gets == [], "not a byte"
+    assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
     out = capsys.readouterr().out
     assert out == f"dflash-tui --target {tmp_path}/to/o--good/m.gguf --draft {tmp_path}/to/o--also\n"
     assert (tmp_path / "to" / "o--also" / "config.json").read_bytes() == BODY
@@ -216,25 +362,27 @@ def test_get_on_the_command_line(
     assert "no pair 'nothing-like-it'" in capsys.readouterr().err
 
 
-def test_models_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, draft = demo_target_path(), demo_draft_path()
-    hub = tmp_path / "xdg_cache_home" / "huggingface" / "hub" / "models--o--n" / "snapshots" / "1"
-    hub.mkdir(parents=True)
-    (hub / "model.gguf").symlink_to(target)
-    blobs = tmp_path / ".ollama" / "models" / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / "sha256-1").write_bytes(b"GGUF but no more")
-    (blobs / "sha256-2").write_bytes(b"a licence")
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    named = places({"XDG_CACHE_HOME": str(tmp_path / "xdg_cache_home")}, tmp_path)
-    assert [name for name, _ in named] == ["here", "Hugging Face", "ollama"]
-    [one] = list(found(named))
-    assert (one.where, one.architecture) == ("Hugging Face", "qwen35")
-    assert one.size == target.stat().st_size
-    (here / "copy.gguf").symlink_to(target)
-    (here / "a-dflash-draft.gguf").symlink_to(draft) if draft.suffix == ".gguf" else (here / "dflash").symlink_to(draft)
-    [again] = list(found(named))
-    assert again.where == "here", "the same file is named once"
-    assert len(again.drafters) == 1
+@pytest.mark.usefixtures("tiny")
+def test_get_says_what_is_kept(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "wanted", lambda pair, endpoint: wanted(globals()["pair"]("cut"), endpoint))
+    monkeypatch.setattr(fetching, "TRIES", 1)
+    with pytest.raises(HubError):
+        models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint)
+    assert f"kept in {tmp_path / 'to'}; the next try goes on there" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_core.nvml import CardMemory
+
+    monkeypatch.setattr(room, "card", lambda: CardMemory("NVIDIA GeForce RTX 3060", 12 << 30, 0))
+    assert room.by_size(4 << 30).startswith("fits: about 5.6 GiB of 12.0 GiB")
+    assert room.by_size(16 << 30).startswith("does not fit: about 17.6 GiB")
+
+
+def test_where_files_are_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "path", "--json"]) == 0
+    paths = json.loads(capsys.readouterr().out)
+    assert paths["catalogue"]["path"].endswith("catalogue.toml")
+    assert paths["profiles"]["path"].endswith("profiles.toml")

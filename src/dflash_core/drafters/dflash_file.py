@@ -18,6 +18,7 @@ from dflash_core.config import DraftConfig, Flavour
 from dflash_core.drafters.dflash_heads import Heads, gguf_heads, zlab_heads
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
 from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.safetensors import open_safetensors, read_json
@@ -157,7 +158,7 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
         inside = sorted(file.name for file in folder.glob("*.gguf")) if path.is_dir() else []
         hint = f"name the file {inside[0]} itself" if inside else "download config.json as well"
         raise FormatError(f"{path} has no config.json beside its weights, which a safetensors drafter needs; {hint}")
-    name = path.resolve().name if path.is_dir() else path.resolve().parent.name
+    name = folder_name(path.absolute() if path.is_dir() else path.absolute().parent)
     source = f"{name}/config.json"
     raw = _flat(source, read_json(folder / "config.json"))
     _check_zlab(source, raw)

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from dflash_tui import __version__, log
 from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path, memory_size
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config, load_config
+from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import write_err
@@ -57,12 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _speaking(parser, args)
     config = _config(parser, args)
     settings = config.settings
+    profile = Profiles()[args.profile] if args.profile else None
     request = LoadRequest(
         settings.target,
         settings.draft,
         settings.device,
         settings.knobs,
-        context=args.context,
+        context=args.context or (profile.context if profile else 0),
         activations=args.activations,
         draft_type=args.draft_type,
         vram_limit=args.vram_limit,
@@ -80,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 write_err(f"dflash-tui: {line}")
         log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
         if args.command not in [one.name for one in COMMANDS if not one.models]:
-            _check_files(config)
+            _check_files(config, profile)
         # Whoever redirects both outputs does not want the terminal to end this; the app draws on it, and reads it.
         with watched((1, 2)), tracing(args.trace) as trace:
             asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
@@ -176,6 +179,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         metavar="FILE",
         help="its drafter: a file or folder of DFlash, DFlash 2, DSpark or MTP, or mtp or text; repeated: several",
     )
+    add("--profile", default=default(""), metavar="NAME", help="a target, its drafter and settings, by a name")
     add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
     add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
     add(
@@ -246,10 +250,11 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         given: dict[str, Any] = {f"knobs.{name}": value for name, value in parse_settings(pairs).items()}
     except KnobError as error:
         parser.error(f"--set {error}")
+    profile = _profile(parser, args)
     named = args.draft is not None and (is_named(args.draft) or (args.demo and _is_demos(args.draft)))
     if args.demo and (args.target or (args.draft and not named)):
         parser.error("--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo")
-    if args.draft and not args.target and not (args.demo and named) and args.command != "inspect":
+    if args.draft and not (args.target or args.profile or (args.demo and named)) and args.command != "inspect":
         parser.error("--draft needs the --target that it was made for, or that it is to draft for")
     if args.trace and args.command not in (None, "ask"):
         parser.error(f"--trace goes with the app and with ask, not with {args.command}")
@@ -257,13 +262,29 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         parser.error(f"--resume goes with the app, not with {args.command}")
     if args.json and args.command is None:
         parser.error(f"--json needs a command: {', '.join(one.name for one in COMMANDS)}")
-    if args.demo or args.target or args.draft:
+    if args.demo or args.target:
         given |= {"target": args.target, "draft": args.draft}
+    elif args.draft:
+        given |= {"draft": args.draft} if args.profile else {"target": None, "draft": args.draft}
     plain = (("device", args.device), ("theme", args.theme), ("kv", args.kv))
     given |= {name: value for name, value in plain if value is not None}
     if args.no_mouse:
         given["mouse"] = False
-    return load_config(given)
+    return load_config(given, profile=profile)
+
+
+def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """What a profile says, by the names of settings."""
+    if not args.profile:
+        return "", {}
+    if args.command in [one.name for one in COMMANDS if not one.profile]:
+        parser.error(f"--profile goes with what loads a model, not with {args.command}")
+    try:
+        found = Profiles()[args.profile]
+    except DFlashError as error:
+        parser.error(f"--profile: {error}")
+    values = {"target": found.target, "draft": found.draft, "kv": found.kv}
+    return found.name, values | {f"knobs.{name}": value for name, value in found.changes.items()}
 
 
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request: LoadRequest, config: Config) -> int:
@@ -287,16 +308,35 @@ def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _check_files(config: Config) -> None:
+def _check_files(config: Config, profile: Profile | None) -> None:
     """Missing files are named before anything is loaded or a screen is taken over."""
+    if profile is not None and config.origins.get("target") == f"profile {profile.name}" and (gone := profile.gone()):
+        raise DFlashError(_moved(profile, gone, config))
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
         if path is None or path.exists() or (config.settings.target is None and _is_demos(path)):
             continue
-        gone = str(path) if name == "target" else missing(path)
-        if gone is not None:
+        lost = str(path) if name == "target" else missing(path)
+        if lost is not None:
             origin = config.origins[name]
             named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
-            raise DFlashError(f"{named} {gone}: no such file or folder")
+            raise DFlashError(f"{named} {lost}: no such file or folder")
+
+
+def _moved(profile: Profile, gone: Path, config: Config) -> str:
+    """What is said of a profile whose file is not there: where it was, and where there is one of its name."""
+    from dflash_tui.hub.find import of_name
+    from dflash_tui.hub.places import places
+
+    found = of_name(gone.name, places(config.settings.model_folders))
+    said = f"profile {profile.name}: {gone} is not there"
+    if found is None:
+        return f"{said}, and no {gone.name} where models are looked for; dflash-tui models lists what there is"
+    now = profile.moved(gone, found)
+    draft = f" --draft {shlex.quote(str(now.draft))}" if now.draft else ""
+    return (
+        f"{said}, but {found} is: /models in the app changes the profile;"
+        f" once, --profile {profile.name} --target {shlex.quote(str(now.target))}{draft}"
+    )
 
 
 def _fail(message: str) -> int:

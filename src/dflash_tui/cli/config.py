@@ -8,7 +8,10 @@ from typing import Any
 from textual.theme import BUILTIN_THEMES
 
 from dflash_core.knobs import SPECS
+from dflash_tui.hub import catalogue
+from dflash_tui.hub.places import downloads
 from dflash_tui.log import log_file
+from dflash_tui.settings import profiles
 from dflash_tui.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
 from dflash_tui.settings.keys import FIXED, remapped
 from dflash_tui.settings.presets import Presets
@@ -23,7 +26,7 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
     for line in beside:
         write_err(f"dflash-tui: {line}")
     if as_json:
-        values = {name: str(value) if isinstance(value, Path) else value for name, value in rows.items()}
+        values = {name: _plain(value) for name, value in rows.items()}
         origins = {name: config.origins.get(name, "default") for name in rows}
         write_json({"settings": values, "origins": origins, "problems": [*config.problems, *beside]})
         return 0
@@ -41,12 +44,16 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
 
 def paths(*, as_json: bool) -> int:
     """Print where settings and the log are."""
-    found = {"user": user_file(), "project": Path(PROJECT_NAME).absolute(), "log": log_file()}
+    found = {
+        "user": user_file(), "project": Path(PROJECT_NAME).absolute(), "presets": config_folder() / "presets",
+        "profiles": config_folder() / profiles.FILE_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
+        "models": downloads(), "log": log_file(),
+    }  # fmt: skip
     if as_json:
         write_json({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()})
         return 0
     for name, path in found.items():
-        write_out(f"{name:<8} {path}{'' if path.exists() else '  (not there)'}\n")
+        write_out(f"{name:<10} {path}{'' if path.exists() else '  (not there)'}\n")
     return 0
 
 
@@ -63,7 +70,15 @@ def _beside(config: Config) -> list[str]:
     themes = installed()
     known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
     unknown = unknown_theme(config.settings.theme, known, config.origins.get("theme", ""))
-    return [*filter(None, [unknown]), *themes.problems, *Presets(config_folder() / "presets").problems]
+    others = (Presets(config_folder() / "presets").problems, profiles.Profiles().problems)
+    return [*filter(None, [unknown]), *themes.problems, *others[0], *others[1], *catalogue.load_catalogue().problems]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _toml(value: Any) -> str:
@@ -71,4 +86,6 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if value is None:
         return '""'
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(one) for one in value)}]"
     return str(value) if isinstance(value, (int, float)) else quoted(str(value))

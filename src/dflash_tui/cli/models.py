@@ -3,56 +3,103 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from dflash_core.memory import gib
-from dflash_tui.hub.catalogue import load_catalogue
-from dflash_tui.hub.fetch import Told, check_room, fetch, place, wanted
-from dflash_tui.hub.find import downloads, found, places
+from dflash_tui.hub.catalogue import Pair, load_catalogue
+from dflash_tui.hub.fetch import HubError, Told, Wanted, check_room, fetch, kept, place, wanted
+from dflash_tui.hub.find import Found, PassedOver, look
+from dflash_tui.hub.places import downloads, places
+from dflash_tui.hub.room import Room, by_size, room_for
+from dflash_tui.hub.shelf import Shelf
+from dflash_tui.session import LoadRequest
+from dflash_tui.settings.config import Settings
+from dflash_tui.settings.profiles import Profiles
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
 
-def run(*, as_json: bool = False) -> int:
-    """List targets with their drafters, and the catalogue. Returns the exit code."""
-    here = list(found(places()))
-    catalogue = load_catalogue()
+def run(settings: Settings, *, as_json: bool = False) -> int:
+    """List profiles, targets with their drafters and whether they fit, and the catalogue. Returns the exit code."""
+    found, others = dict[Path, Found](), list[PassedOver]()
+    for one in look(places(settings.model_folders), Shelf()):
+        if isinstance(one, Found):
+            found[one.path] = one
+        else:
+            others.append(one)
+    profiles, catalogue = Profiles(), load_catalogue()
+    rooms = {path: room_for(_request(settings, one)) for path, one in found.items()}
     if as_json:
-        rows = [
+        write_json(
             {
-                "path": str(one.path), "where": one.where, "architecture": one.architecture, "bytes": one.size,
-                "drafters": [str(path) for path in one.drafters],
+                "profiles": [{"name": one.name, "what": one.words, "gone": _text(one.gone())} for one in profiles],
+                "models": [_facts(one, rooms[path]) for path, one in found.items()],
+                "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
+                "catalogue": [
+                    {"name": one.name, "about": one.about, "licence": one.licence} for one in catalogue.pairs.values()
+                ],
+                "problems": [*profiles.problems, *catalogue.problems],
             }
-            for one in here
-        ]  # fmt: skip
-        pairs = [{"name": one.name, "about": one.about, "licence": one.licence} for one in catalogue.pairs.values()]
-        write_json({"models": rows, "catalogue": pairs, "problems": list(catalogue.problems)})
+        )
         return 0
-    for line in catalogue.problems:
+    for line in (*profiles.problems, *catalogue.problems):
         Notes().line(f"note: {line}")
-    lines = [] if here else ["no model was found on this machine"]
-    for one in here:
-        lines.append(f"{one.path}\n    {one.architecture}, {gib(one.size)}, {one.where}")
-        lines += [f"    drafter: {path}" for path in one.drafters]
-        if not one.drafters:
-            lines.append("    no drafter beside it; --draft text copies from the conversation")
+    lines: list[str] = []
+    for profile in profiles:
+        gone = profile.gone()
+        lines += ["profiles, for --profile NAME"] * (not lines)
+        lines.append(f"    {profile.name:<16}{profile.words}" + (f"; {gone} is not there" if gone else ""))
+    lines += [""] * bool(lines) + ([] if found else ["no model was found on this machine"])
+    for path, one in found.items():
+        header = one.header
+        lines.append(f"{one.name}  ({one.where})\n    {path}")
+        lines.append(f"    {header.architecture}, {gib(one.size)}, {header.types}, {rooms[path].words}")
+        lines += [f"    drafter: {drafter.path}" for drafter in one.drafters or () if drafter.belongs]
+        if one.draft is None:
+            own = "its own MTP head drafts" if header.own_head else "--draft text copies from the conversation"
+            lines.append(f"    no drafter of its name; {own}")
+    lines += ["", *passed_over(others)] if others else []
     lines += ["", "to fetch with: dflash-tui get NAME"]
-    lines += [f"    {one.name:<16}{one.about}; {one.licence}" for one in catalogue.pairs.values()]
+    lines += [f"    {pair.name:<18}{pair.about}; {pair.licence}" for pair in catalogue.pairs.values()]
     write_out("\n".join(lines) + "\n")
     return 0
 
 
+def passed_over(others: list[PassedOver]) -> list[str]:
+    """A line for what is no model to chat with, and one for each file that should have been one."""
+    counts = Counter(one.why for one in others if not one.broken)
+    said = ", ".join(f"{count} {why}" for why, count in counts.most_common())
+    return [*([f"not offered: {said}"] if said else []), *(f"not read: {one.why}" for one in others if one.broken)]
+
+
+def _request(settings: Settings, one: Found) -> LoadRequest:
+    return LoadRequest(one.path, one.draft, settings.device, settings.knobs, kv=settings.kv)
+
+
+def _facts(one: Found, room: Room) -> dict[str, Any]:
+    return {
+        "path": str(one.path), "name": one.name, "where": one.where, "architecture": one.header.architecture,
+        "bytes": one.size, "types": one.header.types, "parameters": one.header.parameters,
+        "drafters": [str(drafter.path) for drafter in one.drafters or ()], "draft": _text(one.draft),
+        "fits": not room.short and not room.why, "context": room.context, "why": room.why,
+    }  # fmt: skip
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
 def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -> int:
-    """Fetch a pair of the catalogue: sizes and licence first, then a question where a terminal can answer it.
+    """Fetch a pair of the catalogue: sizes, licence and whether it fits first, then a question where a terminal can
+    answer it.
 
     Raises CatalogueError, HubError.
     """
     pair, folder, notes = load_catalogue()[name], to or downloads(), Notes()
     files = wanted(pair, endpoint)
-    notes.line(f"{pair.name}: {pair.about}")
-    notes.line(f"licence: {pair.licence or 'not stated; see the repository'}")
-    for one in files:
-        notes.line(f"  {one.source.repo}/{one.file}  {gib(one.size)}")
-    notes.line(f"  {gib(sum(one.size for one in files))} in all, into {folder}")
+    for line in before_a_byte(pair, files, folder):
+        notes.line(line)
     check_room(files, folder)
     if not yes:
         if not sys.stdin.isatty():
@@ -60,21 +107,43 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
             return 1
         notes.line("fetch it? y/n")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            notes.line("nothing was fetched")
             return 1
-    for one in files:
-        fetch(one, folder, _telling(notes), endpoint)
+    try:
+        for one in files:
+            fetch(one, folder, _telling(notes), endpoint)
+    except HubError:
+        notes.line(kept(files, folder))
+        raise
     notes.end_line()
-    target = place(pair.target, folder) / pair.target.file
-    words = f"--target {target}"
-    if pair.draft is not None:
-        draft = place(pair.draft, folder) / (pair.draft.file if not pair.draft.beside else "")
-        words += f" --draft {draft}"
-    write_out(f"dflash-tui {words}\n")
+    target, draft = fetched(pair, folder)
+    write_out(f"dflash-tui --target {target}{f' --draft {draft}' if draft else ''}\n")
     return 0
 
 
+def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:
+    """What is said of a pair before anything of it is fetched."""
+    size = sum(one.size for one in files)
+    return [
+        f"{pair.name}: {pair.about}",
+        f"licence: {pair.licence or 'not stated; see the repository'}",
+        *(f"  {one.where}  {gib(one.size)}" for one in files),
+        f"  {gib(size)} in all, into {folder}",
+        by_size(size),
+    ]
+
+
+def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
+    """The target and the drafter of a pair that is here."""
+    target = place(pair.target, folder) / pair.target.opened
+    return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
+
+
 def _telling(notes: Notes) -> Told:
-    def told(file: str, here: int, size: int) -> None:
-        notes.progress(f"{file} {gib(here)} of {gib(size)}", here / size if size else 1.0)
+    def told(file: str, here: int, size: int, more: str) -> None:
+        notes.progress(
+            f"{file} {gib(here)} of {gib(size)}{f', {more}' if more else ''}" if notes.is_terminal else file,
+            here / size,
+        )
 
     return told

@@ -34,13 +34,15 @@ def _no_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand. `run` returns the exit code and may raise DFlashError; `models` says that it needs their files."""
+    """A subcommand. `run` returns the exit code and may raise DFlashError; `models` says that it needs their files,
+    `profile` that it runs what a profile says."""
 
     name: str
     help: str
     run: Callable[[Invocation], int]
     options: Callable[[argparse.ArgumentParser], None] = _no_options
     models: bool = True
+    profile: bool = True
 
 
 def file_path(text: str) -> Path:
@@ -206,7 +208,7 @@ def _doctor(call: Invocation) -> int:
 def _models(call: Invocation) -> int:
     from dflash_tui.cli import models
 
-    return models.run(as_json=call.args.json)
+    return models.run(call.config.settings, as_json=call.args.json)
 
 
 def _get_options(parser: argparse.ArgumentParser) -> None:
@@ -295,6 +297,7 @@ COMMANDS: tuple[Command, ...] = (
         _conversations,
         _conversations_options,
         models=False,
+        profile=False,
     ),
     Command(
         "replay",
@@ -302,6 +305,7 @@ COMMANDS: tuple[Command, ...] = (
         _replay,
         _replay_options,
         models=False,
+        profile=False,
     ),
     Command(
         "inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options, models=False
@@ -313,6 +317,7 @@ COMMANDS: tuple[Command, ...] = (
         _states,
         _states_options,
         models=False,
+        profile=False,
     ),
     Command(
         "doctor",
@@ -321,8 +326,16 @@ COMMANDS: tuple[Command, ...] = (
         _doctor_options,
         models=False,
     ),
-    Command("models", "models on this machine, their drafters, and what can be fetched", _models, models=False),
-    Command("get", "fetch a pair of the catalogue, sizes and licence first", _get, _get_options, models=False),
+    Command(
+        "models",
+        "models on this machine, their drafters, and what can be fetched",
+        _models,
+        models=False,
+        profile=False,
+    ),
+    Command(
+        "get", "fetch a pair of the catalogue, sizes and licence first", _get, _get_options, models=False, profile=False
+    ),
     Command("config", "the settings in force and where each came from", _config, _config_options, models=False),
     Command("bench", "measure: modes side by side, step times, kernels, the app's cost", _bench, _bench_options),
 )

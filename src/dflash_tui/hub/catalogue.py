@@ -11,12 +11,18 @@ from typing import Any
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
+from dflash_core.formats.gguf import SPLIT_NAME
 from dflash_tui.settings.config import config_folder
 from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 
-OWN = Path(__file__).with_name("catalogue.toml")
+FILE_NAME = "catalogue.toml"
+OWN = Path(__file__).with_name(FILE_NAME)
+ABOUT = 160  # characters of a description
+MOST_FILES = 64
+_KEYS = ("about", "licence", "target", "draft")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_PART = r"[A-Za-z0-9][\w.-]{0,95}"
+_REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9_][\w.+-]*(?:/[A-Za-z0-9_][\w.+-]*)*", re.ASCII)
 
 
@@ -34,12 +40,23 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return (self.file, *self.beside)
+        """All of them; a split model's further parts too."""
+        match = SPLIT_NAME.fullmatch(self.file)
+        count = int(match[3]) if match else 1
+        named = [f"{match[1]}-{part:05d}-of-{match[3]}.gguf" for part in range(1, count + 1)] if match else [self.file]
+        return tuple(dict.fromkeys((*named, *self.beside)))
+
+    @property
+    def opened(self) -> str:
+        """What is loaded, seen from its repository: the file, or its folder where a config.json is beside it."""
+        folder = self.file.rpartition("/")[0]
+        with_config = f"{folder}/config.json" if folder else "config.json"
+        return folder if with_config in self.beside else self.file
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An entry."""
+    """An entry. `draft` None: it brings its drafter, or has none."""
 
     name: str
     about: str
@@ -72,21 +89,33 @@ def load_catalogue(user: Path | None = None) -> Catalogue:
     """The program's entries and those of the user's file, which win over a name of the program's."""
     pairs: dict[str, Pair] = {}
     problems: list[str] = []
-    for path in (OWN, user or config_folder() / "catalogue.toml"):
+    for path in (OWN, user or config_folder() / FILE_NAME):
         try:
             text, table = read_toml(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, TomlError) as error:
-            problems.append(f"{path}: {one_line(str(error))}; nothing of it is used")
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            problems.append(one_line(f"{path}: {why}; nothing of it is used"))
             continue
+
+        def problem(name: str, why: str, path: Path = path, text: str = text) -> None:
+            problems.append(one_line(f"{path}, line {line_of(text, name)}: {why}"))
+
+        for name in table.keys() - {"pairs"}:
+            problem(name, f"{name!r}: expected tables [pairs.NAME]")
         entries = table.get("pairs", {})
-        for name, entry in entries.items() if isinstance(entries, dict) else ():
+        if not isinstance(entries, dict):
+            problem("pairs", "'pairs': expected tables [pairs.NAME]")
+            continue
+        for name, entry in entries.items():
             try:
                 pairs[name] = _pair(name, entry)
             except _BadEntryError as error:
-                line = line_of(text, f"pairs.{name}")
-                problems.append(one_line(f"{path}, line {line}: {name!r}: {error}; the entry is left out"))
+                problem(f"pairs.{name}", f"{name!r}: {error}; the entry is left out")
+                continue
+            for key in entry.keys() - set(_KEYS):
+                problem(f"pairs.{name}.{key}", f"{name!r}: unknown {key!r}, expected {', '.join(_KEYS)}")
     return Catalogue(pairs, tuple(problems))
 
 
@@ -100,7 +129,7 @@ def _pair(name: str, entry: Any) -> Pair:
         raise _BadEntryError("about and licence are texts")
     draft = _source(entry["draft"], "draft") if "draft" in entry else None
     target = _source(entry.get("target"), "target")
-    return Pair(name, one_line(words["about"]), one_line(words["licence"]), target, draft)
+    return Pair(name, one_line(words["about"], ABOUT), one_line(words["licence"], ABOUT), target, draft)
 
 
 def _source(entry: Any, what: str) -> Source:
@@ -110,9 +139,17 @@ def _source(entry: Any, what: str) -> Source:
     beside = entry.get("beside", [])
     if not isinstance(beside, list) or not all(isinstance(one, str) for one in beside):
         raise _BadEntryError(f"{what}: beside is a list of file names")
-    if not _REPO.fullmatch(entry["repo"]):
+    if not _REPO.fullmatch(entry["repo"]) or "--" in entry["repo"] or ".." in entry["repo"]:
         raise _BadEntryError(f"{what}: {one_line(entry['repo'])!r} is no repository; expected owner/name")
-    for file in (entry["file"], *beside):
+    source = Source(entry["repo"], entry["file"], tuple(beside))
+    split = SPLIT_NAME.fullmatch(source.file)
+    if (split and int(split[3]) > MOST_FILES) or len(beside) > MOST_FILES:
+        raise _BadEntryError(f"{what}: more than {MOST_FILES} files")
+    if split and int(split[2]) != 1:
+        raise _BadEntryError(
+            f"{what}: {one_line(source.file)!r} is a later part; name the first, -00001-of-{split[3]}.gguf"
+        )
+    for file in source.files:
         if not _FILE.fullmatch(file) or ".." in file.split("/"):
             raise _BadEntryError(f"{what}: {one_line(file)!r} is no name of a file in a repository")
-    return Source(entry["repo"], entry["file"], tuple(beside))
+    return source

@@ -1,13 +1,24 @@
-"""Files from a hub, by huggingface_hub: resumed, checked, with the user's own token. Every refusal is one line."""
+"""Files from a hub: what there is by huggingface_hub, with the user's own token; the bytes by its connection.
+
+The library keeps nothing of a download that broke off, so the bytes go into a part file of ours: gone on with at the
+next try, checked against the sum that the hub names, then put in place. Every refusal is one line.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
+import re
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
@@ -15,23 +26,39 @@ from dflash_core.memory import gib
 from dflash_tui.hub.catalogue import Pair, Source
 
 SPARE = 1 << 28  # bytes of the disk that are left free
-TIMEOUT_S = 20.0
+TIMEOUT_S = 20.0  # without an answer, or without a byte
+TRIES = 4  # without a new byte
+PAUSE_S = 1.0  # before asking again; then twice as long each time
+LONGEST_WAIT_S = 120.0  # that a hub is waited for where it asks to
+CHUNK = 1 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
 
-Told = Callable[[str, int, int], None]
-"""(file, bytes that are here, bytes in all)"""
+Told = Callable[[str, int, int, str], None]
+"""(file, bytes that are here, bytes in all, what else there is to say). It may raise CancelledError."""
 
 
 class HubError(DFlashError):
     """A file that could not be fetched; what there is of it stays and is gone on with."""
 
 
+class CancelledError(HubError):
+    """The user has had enough."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file to fetch and its size in bytes, as the hub says."""
+    """A file to fetch: its size in bytes, the commit it is of, and its sum, as the hub says."""
 
     source: Source
     file: str
     size: int
+    commit: str = ""
+    sum: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"{self.source.repo}/{self.file}"
 
 
 def wanted(pair: Pair, endpoint: str | None = None) -> list[Wanted]:
@@ -45,50 +72,11 @@ def wanted(pair: Pair, endpoint: str | None = None) -> list[Wanted]:
             try:
                 about = get_hf_file_metadata(url, timeout=TIMEOUT_S, endpoint=endpoint)
             except Exception as error:
-                raise _explained(error, source, file) from None
-            if about.size is None or not about.etag or not about.commit_hash:
+                raise _explained(error, f"{source.repo}/{file}") from None
+            if not about.size or not about.etag or not about.commit_hash:
                 raise HubError(f"{source.repo}/{file}: the answer is no hub's (a page, a proxy's); look at HF_ENDPOINT")
-            found.append(Wanted(source, file, about.size))
+            found.append(Wanted(source, file, about.size, about.commit_hash, about.etag))
     return found
-
-
-def check_room(files: list[Wanted], folder: Path) -> None:
-    """Raise HubError where the disk has no room for them."""
-    needed = sum(one.size for one in files if not _is_there(one, folder))
-    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    free = shutil.disk_usage(there).free
-    if needed + SPARE > free:
-        raise HubError(f"{folder}: {gib(needed)} to fetch, {gib(free)} free; make room, or name a folder with --to")
-
-
-def fetch(one: Wanted, folder: Path, told: Told, endpoint: str | None = None) -> Path:
-    """Fetch a file into its repository's place below `folder`; what is there is gone on with. Raises HubError."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
-
-    class Telling(tqdm):
-        """The library's own progress, handed on instead of drawn."""
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            options.pop("name", None)
-            super().__init__(*args, **(options | {"disable": False, "file": _Nowhere()}))  # type: ignore[no-untyped-call]
-
-        def update(self, n: float | None = 1) -> None:
-            super().update(n)
-            told(one.file, int(self.n), one.size)
-
-    try:
-        path = hf_hub_download(
-            one.source.repo, one.file, local_dir=place(one.source, folder), endpoint=endpoint, tqdm_class=Telling,
-            etag_timeout=TIMEOUT_S,
-        )  # fmt: skip
-    except Exception as error:
-        raise _explained(error, one.source, one.file) from None
-    if (size := Path(path).stat().st_size) != one.size:
-        with suppress(OSError):
-            Path(path).unlink()
-        raise HubError(f"{one.file}: {size:,} bytes arrived, {one.size:,} were promised; fetch it again")
-    return Path(path)
 
 
 def place(source: Source, folder: Path) -> Path:
@@ -96,36 +84,231 @@ def place(source: Source, folder: Path) -> Path:
     return folder / source.repo.replace("/", "--")
 
 
-def _is_there(one: Wanted, folder: Path) -> bool:
+def check_room(files: Sequence[Wanted], folder: Path) -> None:
+    """Raise HubError where the disk has no room for what is missing of them."""
+    needed = sum(one.size - here(one, folder) for one in files)
+    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    free = shutil.disk_usage(there).free
+    if needed and needed + SPARE > free:
+        raise HubError(f"{folder}: {gib(needed)} to fetch, {gib(free)} free; make room, or name a folder with --to")
+
+
+def here(one: Wanted, folder: Path) -> int:
+    """Bytes of a file that are here already, whole or in part."""
+    for path in (place(one.source, folder) / one.file, _part(one, folder)):
+        with suppress(OSError):
+            return min(path.stat().st_size, one.size)
+    return 0
+
+
+def kept(files: Iterable[Wanted], folder: Path) -> str:
+    """What is said when a download ends early."""
+    found = sum(here(one, folder) for one in files)
+    return f"{gib(found)} kept in {folder}; the next try goes on there" if found else "nothing had been fetched"
+
+
+def fetch(one: Wanted, folder: Path, told: Told, endpoint: str | None = None) -> Path:
+    """Fetch a file into its repository's place below `folder`, checked. What is there is gone on with.
+
+    Raises HubError, and what `told` raises; the part file stays then, but for one whose sum is wrong.
+    """
+    path, part = place(one.source, folder) / one.file, _part(one, folder)
+    try:
+        if _is_whole(one, path, told):
+            told(one.file, one.size, one.size, "")
+            return path
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise HubError(f"{one.where}: is being fetched by another dflash-tui; let that one end") from None
+            if file.tell() > one.size:
+                file.truncate(0)
+            _complete(one, file, told, endpoint)
+            _check(one, part, told)
+            part.replace(path)
+    except HubError:
+        raise
+    except Exception as error:
+        raise _explained(error, one.where) from None
+    _remember(one, path)
+    return path
+
+
+def _complete(one: Wanted, file: BinaryIO, told: Told, endpoint: str | None) -> None:
+    """Have all bytes in the part file: asked for again from where they end, a few times where none come."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    url = hf_hub_url(one.source.repo, one.file, revision=one.commit or None, endpoint=endpoint)
+    file.seek(0, 2)
+    tries, waited = 0, 0.0
+    while file.tell() < one.size:
+        before = file.tell()
+        told(one.file, before, one.size, "")
+        try:
+            _receive(url, one, file, told)
+        except HfHubHTTPError as error:
+            wait = _asked_to_wait(error)
+            if wait is None and error.response.status_code >= 500 and tries < TRIES:
+                wait = PAUSE_S
+            if wait is None or waited + wait > LONGEST_WAIT_S:
+                raise
+            waited += wait
+            tries += 1
+            status = error.response.status_code
+            _pause(wait, f"the hub answers {status}; asking again in {wait:.0f} s", one, file, told)
+        except HubError:
+            raise
+        except Exception as error:  # of the connection
+            tries = 1 if file.tell() > before else tries + 1
+            if tries >= TRIES:
+                raise
+            why = one_line(str(error), 60) or type(error).__name__
+            _pause(PAUSE_S * 2 ** (tries - 1), f"broke off ({why}); asking again", one, file, told)
+        else:
+            tries = 1 if file.tell() > before else tries + 1
+            if file.tell() < one.size and tries >= TRIES:
+                raise HubError(
+                    f"{one.where}: the hub ends before the file does; what is here stays, and is gone on with"
+                )
+
+
+def _receive(url: str, one: Wanted, file: BinaryIO, told: Told) -> None:
+    """The bytes from where the part file ends, as far as they come."""
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
+
+    start = file.tell()
+    headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
+    client: Any = get_session()
+    # A hub hands on to another host: the client leaves the token out there.
+    with client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True) as response:
+        hf_raise_for_status(response)
+        if not _is_answer(response.headers, response.status_code, start, one.size):
+            raise HubError(f"{one.where}: something else came than the file (a page, a proxy's); look at HF_ENDPOINT")
+        if start and response.status_code != 206:  # the whole file again, whatever was asked for
+            file.truncate(0)
+            file.seek(0, 2)
+        for chunk in response.iter_bytes(CHUNK):
+            if file.tell() + len(chunk) > one.size:
+                file.truncate(0)
+                raise HubError(f"{one.where}: more bytes than the {one.size:,} that were promised; fetch it again")
+            try:
+                file.write(chunk)
+                file.flush()
+            except OSError as error:
+                raise _explained(error, one.where) from None
+            told(one.file, file.tell(), one.size, "")
+
+
+def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
+    """Whether what comes is the file, or the rest of it from `start` on, as far as headers say."""
+    if status == 206:
+        said = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", str(headers.get("Content-Range", "")))
+        return said is not None and int(said[1]) == start and said[2] in (str(size), "*")
+    return str(headers.get("Content-Length", size)) == str(size)
+
+
+def _pause(seconds: float, why: str, one: Wanted, file: BinaryIO, told: Told) -> None:
+    """Wait, and let the user see why and leave."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        told(one.file, file.tell(), one.size, why)
+        time.sleep(min(left, 0.2))
+
+
+def _asked_to_wait(error: Exception) -> float | None:
+    """Seconds that the hub asks for (429, 503); None where it says something else."""
+    response = getattr(error, "response", None)
+    if getattr(response, "status_code", None) not in (429, 503):
+        return None
+    said = str(response.headers.get("Retry-After", "")) if response is not None else ""
+    if said.isdigit():
+        return float(said)
+    with suppress(ValueError, TypeError):
+        return max((parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds(), 0.0)
+    return 5.0
+
+
+def _check(one: Wanted, part: Path, told: Told) -> None:
+    """Compare with the hub's sum. A file that differs is of no use, and goes."""
+    if (size := part.stat().st_size) != one.size:
+        part.unlink()
+        raise HubError(f"{one.where}: {size:,} bytes arrived, {one.size:,} were promised; fetch it again")
+    if not _has_sum(one, part, told):
+        part.unlink()
+        raise HubError(
+            f"{one.where}: its checksum is not the hub's, so it was thrown away; fetch it again, and if that helps"
+            " nothing look at HF_ENDPOINT and at proxies"
+        )
+
+
+def _has_sum(one: Wanted, path: Path, told: Told) -> bool:
+    """Whether a file has its sum: SHA-256 of large files, git's of small ones. Other words cannot be checked."""
+    if _SHA256.fullmatch(one.sum):
+        found = hashlib.sha256()
+    elif _SHA1.fullmatch(one.sum):
+        found = hashlib.sha1(f"blob {one.size}\0".encode(), usedforsecurity=False)
+    else:
+        return True
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            found.update(chunk)
+            told(one.file, file.tell(), one.size, "checking")
+    return found.hexdigest() == one.sum
+
+
+def _is_whole(one: Wanted, path: Path, told: Told) -> bool:
+    """Whether a file is in place; it is read through once, and again when it has changed."""
+    if not path.is_file() or path.stat().st_size != one.size:
+        return False
+    with suppress(OSError):
+        if _mark(path).read_text() == _checked(one, path):
+            return True
+    if whole := _has_sum(one, path, told):
+        _remember(one, path)
+    return whole
+
+
+def _remember(one: Wanted, path: Path) -> None:
+    with suppress(OSError):
+        _mark(path).write_text(_checked(one, path))
+
+
+def _checked(one: Wanted, path: Path) -> str:
+    return f"{one.sum} {path.stat().st_mtime_ns}"
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(f".{path.name}.checked")
+
+
+def _part(one: Wanted, folder: Path) -> Path:
+    """Of another sum another file: what was begun with is not gone on with when the hub has a new one."""
     path = place(one.source, folder) / one.file
-    return path.exists() and path.stat().st_size == one.size
+    return path.with_name(f"{path.name}.{re.sub('[^0-9A-Za-z]', '', one.sum)[:12] or 'new'}.part")
 
 
-class _Nowhere:
-    """Where a progress bar is drawn that nobody sees."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-
-def _explained(error: Exception, source: Source, file: str) -> HubError:
+def _explained(error: Exception, where: str) -> HubError:
     """What the library says, in a line: found, and what to do."""
     from huggingface_hub import errors
 
     status = getattr(getattr(error, "response", None), "status_code", None)
-    where = f"{source.repo}/{file}"
     if isinstance(error, HubError):
         return error
     if isinstance(error, errors.GatedRepoError) or status in (401, 403):
-        return HubError(f"{where}: refused without a token ({status or 401}); accept its licence, then: hf auth login")
+        return HubError(
+            f"{where}: refused ({status or 401}): it is not there, or it needs a token; accept its licence on the"
+            " hub's page, then: hf auth login"
+        )
     if isinstance(error, (errors.RepositoryNotFoundError, errors.EntryNotFoundError)) or status == 404:
         return HubError(f"{where}: not on the hub (404); the catalogue's entry may be out of date")
     if status == 429:
-        return HubError(f"{where}: the hub asks to wait (429: too many requests); try again in a few minutes")
-    if isinstance(error, OSError) and error.errno == 28:
+        wait = _asked_to_wait(error) or 0.0
+        when = f"in {wait:.0f} s" if wait else "in a few minutes"
+        return HubError(f"{where}: the hub asks to wait (429: too many requests); try again {when}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HubError(f"{where}: no space left on the disk; what is here stays, and is gone on with")
     if isinstance(error, errors.FileMetadataError):
         return HubError(f"{where}: the answer is no file of a hub (a page, or a proxy's); look at HF_ENDPOINT")

@@ -1,108 +1,102 @@
-"""Model files on this machine, in the places where programs keep them, and the drafters that belong to them."""
+"""Models on this machine, as they are found: first what each file is, then which drafters belong to it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_core.clean import one_line
-from dflash_core.errors import DFlashError
-from dflash_core.user_folders import user_folder
-
-DEEP = 5  # folders below a place
-MOST = 2_000  # files that are looked at in one place
-MAGIC = b"GGUF"
+from dflash_tui.hub.header import Header, key_of, read_header, size_of
+from dflash_tui.hub.pairing import Drafter, Read, drafters_of
+from dflash_tui.hub.places import Place
+from dflash_tui.hub.shelf import Shelf
+from dflash_tui.hub.walk import Candidate, TooMany, walk
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A target. `where` names the place in words; `drafters` are files and folders whose headers say that they fit."""
+    """A model that runs here. `size`: bytes of all its files; `drafters`: None until they have been looked for."""
 
     path: Path
+    name: str
     where: str
-    architecture: str
+    header: Header
     size: int
-    drafters: tuple[Path, ...]
+    drafters: tuple[Drafter, ...] | None = None
+
+    @property
+    def draft(self) -> Path | None:
+        """The drafter that belongs to it, if one was found."""
+        return next((one.path for one in self.drafters or () if one.belongs), None)
 
 
-def places(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> list[tuple[str, Path]]:
-    """Where to look, in words and as a folder; those that are not there are left out."""
-    home = home or Path.home()
-    cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
-    hub = environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or cache / "huggingface") / "hub"
-    named = [
-        ("here", Path.cwd()),
-        ("dflash-tui get", downloads()),
-        ("Hugging Face", Path(hub)),
-        ("llama.cpp", Path(environment.get("LLAMA_CACHE") or cache / "llama.cpp")),
-        ("LM Studio", home / ".lmstudio" / "models"),
-        ("LM Studio", cache / "lm-studio" / "models"),
-        ("ollama", Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models") / "blobs"),
-        ("~/models", home / "models"),
-    ]
-    return [(name, path) for name, path in named if path.is_dir()]
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A file that is not offered. `why` is a line; `broken`: it should have been a model that runs here."""
+
+    path: Path
+    why: str
+    broken: bool
 
 
-def downloads() -> Path:
-    """Where `get` puts files."""
-    return user_folder("data") / "models"
-
-
-def found(where: list[tuple[str, Path]]) -> Iterator[Found]:
-    """Targets, each once, by place. Drafters alone and files of other architectures are left out."""
-    from dflash_core.config import read_target
-    from dflash_core.formats.gguf import open_gguf
-    from dflash_tui.hub.drafters_beside import beside
-
-    seen: set[Path] = set()
-    for name, folder in where:
-        for path in _candidates(folder):
-            real = path.resolve()
+def look(
+    where: Sequence[Place], shelf: Shelf, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Found | PassedOver]:
+    """Every file once, under the first place that has it; then each model again with its drafters."""
+    seen, targets, drafts = set[Path](), list[tuple[Found, Read]](), list[Read]()
+    for place in where:
+        for one in walk(place, stopping):
+            if isinstance(one, TooMany):
+                yield PassedOver(place.folder, f"{place.folder}: too many files; not all were looked at", broken=True)
+                continue
+            real = one.path.resolve()
             if real in seen:
                 continue
             seen.add(real)
-            try:
-                gguf, spec = read_target(open_gguf(path))
-                drafters = tuple(drafter for drafter, _ in beside(gguf, spec))
-                size = sum(shard.stat().st_size for shard in _shards(path, len(gguf.shards)))
-            except (DFlashError, OSError):
-                continue
-            yield Found(path, name, one_line(spec.architecture), size, drafters)
-
-
-def _shards(path: Path, count: int) -> list[Path]:
-    """The files of a model."""
-    first, of, _ = path.name.partition("-00001-of-")
-    return [path] if count == 1 or not of else sorted(path.parent.glob(f"{first}-*-of-{count:05d}.gguf"))
-
-
-def _candidates(folder: Path) -> Iterator[Path]:
-    """Files that may be GGUF: by their ending, or as ollama's blobs by their first bytes."""
-    count, waiting = 0, [(folder, 0)]
-    while waiting:
-        here, depth = waiting.pop(0)
-        try:
-            entries = sorted(here.iterdir())
-        except OSError:
-            continue
-        for path in entries:
-            count += 1
-            if count > MOST:
+            read, size = _read(one, shelf)
+            if stopping():
                 return
-            if path.is_dir():
-                if depth < DEEP and not path.is_symlink() and not (depth == 0 and path.name.startswith(".")):
-                    waiting.append((path, depth + 1))
-            elif path.suffix == ".gguf" or (path.name.startswith("sha256-") and _is_gguf(path)):
-                yield path
+            if isinstance(read, PassedOver):
+                yield read
+            elif read is not None and read.header.kind == "draft":
+                drafts.append(read)
+            elif read is not None:
+                found = Found(one.path, one_line(one.name), place.name, read.header, size)
+                targets.append((found, read))
+                yield found
+    for found, read in targets:
+        if stopping():
+            return
+        yield replace(found, drafters=drafters_of(read, drafts, shelf))
+    shelf.keep()
 
 
-def _is_gguf(path: Path) -> bool:
+def of_name(name: str, where: Sequence[Place]) -> Path | None:
+    """A file or a folder of that name, without reading any header."""
+    return next(
+        (
+            one.path
+            for place in where
+            for one in walk(place)
+            if isinstance(one, Candidate) and name in (one.path.name, one.name)
+        ),
+        None,
+    )
+
+
+def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
+    """What it is, from the shelf where it has not changed, and its bytes."""
     try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(4) == MAGIC
-    except OSError:
-        return False
+        key, size = key_of(one.path, folder=one.folder), size_of(one.path, folder=one.folder)
+    except OSError as error:  # a link to nothing, or gone since
+        return PassedOver(one.path, one_line(f"{one.name} cannot be read: {error.strerror}"), broken=True), 0
+    header = shelf.headers.get(key)
+    if header is None:
+        header = read_header(one.path, folder=one.folder)
+        if header is None:
+            return None, 0
+        shelf.headers[key] = header
+    if header.kind in ("target", "draft"):
+        return Read(one.path, one.name, header, key), size
+    return PassedOver(one.path, one_line(header.why), header.kind == "broken"), size

@@ -30,7 +30,7 @@ FILE_NAME = "config.toml"
 PROJECT_NAME = "dflash-tui.toml"
 DEFAULT_THEME = "dflash-night"
 MOST_COUNT = 1000
-Kind = Literal["text", "words", "path", "drafter", "switch", "choice", "seconds", "cache", "count", "size"]
+Kind = Literal["text", "words", "path", "folders", "drafter", "switch", "choice", "seconds", "cache", "count", "size"]
 
 
 class ConfigError(DFlashError):
@@ -55,6 +55,7 @@ class Settings:
     notify_after: float = _setting(10.0, "seconds from which on an answer is long", "seconds")
     target: Path | None = _setting(None, "the model to open without --target", "path")
     draft: Path | None = _setting(None, "its drafter: a file or folder, or text", "drafter")
+    model_folders: tuple[Path, ...] = _setting((), "folders to look for models in, beside the usual places", "folders")
     system: str = _setting("", "the system message of new conversations", "words")
     device: str = _setting("auto", "where to decode", "choice", ("auto", "cpu", "cuda"))
     kv: str = _setting("auto", f"how keys and values are kept: {KV_HELP}", "cache")
@@ -103,8 +104,10 @@ def load_config(
     *,
     user: Path | None = None,
     project: Path | None = None,
+    profile: tuple[str, Mapping[str, Any]] = ("", {}),
 ) -> Config:
-    """Resolve every setting. `command_line` holds checked values by the names of `origins`."""
+    """Resolve every setting. `command_line` holds checked values by the names of `origins`; so does a `profile`, which
+    has a name and counts under the command line."""
     problems: list[str] = []
     sources = [
         _from_file(user or user_file(), "user file", problems),
@@ -121,8 +124,9 @@ def load_config(
             problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
         else:
             origins[entry.name] = entry.origin
-    for name, value in (command_line or {}).items():
-        values[name], origins[name] = value, "command line"
+    for origin, given in ((f"profile {profile[0]}", profile[1]), ("command line", command_line or {})):
+        for name, value in given.items():
+            values[name], origins[name] = value, origin
     knobs = {name.removeprefix("knobs."): value for name, value in values.items() if name.startswith("knobs.")}
     keys = {name.removeprefix("keys."): value for name, value in values.items() if name.startswith("keys.")}
     plain = {name: value for name, value in values.items() if name in PLAIN}
@@ -174,7 +178,7 @@ def quoted(text: str) -> str:
 
 
 def _rank(origin: str) -> int:
-    kinds = ("user file", "project file", "environment", "command line")
+    kinds = ("user file", "project file", "environment", "profile", "command line")
     return next((rank for rank, kind in enumerate(kinds) if origin.startswith(kind)), -1)
 
 
@@ -230,6 +234,8 @@ def _parsed(name: str, text: str) -> Any:
     value: Any = text
     if kind == "switch":
         value = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}.get(text.lower(), text)
+    elif kind == "folders":
+        value = [part for part in text.split(os.pathsep) if part]
     elif kind in ("seconds", "count"):
         try:
             value = float(text) if kind == "seconds" else int(text)
@@ -270,6 +276,11 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
             return resolved(value, folder) if kind == "drafter" else folder / Path(value).expanduser()
         except RuntimeError as error:
             raise _BadValueError(f"{value!r}: {error}") from None
+    if kind == "folders" and isinstance(value, list) and all(isinstance(one, str) and one for one in value):
+        try:
+            return tuple(folder / Path(one).expanduser() for one in value)
+        except RuntimeError as error:
+            raise _BadValueError(f"{value!r}: {error}") from None
     if kind == "seconds" and isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
         return float(value)
     if kind == "count" and isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNT:
@@ -278,7 +289,7 @@ def _plain(name: str, value: Any, folder: Path) -> Any:
         return found
     expected = {
         "switch": "true or false", "choice": ", ".join(choices), "text": "text", "words": "text", "path": "a path",
-        "drafter": "a path, or text", "seconds": "seconds, 0 or more", "cache": "text",
+        "drafter": "a path, or text", "folders": "a list of folders", "seconds": "seconds, 0 or more", "cache": "text",
         "count": f"a whole number up to {MOST_COUNT}", "size": "auto, 0, or an amount such as 4GiB",
     }[kind]  # fmt: skip
     raise _BadValueError(f"found {value!r}, expected {expected}")

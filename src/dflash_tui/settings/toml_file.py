@@ -44,7 +44,7 @@ def _deeper(value: object, levels: int) -> bool:
 
 
 def line_of(text: str, name: str) -> int:
-    """The line, from 1, that sets `name` (dotted, as in `origins`) in a TOML text; 1 where it is not found.
+    """The line, from 1, that sets `name` (dotted, as in `origins`) or begins a table of that name; 1 for neither.
 
     tomllib keeps no positions. Tables and keys are matched by line, which is enough to point a reader at the place.
     """
@@ -52,6 +52,8 @@ def line_of(text: str, name: str) -> int:
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+([^\]]+)\]+", line):
             table = header[1].replace('"', "").replace("'", "").replace(" ", "")
+            if table == name.replace(" ", ""):
+                return number
         elif entry := re.match(r"\s*([\w.\"'-]+)\s*=", line):
             key = entry[1].replace('"', "").replace("'", "")
             if f"{table}.{key}".lstrip(".") == name:

@@ -1,0 +1,133 @@
+"""What the header of a file says it is: a model that runs here, a drafter, something else, or damaged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dflash_core.errors import DFlashError, UnsupportedError
+from dflash_core.formats.gguf import SPLIT_NAME, GGUFFile
+
+Kind = Literal["target", "draft", "other", "broken"]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """`why`: of `other` what it is, in two words; of `broken` the refusal, a line. Sizes are 0 where not known.
+
+    `types`: the tensor type that most bytes have. `own_head`: it has an MTP head. `hidden`: size of the hidden state.
+    """
+
+    kind: Kind
+    why: str = ""
+    title: str = ""
+    architecture: str = ""
+    parameters: int = 0
+    types: str = ""
+    context: int = 0
+    hidden: int = 0
+    own_head: bool = False
+
+
+def key_of(path: Path, *, folder: bool = False) -> str:
+    """What a header is kept under: it changes with the file. Raises OSError."""
+    files = _weights(path) if folder else parts(path)
+    stats = [one.stat() for one in files]
+    sizes = ",".join(f"{about.st_size}:{about.st_mtime_ns}" for about in stats)
+    return f"{path.resolve()}|{sizes}"
+
+
+def size_of(path: Path, *, folder: bool = False) -> int:
+    """Bytes of all its files. Raises OSError."""
+    return sum(one.stat().st_size for one in (_weights(path) if folder else parts(path)))
+
+
+def parts(path: Path) -> list[Path]:
+    """The files of a model: several where it is split and the first part is given."""
+    match = SPLIT_NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    named = [path.with_name(f"{match[1]}-{part:05d}-of-{match[3]}.gguf") for part in range(1, int(match[3]) + 1)]
+    return [one for one in named if one.exists()] or [path]
+
+
+def read_header(path: Path, *, folder: bool = False) -> Header | None:
+    """Read one. None for a folder with something else than a drafter."""
+    try:
+        return _of_folder(path) if folder else _of_gguf(path)
+    except DFlashError as error:
+        return Header("broken", str(error))
+    except OSError as error:
+        return Header("broken", f"{path.name} cannot be read: {error.strerror}")
+
+
+def _weights(folder: Path) -> list[Path]:
+    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+
+
+def _of_gguf(path: Path) -> Header:
+    from dflash_core.arch.registry import ARCHITECTURES
+    from dflash_core.config import DRAFT_ARCHITECTURES, target_config
+    from dflash_core.drafters.mtp import has_head
+    from dflash_core.formats.gguf import open_gguf
+
+    gguf = open_gguf(path)
+    architecture = str(gguf.metadata.get("general.architecture", ""))
+    title = str(gguf.metadata.get("general.name") or path.stem)
+    hidden = gguf.metadata.get(f"{architecture}.embedding_length")
+    hidden = hidden if isinstance(hidden, int) else 0
+    if other := _other(gguf, architecture):
+        return Header("other", other, title, architecture)
+    if architecture in DRAFT_ARCHITECTURES or _is_head(gguf, architecture):
+        return Header("draft", "", title, architecture, hidden=hidden)
+    if architecture not in ARCHITECTURES:
+        return Header("other", f"architecture {architecture or 'not said'}", title, architecture)
+    try:
+        spec = target_config(gguf)
+    except UnsupportedError as error:
+        return Header("broken", str(error), title, architecture)
+    count = sum(one.n_elements for one in gguf.tensors.values())
+    return Header(
+        "target", "", title, architecture, count, _types(gguf), spec.context_length, hidden, has_head(gguf, spec)
+    )
+
+
+def _other(gguf: GGUFFile, architecture: str) -> str:
+    """What a file is that nobody can chat with; "" where it may be a model."""
+    said = gguf.metadata.get("general.type", "model")
+    pooling = gguf.metadata.get(f"{architecture}.pooling_type")
+    if architecture == "clip" or said == "mmproj":
+        return "mmproj"
+    if said not in ("model", ""):
+        return str(said)
+    if not gguf.tensors:
+        return "vocabulary"
+    if pooling or "bert" in architecture or any(name.startswith("cls.") for name in gguf.tensors):
+        return "embedding model"
+    return ""
+
+
+def _is_head(gguf: GGUFFile, architecture: str) -> bool:
+    """Whether a file has the MTP blocks of a model and nothing else of it."""
+    nextn = gguf.metadata.get(f"{architecture}.nextn_predict_layers")
+    return isinstance(nextn, int) and nextn > 0 and "blk.0.attn_norm.weight" not in gguf.tensors
+
+
+def _types(gguf: GGUFFile) -> str:
+    held = Counter[str]()
+    for one in gguf.tensors.values():
+        held[one.type] += one.n_bytes
+    return held.most_common(1)[0][0]
+
+
+def _of_folder(folder: Path) -> Header | None:
+    from dflash_core.drafters.dflash_file import ZLAB_ARCHITECTURES, open_drafter
+    from dflash_core.formats.safetensors import read_json
+
+    named = read_json(folder / "config.json").get("architectures")
+    if not isinstance(named, list) or not any(one in ZLAB_ARCHITECTURES for one in named):
+        return None
+    config, _ = open_drafter(folder)
+    return Header("draft", "", config.name, config.flavour, hidden=config.embedding_length)

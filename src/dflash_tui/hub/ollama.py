@@ -1,0 +1,62 @@
+"""ollama's store: files are named by their sums, and manifests say what a model is called and which file it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dflash_core.errors import InputError
+from dflash_core.files import read_input
+
+MOST = 2_000  # manifests, and blobs
+MOST_BYTES = 1 << 20
+MODEL = "application/vnd.ollama.image.model"
+_DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
+_OURS = ("registry.ollama.ai", "library")  # parts of a name that people leave out
+
+
+def stored(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Models of a store: what each is called, and its file. A file that no manifest names goes by its sum."""
+    named: set[str] = set()
+    for manifest in islice(sorted((folder / "manifests").glob("*/*/*/*")), MOST):
+        for kind, digest in _layers(manifest):
+            named.add(digest)
+            path = folder / "blobs" / f"sha256-{digest}"
+            if kind == MODEL and path.is_file():
+                yield _name(manifest.relative_to(folder / "manifests").parts), path
+    for path in islice(sorted((folder / "blobs").glob("sha256-*")), MOST):
+        match = _DIGEST.fullmatch(path.name)
+        if match is not None and match[1] not in named and _is_gguf(path):
+            yield f"sha256-{match[1][:12]}", path
+
+
+def _layers(manifest: Path) -> Iterator[tuple[str, str]]:
+    """Kind and sum of each layer; nothing of a manifest that cannot be read."""
+    try:
+        found: Any = msgspec.json.decode(read_input(manifest, MOST_BYTES))
+    except (OSError, InputError, msgspec.DecodeError, RecursionError):
+        return
+    layers = found.get("layers") if isinstance(found, dict) else None
+    for layer in layers if isinstance(layers, list) else ():
+        if isinstance(layer, dict) and (match := _DIGEST.fullmatch(str(layer.get("digest")))):
+            yield str(layer.get("mediaType")), match[1]
+
+
+def _name(parts: tuple[str, ...]) -> str:
+    """registry.ollama.ai/library/qwen3/8b is called qwen3:8b."""
+    *where, model, tag = parts
+    kept = [part for part, ours in zip(where, _OURS) if part != ours]
+    return f"{'/'.join([*kept, model])}:{tag}"
+
+
+def _is_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False

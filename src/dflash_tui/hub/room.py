@@ -1,0 +1,73 @@
+"""Whether something fits this machine: reckoned from headers where they are here, else from the sizes of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from dflash_core.errors import DeviceError, DFlashError
+from dflash_core.fits import Reckoner, asked, longest_context, total
+from dflash_core.memory import gib, host_memory
+from dflash_core.nvml import CardMemory, Management
+from dflash_tui.session import LoadRequest
+
+OVERHEAD = 1_717_986_918  # 1.6 GiB: driver, kernels, passes and a short cache, as docs/models.md counts them
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """`context`: positions there is room for, 0 where there are none; `wished`: those that are taken where they fit.
+
+    `short`: bytes that are missing for `wished`, 0 where none are. `why`: a line where nothing could be reckoned.
+    """
+
+    context: int = 0
+    wished: int = 0
+    taken: int = 0
+    short: int = 0
+    machine: str = ""
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """In a few words."""
+        if self.why:
+            return "not reckoned"
+        if not self.short:
+            return f"fits, {self.context:,} positions"
+        return f"fits with {self.context:,} positions" if self.context else f"does not fit, {gib(self.short)} short"
+
+
+def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] | None = None) -> Room:
+    """What loading `request` would come to. `freed`: bytes that the present pair gives back. Brings torch."""
+    from dflash_tui.engine_session import reckoner_for
+
+    try:
+        reckoner = (make or reckoner_for)(request)
+        setup = asked(reckoner, request.context or None, request.kv)
+        taken, available = total(reckoner, setup), reckoner.available + freed
+        short = max(taken - available, 0)
+        context = longest_context(reckoner, setup, available) if short else setup.context
+        if context:
+            taken = total(reckoner, replace(setup, context=context))
+        return Room(context, setup.context, taken, short, reckoner.machine)
+    except DFlashError as error:
+        return Room(why=str(error))
+
+
+def card() -> CardMemory | None:
+    """The first NVIDIA card of this machine."""
+    with suppress(DeviceError), Management() as management:
+        return next(iter(management.cards()), None)
+    return None
+
+
+def by_size(size: int) -> str:
+    """Whether files of `size` bytes fit at all, in words: a card's memory where there is one, else the machine's."""
+    found = card()
+    memory, name = (found.total, found.name) if found else (host_memory().total, "this machine, on the CPU")
+    needed = size + OVERHEAD
+    if needed <= memory:
+        return f"fits: about {gib(needed)} of {gib(memory)}, {name}"
+    return f"does not fit: about {gib(needed)}, and {name} has {gib(memory)}"

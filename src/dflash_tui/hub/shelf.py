@@ -1,0 +1,50 @@
+"""Headers and pairings that were read before, kept on disk: a file that has not changed is not opened again."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from dflash_core.errors import InputError
+from dflash_core.files import read_input
+from dflash_core.user_folders import user_folder
+from dflash_tui.hub.header import Header
+
+VERSION = 1  # of what is read out of headers; another one is not used
+MOST = 4_000  # entries; the oldest go first
+MOST_BYTES = 1 << 24
+
+
+class _Kept(msgspec.Struct):
+    version: int
+    headers: dict[str, Header]
+    pairs: dict[str, str]
+
+
+class Shelf:
+    """`headers` by key of the file; `pairs` by both keys: why they do not fit, "" where they do. A file that cannot be
+    read or written costs time and nothing else."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or user_folder("cache") / "models.json"
+        kept = _Kept(VERSION, {}, {})
+        with suppress(OSError, InputError, msgspec.MsgspecError, RecursionError):
+            found = msgspec.json.decode(read_input(self._path, MOST_BYTES), type=_Kept)
+            kept = found if found.version == VERSION else kept
+        self.headers, self.pairs = kept.headers, kept.pairs
+        self._before = (len(self.headers), len(self.pairs))
+
+    def keep(self) -> None:
+        """Write what is new, whole or not at all."""
+        if (len(self.headers), len(self.pairs)) == self._before:
+            return
+        headers, pairs = dict(list(self.headers.items())[-MOST:]), dict(list(self.pairs.items())[-MOST:])
+        new = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with suppress(OSError, UnicodeEncodeError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(msgspec.json.encode(_Kept(VERSION, headers, pairs)))
+            new.replace(self._path)
+        self._before = (len(self.headers), len(self.pairs))

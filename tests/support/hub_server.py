@@ -1,0 +1,116 @@
+"""A hub of our own: the part of the protocol that fetching needs, and what can go wrong with it, by repository."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
+
+BODY = bytes(range(256)) * 4096 * 3  # 3 MiB, some chunks
+COMMIT = "0" * 40
+PAGE = b"<html>Sign in to the hotel's network</html>"
+
+
+@dataclass
+class Hub:
+    """What a repository does, by its name, is in `_Answer`. `asked`: method, range and token of each request."""
+
+    endpoint: str = ""
+    body: bytes = BODY
+    cut_at: float = 0.4  # of what was asked for
+    times: int = 1  # that it happens
+    status: int = 200
+    retry_after: str = ""
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    stalled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def gets(self) -> list[str]:
+        """The ranges that bytes were asked for in."""
+        return [asked for method, asked, _ in self.asked if method == "GET"]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    hub: Hub
+
+
+class _Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
+
+    def _answer(self, *, body: bool) -> None:
+        hub, repo = cast(_Server, self.server).hub, self.path.split("/")[2]
+        asked = self.headers.get("Range", "")
+        hub.asked.append((self.command, asked, self.headers.get("Authorization", "")))
+        if repo in ("secret", "gone", "busy"):
+            headers = {"gone": {"X-Error-Code": "RepoNotFound"}, "busy": {"Retry-After": "7"}}.get(repo, {})
+            self._head({"secret": 401, "gone": 404, "busy": 429}[repo], headers)
+            return
+        if repo == "page" or (repo == "portal" and body):
+            self._head(200, {"Content-Type": "text/html"}, len(PAGE))
+            if body:
+                self.wfile.write(PAGE)
+            return
+        if repo == "moody" and body and hub.times:
+            hub.times -= 1
+            self._head(hub.status, {"Retry-After": hub.retry_after} if hub.retry_after else {})
+            return
+        start = int(asked.removeprefix("bytes=").split("-")[0]) if asked and repo != "deaf" else 0
+        whole, sum = hub.body, hashlib.sha256(hub.body).hexdigest()
+        if repo == "small":
+            sum = hashlib.sha1(f"blob {len(whole)}\0".encode() + whole).hexdigest()
+        if repo == "liar":
+            sum = "f" * 64
+        about = {"ETag": f'"{sum}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        if start:
+            about["Content-Range"] = f"bytes {start}-{len(whole) - 1}/{len(whole)}"
+        self._head(206 if start else 200, about, len(whole) - start)
+        if not body:
+            return
+        rest = whole[start:]
+        if repo in ("cut", "stall") and hub.times:
+            hub.times -= 1
+            self.wfile.write(rest[: int(len(rest) * hub.cut_at)])
+            self.wfile.flush()
+            if repo == "stall":
+                hub.stalled.wait(30)
+            self.close_connection = True
+            self.connection.close()
+            return
+        self.wfile.write(rest)
+
+    def _head(self, status: int, headers: dict[str, str], length: int = 0) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+
+@contextmanager
+def serving() -> Iterator[Hub]:
+    """A hub on a port of this machine."""
+    server = _Server(("127.0.0.1", 0), _Answer)
+    hub = server.hub = Hub(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.stalled.set()
+        server.shutdown()
+        server.server_close()
+        thread.join(5)

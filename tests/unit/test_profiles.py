@@ -1,0 +1,240 @@
+"""Profiles: kept in a file that people edit too, named on the command line, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash_core.demo import demo_target_path
+from dflash_tui import cli
+from dflash_tui.cli import command_line
+from dflash_tui.cli.table import COMMANDS, Command, Invocation
+from dflash_tui.session import LoadRequest
+from dflash_tui.settings.profiles import Profile, ProfileError, Profiles
+
+TEXT = """\
+# mine
+[profiles.coding]   # for code
+target = "/a/b.gguf"
+draft = "mtp"
+context = 65536
+kv = "q8_0/q4_0"
+  [profiles.coding.knobs]
+  budget = 15  # measured
+
+[profiles.near]
+target = "sub/x.gguf"
+draft = "text+sub/d"
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+@pytest.fixture
+def mine(home: Path) -> Profiles:
+    profiles = Profiles()
+    profiles.path.parent.mkdir(parents=True, exist_ok=True)
+    profiles.path.write_text(TEXT)
+    profiles.read()
+    return profiles
+
+
+def test_what_a_file_says(mine: Profiles) -> None:
+    coding, near = mine
+    assert mine.problems == []
+    assert coding == Profile("coding", Path("/a/b.gguf"), Path("mtp"), 65536, "q8_0/q4_0", {"budget": 15})
+    assert coding.knobs.budget == 15
+    assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · budget 15"
+    folder = mine.path.parent
+    assert (near.target, str(near.draft)) == (folder / "sub" / "x.gguf", f"text+{folder}/sub/d")
+    assert near.gone() == folder / "sub" / "x.gguf"
+
+
+def test_changes_leave_the_rest_of_the_file_as_it_stands(mine: Profiles) -> None:
+    """Comments, order, spacing: the program takes out or adds an entry and nothing else."""
+    before = mine.path.read_text()
+    mine.save(Profile("new", None, Path("text"), changes={"budget": 3}))
+    assert mine.path.read_text().startswith(before.rstrip())
+    mine.rename("coding", "code2")
+    text = mine.path.read_text()
+    for line in ("# mine", "# for code", "budget = 15  # measured"):
+        assert line in text
+    assert [one.name for one in mine if one.name != "new"] == ["near", "code2"]
+    assert mine["code2"].changes == {"budget": 15}
+    gone = mine.delete("new")
+    assert "new" not in mine
+    mine.save(gone)
+    assert mine["new"] == gone
+    assert Profiles()["new"] == gone, "from the disk"
+
+
+def test_the_last_used_is_the_first(mine: Profiles) -> None:
+    mine.used("near")
+    assert [one.name for one in Profiles()] == ["near", "coding"]
+    mine.used("coding")
+    assert [one.name for one in Profiles()] == ["coding", "near"]
+    mine.rename("coding", "code")
+    assert [one.name for one in Profiles()] == ["code", "near"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "why", "stays"),
+    [
+        ("[profiles.x]", 'line 1: profiles.x: expected target = "a GGUF file"', False),
+        ("[profiles.x]\ntarget = 3", "expected target", False),
+        ("[profiles.'a b']\ntarget = 'demo'", "profiles.a b: expected a name", False),
+        ("[profiles.'\\u001b[2J']\ntarget = 'demo'", "expected a name", False),
+        ("[profiles.x]\ntarget = 'demo'\ndraft = 3", "draft: found 3", False),
+        ("[profiles.x]\ntarget = '~nobody-of-that-name/x'", "it is left out", False),
+        ("[profiles.x]\ntarget = 'demo'\ncontext = 'many'", "line 3: profiles.x: context=many", True),
+        ("[profiles.x]\ntarget = 'demo'\nkv = 'q9'", "line 3: profiles.x: ", True),
+        ("[profiles.x]\ntarget = 'demo'\ntraget = 'y'", "line 3: profiles.x: unknown 'traget'", True),
+        ("[profiles.x]\ntarget = 'demo'\n[profiles.x.knobs]\nbudgte = 3", "line 4: profiles.x: unknown param", True),
+        ("[profiles.x]\ntarget = 'demo'\nknobs = 3", "expected a table", True),
+        ("profiles = 3", "expected tables", False),
+        ("[profile.x]\ntarget = 'demo'", "expected tables [profiles.NAME], found 'profile'", False),
+        ("[profiles", "none of its profiles is used", False),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(home: Path, entry: str, why: str, *, stays: bool) -> None:
+    path = home / "profiles.toml"
+    path.write_text(entry)
+    profiles = Profiles(path, home / "recent.json")
+    [problem] = profiles.problems
+    assert why in problem
+    assert "\n" not in problem
+    assert "\x1b" not in problem
+    assert ("x" in profiles) is stays
+
+
+@pytest.mark.parametrize("text", ["[profiles", "\xff", "[profiles.x]\ntarget = 'demo'\n[profiles.x]"])
+def test_a_file_that_is_damaged_is_never_written_over(home: Path, text: str) -> None:
+    path = home / "profiles.toml"
+    path.write_bytes(text.encode("latin-1"))
+    profiles = Profiles(path, home / "recent.json")
+    with pytest.raises(ProfileError, match="cannot be changed"):
+        profiles.save(Profile("x", None))
+    assert path.read_bytes() == text.encode("latin-1")
+
+
+def test_a_file_that_cannot_be_written_stays(mine: Profiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ProfileError, match="No space left on device; the profiles are as they were"):
+        mine.delete("coding")
+    assert mine.path.read_text() == TEXT
+    assert "coding" in mine
+
+
+@pytest.mark.parametrize("name", ["", "A", "../x", "a b", "x" * 49, "-"])
+def test_names_are_simple(mine: Profiles, name: str) -> None:
+    with pytest.raises(ProfileError, match="expected a name"):
+        mine.save(Profile(name, None))
+    with pytest.raises(ProfileError, match="expected a name"):
+        mine.rename("coding", name)
+    with pytest.raises(ProfileError, match="already"):
+        mine.rename("coding", "near")
+    assert mine.path.read_text() == TEXT
+
+
+def test_a_files_new_place(home: Path) -> None:
+    profile = Profile("x", Path("/a/m.gguf"), Path("text+/a/d"))
+    assert profile.moved(Path("/a/m.gguf"), Path("/b/m.gguf")).target == Path("/b/m.gguf")
+    assert str(profile.moved(Path("/a/d"), Path("/b/d")).draft) == "text+/b/d"
+
+
+# The command line
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
+    """What commands would load."""
+    found: list[LoadRequest] = []
+
+    def run(call: Invocation) -> int:
+        found.append(call.request)
+        return 0
+
+    commands = tuple(Command(one.name, one.help, run, one.options, one.models, one.profile) for one in COMMANDS)
+    monkeypatch.setattr(command_line, "COMMANDS", commands)
+    return found
+
+
+def profile_of(text: str) -> None:
+    path = Profiles().path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> None:
+    target = demo_target_path()
+    profile_of(
+        f"[profiles.tiny]\ntarget = '{target}'\ndraft = 'text'\ncontext = 1024\nkv = 'q8_0'\n"
+        "[profiles.tiny.knobs]\nbudget = 15\n"
+    )
+    for command in ("ask", "bench", "plan"):
+        assert cli.main([command, "--profile", "tiny", *(["hi"] if command == "ask" else [])]) == 0
+    for one in asked:
+        assert (one.target, one.draft, one.context, one.kv) == (target, Path("text"), 1024, "q8_0")
+        assert one.knobs.budget == 15
+    asked.clear()
+    words = ["--kv", "q4_0", "--context", "512", "--set", "budget=7", "--draft", "text"]
+    assert cli.main(["--profile", "tiny", "ask", *words, "hi"]) == 0, "what is named beside it counts more"
+    [one] = asked
+    assert (one.target, one.context, one.kv, one.knobs.budget) == (target, 512, "q4_0", 7)
+
+
+def test_it_counts_over_the_settings(asked: list[LoadRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    target = demo_target_path()
+    profile_of(f"[profiles.tiny]\ntarget = '{target}'\n")
+    monkeypatch.setenv("DFLASH_TUI_KV", "q4_0")
+    monkeypatch.setenv("DFLASH_TUI_TARGET", "/none.gguf")
+    monkeypatch.setenv("DFLASH_TUI_DRAFT", "/none")
+    assert cli.main(["--profile", "tiny", "ask", "hi"]) == 0
+    [one] = asked
+    assert (one.target, one.draft, one.kv) == (target, None, "auto")
+
+
+def test_an_unknown_profile_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    profile_of("[profiles.tiny]\ntarget = 'demo'\n[profiles.bad]\n")
+    for name, why in (("tyni", "there are tiny"), ("bad", "line 3: profiles.bad: expected target")):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["--profile", name, "ask", "hi"])
+        assert ended.value.code == 2
+        assert why in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["--profile", "tiny", "models"])
+    assert "not with models" in capsys.readouterr().err
+
+
+def test_a_profile_whose_files_moved_says_where_it_looked(
+    asked: list[LoadRequest], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile_of(f"[profiles.tiny]\ntarget = '{home}/old/m.gguf'\ndraft = 'text'\n")
+    assert cli.main(["--profile", "tiny", "ask", "hi"]) == 1
+    error = capsys.readouterr().err
+    assert f"profile tiny: {home}/old/m.gguf is not there, and no m.gguf where models are looked for" in error
+    assert error.count("\n") == 1
+    (home / "models").mkdir()
+    (home / "models" / "m.gguf").symlink_to(demo_target_path())
+    assert cli.main(["--profile", "tiny", "ask", "hi"]) == 1
+    error = capsys.readouterr().err
+    words = f"--profile tiny --target {home}/models/m.gguf --draft text"
+    assert f"is not there, but {home}/models/m.gguf is" in error
+    assert words in error
+    assert error.count("\n") == 1
+    assert not asked
+    assert cli.main([*words.split(), "ask", "hi"]) == 0, "what it offers works"
+    [one] = asked
+    assert one.target == home / "models" / "m.gguf"
