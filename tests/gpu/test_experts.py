@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,17 @@ import torch
 
 from dflash_core.backends.cuda import acts
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
-from dflash_core.backends.cuda.expert_plan import COLUMNS, ENTRY_BYTES, WARPS, ExpertPlan, ExpertProduct, Slabs
+from dflash_core.backends.cuda.expert_plan import (
+    COLUMNS,
+    ENTRY_BYTES,
+    ExpertPlan,
+    ExpertProduct,
+    Slabs,
+    expert_ways,
+    pack_work,
+)
 from dflash_core.backends.cuda.layers.experts import ROUTE_THREADS
-from dflash_core.backends.cuda.plan import Card, Shape, plane_bits
+from dflash_core.backends.cuda.plan import Card, Shape, Way, plane_bits
 from dflash_core.backends.cuda.repack import TILE_TYPES, repack, tile_type
 from dflash_core.formats.quants import to_float32
 from support.blocks import random_blocks
@@ -23,7 +31,7 @@ from support.matmuls import seen_f16, seen_q8
 
 ROWS = 64  # that a buffer of a pass holds
 PLANES = Rounding(planes=2)
-CARD = Card(multiprocessors=3, shared_bytes=227 << 10)
+CARD, AS_PLANNED = Card(multiprocessors=3, shared_bytes=227 << 10), Way()
 ENTRY = np.dtype([("expert", "<u2"), ("count", "<u2"), ("pair", "<u2", COLUMNS)])
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -180,12 +188,12 @@ def layer(
 
 def launch(engine: Engine, name: str, plan: ExpertPlan, rows: int, args: list[Any]) -> None:
     kernel = engine.kernel(f"{name}.cu", name, plan.defines(rows))
-    kernel(plan.grid, WARPS * 32, args, shared=plan.shared_bytes)
+    kernel(plan.grid, plan.warps * 32, args, shared=plan.shared_bytes)
 
 
-def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed) -> Float32:
+def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: Way = AS_PLANNED) -> Float32:
     """(ranks, rows, stride), NaN where nothing was written."""
-    plan, rows = ExpertPlan(of.product, CARD), len(x)
+    plan, rows = ExpertPlan(of.product, replace(CARD, way=way)), len(x)
     forms = {"PLANE_BITS": 0, "SPANS": 1, **plan.forms}
     q8 = engine.array(acts.pack_q8(x, int(str(forms["PLANE_BITS"])), 1)) if plan.needs_q8 else np.uint64(0)
     f16 = engine.array(acts.pack_f16(x)) if plan.needs_f16 else np.uint64(0)
@@ -194,8 +202,8 @@ def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed) -> Float3
     return out.numpy()
 
 
-def multiply_out(engine: Engine, of: Layer, inner: Float32, routed: Routed) -> Float32:
-    plan, (ranks, rows, stride) = ExpertPlan(of.product, CARD), inner.shape
+def multiply_out(engine: Engine, of: Layer, inner: Float32, routed: Routed, way: Way = AS_PLANNED) -> Float32:
+    plan, (ranks, rows, stride) = ExpertPlan(of.product, replace(CARD, way=way)), inner.shape
     out = engine.poisoned((ranks, rows, plan.stride), np.float32)
     args = [of.pack(plan), routed.work, routed.weights, engine.array(inner), np.int32(stride), out, np.int32(rows)]
     launch(engine, "experts_out", plan, rows, args)
@@ -311,3 +319,33 @@ def test_nothing_is_written_for_rows_that_are_not_live(engine: Engine, rng: np.r
     found = multiply_in(engine, of, x, routed)
     assert np.isfinite(found[:, :3]).all()
     assert np.isnan(found[:, 3:]).all()
+
+
+@pytest.mark.parametrize(("columns", "rows"), [pytest.param(2048, 1, marks=pytest.mark.full), (2048, 24), (512, 9)])
+def test_no_way_of_the_tuner_changes_a_bit(engine: Engine, rng: np.random.Generator, columns: int, rows: int) -> None:
+    of = layer(engine, rng, (7, columns, [("Q4_K", 48)]), 3, (columns, [("Q8_0", 16)]), INT8)
+    ways = expert_ways(of.product, CARD)
+    plans = [ExpertPlan(of.product, replace(CARD, way=way)) for way in ways]
+    assert [(plan.warps, plan.per_sm) for plan in plans] == [(8, 2), (16, 1)]
+    routed = route(engine, rng.normal(size=(rows, 8)).astype(np.float32), 3, shared=True)
+    x, inner = (rng.normal(size=size).astype(np.float32) for size in ((rows, columns), (4, rows, 2 * columns)))
+    for multiply, inputs in ((multiply_in, x), (multiply_out, inner)):
+        found = [multiply(engine, of, inputs, routed, way).view(np.uint32) for way in ways]
+        assert not np.isnan(found[0].view(np.float32)[0]).any()
+        for other in found[1:]:
+            assert np.array_equal(found[0], other)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_list_that_the_tuner_makes_is_the_devices(engine: Engine, rng: np.random.Generator, shared: bool) -> None:
+    for rows, experts, used in ((1, 256, 8), (24, 40, 5), (64, 6, 6)):
+        scores = rng.permuted(np.tile(np.arange(experts + shared, dtype=np.float32), (rows, 1)), axis=1)
+        routed = route(engine, scores, used, shared=shared)
+        chosen = np.argsort(-scores[:, :experts], axis=1)[:, :used].tolist()
+        packed = pack_work(chosen, shared)
+        entries = np.frombuffer(packed[8:], ENTRY)
+        assert np.frombuffer(packed[:8], np.int32).tolist() == [routed.shared, len(routed.entries)]
+        assert len(entries) == len(routed.entries)
+        for ours, theirs in zip(entries, routed.entries):
+            assert (ours["expert"], ours["count"]) == (theirs["expert"], theirs["count"])
+            assert ours["pair"][: ours["count"]].tolist() == theirs["pair"][: theirs["count"]].tolist()

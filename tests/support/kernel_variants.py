@@ -16,6 +16,7 @@ from dflash_core.backends.cuda import tuning
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.layers.experts import ExpertProjection
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card, plan
 from dflash_core.backends.cuda.programs import Variant
@@ -192,11 +193,19 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
 
 
 def _candidates(arch: str) -> list[Variant]:
-    """What the tuner may choose for the largest product of the 27B target, at the widths that it times."""
+    """What the tuner may choose for the largest product of the 27B target and for the 35B-A3B's products by experts,
+    at the widths that it times."""
     card = CARDS[arch]
     product = next(one.planned for one in products_27b() if one.name == "ffn_gate ffn_up")
     deals = [plan(product.shapes, product.columns, replace(card, way=way)) for way in tuning.candidates(product, card)]
-    return [Variant.of("matmul.cu", deal.defines(width)) for deal in deals for width in tuning.TIMED]
+    found = [Variant.of("matmul.cu", deal.defines(width)) for deal in deals for width in tuning.TIMED]
+    pair = experts()
+    target = DeviceTarget(PlanningDevice(card), MetaUpload(pair.target), pair.target_config)
+    for projection in (one for group in target.projections() for one in group if isinstance(one, ExpertProjection)):
+        for way in tuning.candidates(projection.product, card):
+            defines = [projection.planned_for(replace(card, way=way)).plan.defines(width) for width in tuning.TIMED]
+            found += [Variant.of(f"{projection.kernel}.cu", one) for one in defines]
+    return found
 
 
 def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:

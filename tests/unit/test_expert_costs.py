@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch")
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.tuning import Identity, Tuning
 from dflash_core.bench.replay import GivenCosts
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model
 from dflash_core.knobs import Knobs
@@ -15,6 +21,9 @@ from dflash_core.policy.pair import PairState
 from support.counting import CountingBackend
 from support.deciding import decoded
 from support.kernel_variants import CARDS, header
+
+BENCH = Path(__file__).parents[2] / "docs" / "bench"
+TREES = ("tree 15", "tree 23", "tree 39", "tree 63")
 
 
 def footprint(model: Model) -> Footprint:
@@ -51,13 +60,39 @@ def test_chains_are_short_where_a_node_costs_its_own_experts() -> None:
     assert [most_tokens(experts, chance) for chance in (0.5, 0.8)] == [0, 7]
 
 
+def most_rows(shape: Shape) -> int:
+    """Of the steps that auto ends up with, by a drafter that is right three tokens at a time."""
+    policy = LearnedPolicy(CountingBackend().capabilities, PairState(), GivenCosts(shape), pausing=False)
+    steps = decoded(CountingBackend(right=3, block=16), Knobs(from_text=False), policy, 200)
+    return max(len(step.tree.tokens) for step in steps[-40:])
+
+
 def test_auto_takes_them() -> None:
-    """The same drafter, right three tokens at a time: where rows are dear there are no more of them than that."""
+    """The same drafter: where rows are dear there are no more of them than it is right about."""
+    dense, experts = (most_rows(H200.reading(footprint(model).more_bytes)) for model in (SIZE_27B, SIZE_35B_A3B))
+    assert experts <= 8 < dense
+
+
+def recorded(name: str) -> dict[int, float]:
+    """Milliseconds of a verify pass by its width on an H200, as published; of 8 rows what lies between its neighbours,
+    as experts that are touched grow with rows (docs/bench)."""
+    cases = json.loads((BENCH / f"{name}-steps.json").read_text())["cases"]
+    found = {case["nodes"]: case["stages"]["verify"] for case in cases if case["name"] in ("ar", *TREES)}
+    found[8] = found[1] + (found[16] - found[1]) * 7 / 15
+    return dict(sorted(found.items()))
+
+
+def test_auto_takes_them_by_what_was_measured() -> None:
+    """The tuner times a pass of every width, of experts as of dense layers; what `auto` is given is that."""
     taken = []
-    for model in (SIZE_27B, SIZE_35B_A3B):
-        costs = GivenCosts(H200.reading(footprint(model).more_bytes))
-        policy = LearnedPolicy(CountingBackend().capabilities, PairState(), costs, pausing=False)
-        steps = decoded(CountingBackend(right=3, block=16), Knobs(from_text=False), policy, 200)
-        taken.append(max(len(step.tree.tokens) for step in steps[-40:]))
+    for model, name in ((SIZE_27B, "h200"), (SIZE_35B_A3B, "h200-35b-a3b")):
+        known = Tuning(Identity("A card", 132, "580.1", "abc")).with_passes("it", recorded(name))
+        device = SimpleNamespace(runtime=SimpleNamespace(card=SimpleNamespace(name="A card")))
+        machine = CudaMachine(device, footprint(model), SimpleNamespace(tuning=known))  # type: ignore[arg-type]
+        machine.recall("it")
+        shape = machine.step_costs(SimpleNamespace(on_device=True))  # type: ignore[arg-type]
+        assert shape is not None
+        assert shape.steps == {rows: pytest.approx(ms + shape.draft) for rows, ms in machine.passes.items()}
+        taken.append(most_rows(shape))
     dense, experts = taken
     assert experts <= 8 < dense

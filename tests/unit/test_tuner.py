@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +12,17 @@ import pytest
 
 pytest.importorskip("torch")
 from dflash_core.backends.cuda import machine, tuner, tuning
+from dflash_core.backends.cuda.expert_plan import ExpertProduct
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.plan import Card, Way
+from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.policy.costs import H200
 from dflash_core.progress import silent
-from support.kernel_variants import Pair, tiny
+from support.kernel_variants import Pair, tiny, tiny_experts
 from support.recording_device import NamedUpload, RecordingDevice
 
 CARD_DRAFTER = SimpleNamespace(on_device=True)
@@ -49,6 +51,7 @@ class TimedDevice(RecordingDevice):
     def __init__(self, costs: dict[str, float], driver: str = "580.1") -> None:
         super().__init__(CARD)
         self.now, self.costs, self.compiled = 0.0, costs, 0
+        self.us_of: Callable[[Launch], float | None] = lambda launch: None  # what is asked first
         facts = SimpleNamespace(name="A card", processors=132, arch="sm_90a")
         self.runtime = SimpleNamespace(card=facts, event=lambda: Event(self))
 
@@ -65,6 +68,8 @@ class TimedDevice(RecordingDevice):
     def _us(self, launch: Launch) -> float:
         if launch.name == "pause":
             return tuner.PAUSE_US
+        if (us := self.us_of(launch)) is not None:
+            return us
         return next((us for define, us in self.costs.items() if define in launch.defines), 10.0)
 
 
@@ -142,6 +147,31 @@ def test_another_driver_times_again_and_says_why(tmp_path: Path, monkeypatch: py
     later = tuner.Tuner(TimedDevice({}), tmp_path)  # type: ignore[arg-type]
     assert later.note == "kernels were timed under driver 580.1, this is 590.2; they are timed again"
     assert not later.tuning.choices
+
+
+def test_products_by_experts_are_timed_too(tmp_path: Path) -> None:
+    """One row and many, as dense products; what is chosen is in the plans of every layer, and changes nothing else."""
+    pair, device = tiny_experts(), TimedDevice({})
+    device.costs = {"PER_SM": 9.0}
+    target = target_on(device, pair)
+    found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+    device.us_of = lambda launch: 5.0 if "PER_SM" in launch.defines and launch.defines["WARPS"] == 16 else None
+    found.run(tuner.products_of(target), silent)
+    experts = [one for one in tuner.products_of(target) if isinstance(one, ExpertProduct)]
+    assert len(experts) == 2, "gate and up; down"
+    for product in experts:
+        choice = found.tuning.choices[str(product)]
+        assert choice.way == Way(warps=16)
+        assert (choice.us, choice.default_us) == pytest.approx((5, 9))
+    found.confirm(target, silent)
+    tuned = found.card(tuner.target_name(target))
+    tuner.replan(target, tuned)
+    layer = target.blk[0].ffn
+    for projection in (layer.inputs, layer.out):
+        assert (projection.plan.warps, projection.plan.grid) == (16, CARD.multiprocessors)
+    assert all(p.plan.way == Way() for group in target.projections() for p in group if isinstance(p, Projection))
+    later = tuner.Tuner(TimedDevice({}), tmp_path)  # type: ignore[arg-type]
+    assert later.card(tuner.target_name(target)) == tuned
 
 
 def test_a_prediction_counts_what_the_tuned_plan_takes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_core.backends.cuda import tuning
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.plan import Way
-from dflash_core.backends.cuda.tuner import Tuner
+from dflash_core.backends.cuda.tuner import Groups, Tuner
 from dflash_core.bench.kernels import ARENA, Bench, products_27b
 from dflash_core.progress import Progress
 
@@ -17,7 +17,7 @@ def retune(device: CudaDevice, progress: Progress) -> Tuner:
     bench = Bench(device, ARENA, products)
     tuner = Tuner(device, device.programs.cache.folder)
     tuner.forget()
-    groups = {product.planned: bench.copies(product) for product in products}
+    groups: Groups = {product.planned: [*bench.copies(product)] for product in products}
     # Each time at most as much as fits the budget; what is left goes on.
     for _ in range(len(groups)):
         known = len(tuner.tuning.choices)

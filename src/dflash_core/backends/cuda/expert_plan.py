@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.launch import WARP
-from dflash_core.backends.cuda.plan import Card, Shape, forms_of, reads_f16, reads_q8, staged_block
+from dflash_core.backends.cuda.plan import Card, Shape, Way, forms_of, reads_f16, reads_q8, staged_block
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import UnsupportedError
 
 COLUMNS = 8  # of an entry, at most
-WARPS = 8
+WARPS = 8  # of a thread block where nothing else is known
+MOST_PARTS = 8  # of K: warps share a block of rows, so their number is a multiple of this
 MOST_PER_SM = 2
+MOST_WARPS = 16  # of a multiprocessor, whose registers they share
 MATRICES, KINDS = 2, 2  # that a launch's struct has room for
 MATRIX_BYTES = 32  # there, its address first
 KIND_BYTES = MATRIX_BYTES * MATRICES + 16
@@ -71,6 +74,10 @@ class ExpertProduct:
         return self.used + (self.shared is not None)
 
     @property
+    def columns(self) -> int:
+        return max(kind.columns for kind in self.kinds)
+
+    @property
     def nbytes(self) -> int:
         return sum(kind.nbytes for kind in self.kinds)
 
@@ -83,14 +90,17 @@ class ExpertProduct:
 
 
 class ExpertPlan:
-    """Of one product on one card. Raises UnsupportedError where activations do not fit its shared memory."""
+    """Of one product on one card. Raises UnsupportedError where activations do not fit its shared memory, or where the
+    card's way asks for thread blocks that cannot be."""
 
     def __init__(self, product: ExpertProduct, card: Card) -> None:
         self.product = product
         shapes, self.rounding = product.shapes, product.rounding
         self.stride = max(sum(ROWS * blocks_of(s.rows) for s in kind.shapes) for kind in product.kinds)
         self.tiles_k = max(groups_of(kind.columns) for kind in product.kinds)
-        self.shared_bytes = 2 * WARPS * WARP * 16 + self.tiles_k * staged_block(shapes, self.rounding)
+        way = card.way_of(product)
+        self.warps = way.warps or WARPS
+        self.shared_bytes = 2 * self.warps * WARP * 16 + self.tiles_k * staged_block(shapes, self.rounding)
         room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
         if self.shared_bytes > room:
             raise UnsupportedError(
@@ -98,6 +108,10 @@ class ExpertPlan:
                 f" shared memory, expected {room:,} at most; run it on the CPU"
             )
         self.per_sm = MOST_PER_SM if MOST_PER_SM * self.shared_bytes <= room else 1
+        if self.warps * self.per_sm > MOST_WARPS:
+            self.per_sm = 1
+        if self.warps > MOST_WARPS or self.warps % MOST_PARTS:
+            raise UnsupportedError(f"thread blocks of {self.warps} warps, expected {MOST_PARTS} or {MOST_WARPS}")
         self.multiprocessors = card.multiprocessors
         self.grid = self.multiprocessors * self.per_sm
 
@@ -117,7 +131,7 @@ class ExpertPlan:
     def defines(self, rows: int) -> dict[str, object]:
         """What the kernels of a pass over so many rows are compiled for."""
         names = {tile_type(shape.type).name for shape in self.product.shapes}
-        found: dict[str, object] = {"COLUMNS": 1 if rows == 1 else COLUMNS, "WARPS": WARPS, "PER_SM": self.per_sm}
+        found: dict[str, object] = {"COLUMNS": 1 if rows == 1 else COLUMNS, "WARPS": self.warps, "PER_SM": self.per_sm}
         found |= {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
         found |= self.forms
         if self.rounding.half:
@@ -147,6 +161,32 @@ class ExpertPlan:
 def _split(tiles: int) -> int:
     """Parts of K of a block of rows: a power of two, as warps may share it."""
     split = 1
-    while 2 * split <= min(tiles, WARPS):
+    while 2 * split <= min(tiles, MOST_PARTS):
         split *= 2
     return split
+
+
+def expert_ways(product: ExpertProduct, card: Card) -> tuple[Way, ...]:
+    """Ways to try, the default first: how many warps share what is staged. None changes a bit."""
+    wide = Way(warps=MOST_WARPS)
+    try:
+        ExpertPlan(product, replace(card, way=wide, ways=()))
+    except UnsupportedError:
+        return (Way(),)
+    return Way(), wide
+
+
+def pack_work(chosen: Sequence[Sequence[int]], shared: bool) -> bytes:
+    """The list of kernels/experts.cuh for rows that take these experts, rank by rank, as the device makes it."""
+    rows, used = len(chosen), len(chosen[0])
+    entries = [(0, [used * PASS_ROWS + row for row in range(at, min(at + COLUMNS, rows))])
+               for at in range(0, rows if shared else 0, COLUMNS)]  # fmt: skip
+    first = len(entries)
+    for expert in sorted({expert for row in chosen for expert in row}):
+        pairs = [row.index(expert) * PASS_ROWS + at for at, row in enumerate(map(list, chosen)) if expert in row]
+        entries += [(expert, pairs[at : at + COLUMNS]) for at in range(0, len(pairs), COLUMNS)]
+    packed = (
+        struct.pack(f"<HH{COLUMNS}H", expert, len(pairs), *pairs, *[0] * (COLUMNS - len(pairs)))
+        for expert, pairs in entries
+    )
+    return struct.pack("<ii", first, len(entries)) + b"".join(packed)

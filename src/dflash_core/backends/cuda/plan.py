@@ -77,11 +77,13 @@ class Way:
     `chunked`: activations are staged in chunks of K, None for what the card asks for; `split_k`: parts of K. These two
     decide the order of sums. The others change no bit. `prefetch`: tiles that a warp asks into the L2 before the
     previous kernel has ended; None for one in narrow passes on a card that sets kernels up early, which is what gained.
+    `warps` of a thread block: of products by experts (expert_plan.py), whose K has the same parts whoever shares them.
     """
 
     prefetch: int | None = None
     chunked: bool | None = None
     split_k: int | None = None
+    warps: int | None = None
 
     @classmethod
     def of(cls, text: str) -> Way:
@@ -93,7 +95,7 @@ class Way:
                 raise ValueError(f"{word!r}, expected one of {', '.join(cls.__dataclass_fields__)} = a number")
             found[name] = int(value)
         chunked = bool(found["chunked"]) if "chunked" in found else None
-        return cls(found.get("prefetch"), chunked, found.get("split_k"))
+        return cls(found.get("prefetch"), chunked, found.get("split_k"), found.get("warps"))
 
     def __str__(self) -> str:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -110,7 +112,8 @@ class Card:
     ways: tuple[tuple[str, Way], ...] = ()  # by the name of a product: what was measured to be faster (tuning.py)
     overlaps: bool = False  # whether it sets a kernel up while the one before runs
 
-    def way_of(self, product: Product) -> Way:
+    def way_of(self, product: object) -> Way:
+        """Of a product, by its name."""
         return dict(self.ways).get(str(product), self.way)
 
 

@@ -9,29 +9,32 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dflash_core import kernel_source, nvrtc, resources
 from dflash_core.backends.cuda import tuning
 from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.expert_plan import pack_work
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import acts_for
-from dflash_core.backends.cuda.plan import Card, Product, Way
+from dflash_core.backends.cuda.layers.experts import ExpertProjection
+from dflash_core.backends.cuda.plan import Card, Way
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.backends.cuda.state import PASS_ROWS, WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.tuning import Identity, Tuning
+from dflash_core.backends.cuda.tuning import AnyProduct, Identity, Tuning
 from dflash_core.errors import DeviceError
 from dflash_core.nvml import Management
 from dflash_core.progress import Progress
 
 LAUNCHES = 20  # of one product in a round
-TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu")
+TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu", "experts_in.cu", "experts_out.cu")
 # As long as what stands between two products of a step: kernels that begin early have that time for it.
 PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
@@ -39,7 +42,8 @@ PASS_DEPTH, PASS_ROUNDS, PASS_CONTEXT = 32, 5, 256
 TOKEN_STEP = 7919  # from one token of a timed pass to the next
 
 # Products, each with the launches that are one: on different weights, so that none is in the L2 when its turn comes.
-Groups = dict[Product, list[Projection]]
+AnyTimed = Projection | ExpertProjection
+Groups = dict[AnyProduct, list[AnyTimed]]
 
 
 def identity(device: CudaDevice) -> Identity:
@@ -63,15 +67,15 @@ def _driver() -> str:
 
 def products_of(target: DeviceTarget) -> Groups:
     """The target's products, each with all the launches that are one: the head last."""
-    inputs, outputs = ([p for p in group if isinstance(p, Projection)] for group in target.projections())
     head = Projection(target.device, [target.output], target.activations.head, split_k=1)
     found: Groups = {}
-    for projection in (*inputs, *outputs, head):
+    for projection in (*itertools.chain(*target.projections()), head):
+        assert isinstance(projection, Projection | ExpertProjection), "what launches can be timed of"
         found.setdefault(projection.product, []).append(projection)
     return found
 
 
-def name_of(products: Mapping[Product, int]) -> str:
+def name_of(products: Mapping[Any, int]) -> str:
     """Of a target by how often each product comes in a pass, which decides how long it takes; nothing of the file."""
     counted = sorted(f"{product}: {count}" for product, count in products.items())
     return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
@@ -231,18 +235,19 @@ class CardTimer:
 
     def __init__(self, device: CudaDevice, groups: Groups) -> None:
         self.device, self.groups = device, groups
-        self._runs: dict[tuple[Product, Way, int], Run] = {}
+        self._runs: dict[tuple[AnyProduct, Way, int], Run] = {}
+        self._routed: dict[tuple[AnyProduct, int, int], Tensor] = {}
         with device.stream():
             self._acts = acts_for(max(product.columns for product in groups), device.torch_device)
             for form in (self._acts.q8, self._acts.f16):
                 form.random_(0, 256)  # zeros take less power, and so less time
-            self._out = torch.empty(0, device=device.torch_device)
+            self._out, self._inner, self._weights = (torch.empty(0, device=device.torch_device) for _ in range(3))
         pause = [np.int64(PAUSE_US * CYCLES_PER_US)] if device.card.overlaps else None
         self._pause = [] if pause is None else [
             Launch("stream.cu", "pause", {}, PAUSE_BLOCKS, PAUSE_THREADS, pause)
         ]  # fmt: skip
 
-    def compile(self, products: Iterable[Product], card: Card, progress: Progress) -> None:
+    def compile(self, products: Iterable[AnyProduct], card: Card, progress: Progress) -> None:
         """Everything that will be timed, at once: the compiler uses every core."""
         launches: list[Launch] = []
         with self.device.stream():
@@ -251,7 +256,7 @@ class CardTimer:
                     launches += self._launches(product, way, width)
             self.device.bind(launches, progress)
 
-    def seconds(self, product: Product, way: Way, width: int) -> float:
+    def seconds(self, product: AnyProduct, way: Way, width: int) -> float:
         """Of one launch, without the pauses."""
         key = product, way, width
         count = min(LAUNCHES, len(self.groups[product]))
@@ -267,20 +272,36 @@ class CardTimer:
     def close(self) -> None:
         """Give the memory back."""
         self._runs.clear()
-        self._out = self._out.new_empty(0)
+        self._routed.clear()
+        self._out, self._inner, self._weights = (self._out.new_empty(0) for _ in range(3))
         self.device.synchronize()
         torch.cuda.empty_cache()
 
-    def _launches(self, product: Product, way: Way, width: int) -> list[Launch]:
+    def _launches(self, product: AnyProduct, way: Way, width: int) -> list[Launch]:
         return list(self._of(self.groups[product][:LAUNCHES], replace(self.device.card, way=way, ways=()), width))
 
-    def _of(self, projections: Sequence[Projection], card: Card, width: int) -> Iterator[Launch]:
-        for projection in projections:
+    def _of(self, projections: Sequence[AnyTimed], card: Card, width: int) -> Iterator[Launch]:
+        for layer, projection in enumerate(projections):
             other = projection.planned_for(card)
-            self._reserve(other.split_k * other.width * width)
-            yield from other.launches(self._acts, self._out, width)
+            self._out = self._room(self._out, other.split_k * other.width * width)
+            if isinstance(other, ExpertProjection):
+                yield self._by_experts(other, width, layer)
+            else:
+                yield from other.launches(self._acts, self._out, width)
             yield from self._pause
 
-    def _reserve(self, floats: int) -> None:
-        if self._out.numel() < floats:
-            self._out = torch.empty(floats, device=self.device.torch_device)
+    def _by_experts(self, projection: ExpertProjection, width: int, layer: int) -> Launch:
+        """Rows that choose experts at random: other ones in each layer, the same whatever the way."""
+        product = projection.product
+        work = self._routed.get((product, width, layer))
+        if work is None:
+            rng = np.random.default_rng((width, layer))
+            chosen = [rng.permutation(product.routed.count)[: product.used].tolist() for _ in range(width)]
+            packed = torch.frombuffer(bytearray(pack_work(chosen, product.shared is not None)), dtype=torch.uint8)
+            work = self._routed[product, width, layer] = packed.to(self.device.torch_device)
+        self._weights = self._room(self._weights, product.ranks * PASS_ROWS)
+        self._inner = self._room(self._inner, product.ranks * width * 2 * projection.columns)
+        return projection.alone_launch(work, self._weights, self._inner, self._acts, self._out, width)
+
+    def _room(self, held: Tensor, floats: int) -> Tensor:
+        return held if held.numel() >= floats else torch.ones(floats, device=self.device.torch_device)

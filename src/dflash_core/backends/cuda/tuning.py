@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dflash_core.backends.cuda.expert_plan import ExpertProduct, expert_ways
 from dflash_core.backends.cuda.plan import MAX_COLUMNS, MOST_PARTIALS, Card, Plan, Product, Way, plan
 from dflash_core.errors import UnsupportedError
 from dflash_core.progress import Progress
@@ -34,10 +35,11 @@ LEAST_BYTES = 4 << 20  # of a product: of a smaller one a launch is most of the 
 # What a candidate costs: its time at these widths, by weight.
 TIMED: Mapping[int, float] = {1: 1.0, 24: 2.0}
 
+AnyProduct = Product | ExpertProduct
 # Seconds by width and round.
 Rounds = Mapping[int, Sequence[float]]
 # Seconds of a launch in one more round, of a product at a width, computed in a way.
-Measure = Callable[[Product, Way, int], float]
+Measure = Callable[[AnyProduct, Way, int], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Tuning:
             "throttled or shared), so plans stay as they are; dflash-tui doctor --tune times them again"
         )
 
-    def knows(self, product: Product, card: Card) -> bool:
+    def knows(self, product: AnyProduct, card: Card) -> bool:
         """Whether nothing is left to choose. A choice that is no candidate is none of ours: of an older list, or of a
         file that was changed."""
         choice, ways = self.choices.get(str(product)), candidates(product, card)
@@ -129,8 +131,10 @@ class Tuning:
         return replace(self, passes={**self.passes, target: dict(found)})
 
 
-def candidates(product: Product, card: Card) -> tuple[Way, ...]:
+def candidates(product: AnyProduct, card: Card) -> tuple[Way, ...]:
     """Ways to try, the default first; at most MOST_CANDIDATES. Each is compiled, and none is refused by the card."""
+    if isinstance(product, ExpertProduct):
+        return expert_ways(product, card)
     plain = replace(card, way=Way(), ways=())
     default = _planned(product, plain)
     assert default is not None, "a product that the card has no plan for"
@@ -199,7 +203,7 @@ def _spread(rounds: Sequence[float]) -> float:
 
 
 def tune(
-    products: Sequence[Product],
+    products: Sequence[AnyProduct],
     card: Card,
     measure: Measure,
     progress: Progress,
@@ -218,7 +222,7 @@ def tune(
     return found
 
 
-def _times(product: Product, ways: Sequence[Way], measure: Measure) -> dict[Way, dict[int, list[float]]]:
+def _times(product: AnyProduct, ways: Sequence[Way], measure: Measure) -> dict[Way, dict[int, list[float]]]:
     times: dict[Way, dict[int, list[float]]] = {way: {width: [] for width in TIMED} for way in ways}
     for width, turn in itertools.product(TIMED, range(ROUNDS)):
         # There and back: a card that warms up or slows down does so under all of them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations, Rounding
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
-from dflash_core.backends.cuda.expert_plan import COLUMNS, ENTRY_BYTES, WARPS, ExpertPlan, ExpertProduct, Slabs
+from dflash_core.backends.cuda.expert_plan import COLUMNS, ENTRY_BYTES, ExpertPlan, ExpertProduct, Slabs
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch, ceil_div, pointer
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.plan import Card, Shape
@@ -41,6 +42,7 @@ class ExpertProjection:
 
     def __init__(
         self,
+        kernel: str,
         card: Card,
         count: int,
         used: int,
@@ -48,6 +50,8 @@ class ExpertProjection:
         shared: Sequence[Matrix],
         rounding: Rounding,
     ) -> None:
+        """`kernel`: experts_in or experts_out."""
+        self.kernel = kernel
         self.kinds = (tuple(routed), tuple(shared)) if shared else (tuple(routed),)
         self.product = ExpertProduct(
             Slabs(tuple(Shape(m.type, m.rows // count) for m in routed), routed[0].columns, count),
@@ -60,9 +64,15 @@ class ExpertProjection:
     def replan(self, card: Card) -> None:
         self.plan = ExpertPlan(self.product, card)
 
+    def planned_for(self, card: Card) -> ExpertProjection:
+        """The same matrices on a card of which something else is known."""
+        other = copy.copy(self)
+        other.replan(card)
+        return other
+
     @property
     def columns(self) -> int:
-        return max(kind.columns for kind in self.product.kinds)
+        return self.product.columns
 
     @property
     def split_k(self) -> int:
@@ -82,13 +92,19 @@ class ExpertProjection:
             pointer(acts.f16 if self.plan.needs_f16 else None),
         )
 
-    def launch(
-        self, name: str, rows: int, args: Sequence[Argument], more: Mapping[str, object] | None = None
-    ) -> Launch:
-        """Kernel `name` over a pass of `rows` rows; `args`: what follows the launch's struct; `more` defines."""
-        plan = self.plan
+    def launch(self, rows: int, args: Sequence[Argument], more: Mapping[str, object] | None = None) -> Launch:
+        """Over a pass of `rows` rows; `args`: what follows the launch's struct; `more` defines."""
+        plan, name = self.plan, self.kernel
         defines = {**plan.defines(rows), **(more or {})}
-        return Launch(f"{name}.cu", name, defines, plan.grid, WARPS * WARP, [self._table, *args], plan.shared_bytes)
+        threads = plan.warps * WARP
+        return Launch(f"{name}.cu", name, defines, plan.grid, threads, [self._table, *args], plan.shared_bytes)
+
+    def alone_launch(self, work: Tensor, weights: Tensor, inner: Tensor, acts: Acts, out: Tensor, rows: int) -> Launch:
+        """With nothing else of the pass, over `rows` rows whose experts `work` lists (expert_plan.pack_work). weights:
+        f32 by pair; inner: room for what experts_in leaves, as wide as this reads it."""
+        if self.kernel == "experts_in":
+            return self.launch(rows, [work, *self.wanted(acts), out, np.int32(rows)])
+        return self.launch(rows, [work, weights, inner, np.int32(2 * self.columns), out, np.int32(rows)])
 
     def chunk_launch(
         self, work: Tensor, x: Tensor, order: Tensor | None, out: Tensor, blocks: range, scale: float
@@ -128,12 +144,12 @@ class Experts:
         shared = ["ffn_gate_shexp.weight", "ffn_up_shexp.weight"] if spec.shared else []
         last = ["ffn_down_shexp.weight"] if spec.shared else []
 
-        def projection(routed: list[str], of_all: list[str], rounding: Rounding) -> ExpertProjection:
+        def projection(kernel: str, routed: list[str], of_all: list[str], rounding: Rounding) -> ExpertProjection:
             first, other = ([upload.matrix(prefix + name) for name in names] for names in (routed, of_all))
-            return ExpertProjection(device.card, spec.count, spec.used, first, other, rounding)
+            return ExpertProjection(kernel, device.card, spec.count, spec.used, first, other, rounding)
 
-        self.inputs = projection(inner, shared, activations.inputs)
-        self.out = projection([kinds.DOWN], last, activations.outputs)
+        self.inputs = projection("experts_in", inner, shared, activations.inputs)
+        self.out = projection("experts_out", [kinds.DOWN], last, activations.outputs)
 
     @property
     def ranks(self) -> int:
@@ -171,13 +187,13 @@ class Experts:
         scale, into = np.float32(spec.scale), [work, *self.inputs.wanted(buffers.acts), buffers.wide, np.int32(rows)]
         if rows == 1:  # a single row is routed where its experts begin
             own = [scores, scale, weights, *count[1:]]
-            yield self.inputs.launch("experts_in", rows, [*into, *own], {"CHOOSES": 1, **self._choice})
+            yield self.inputs.launch(rows, [*into, *own], {"CHOOSES": 1, **self._choice})
         else:
             route = [scores, scale, work, weights, *count]
             yield Launch("router.cu", "route", {"WIDTH": self.hidden, **self._choice}, 1, ROUTE_THREADS, route)
-            yield self.inputs.launch("experts_in", rows, into)
+            yield self.inputs.launch(rows, into)
         inner = np.int32(self.inputs.width)
-        yield self.out.launch("experts_out", rows, [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)])
+        yield self.out.launch(rows, [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)])
 
     @property
     def _experts(self) -> dict[str, object]:
