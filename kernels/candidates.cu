@@ -3,7 +3,8 @@
 // MAX_WIDTH blocks with the largest maxima, of equals the lower ones: so 128 logits are read of a row, and no more.
 //
 // With PAIRS the best so many of them, for pairs.cu, at most PAIR_CANDIDATES; the state has the first MAX_WIDTH all the
-// same.
+// same. With TARGETS the logits are of a draft vocabulary: its row r is token targets[r], or r + targets[r] with OFFSETS.
+// With MARKOV the best are those of `biased`, which markov_bias has left, in the order of their own log-probabilities.
 //
 // Grid = draft positions. Bound by latency: 124 KB of maxima and sums per row in one SM, 7 us on an H200 (estimated).
 
@@ -58,11 +59,18 @@ struct TopList {
 };
 
 // Row r of `logits` f32 [rows][stride], `maxima` and `sums` [rows][vocab / 16, rounded up] is draft position first + r.
-// ids, log_probs [positions][PAIR_CANDIDATES].
+// ids, log_probs [positions][PAIR_CANDIDATES]. With MARKOV a launch is one position; rows [positions][PAIR_CANDIDATES] are
+// the candidates' rows of the draft vocabulary, and path[position] is the best token.
 extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     StepState* st, const float* logits, const float* maxima, const float* sums, int vocab, int stride, int first
 #ifdef PAIRS
     , int* ids, float* log_probs
+#endif
+#ifdef TARGETS
+    , const TARGETS* targets
+#endif
+#ifdef MARKOV
+    , const float* biased, const float* biased_maxima, int* rows, int* path
 #endif
 ) {
     __shared__ BestPart of_warps[CANDIDATE_WARPS][TOP];
@@ -74,14 +82,20 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     if (st->stop || position >= st->draft_depth) return;
     const float scale = st->inv_tree_temperature;
     logits += size_t(row) * stride, maxima += size_t(row) * blocks, sums += size_t(row) * blocks;
+#ifdef MARKOV
+    const float* const by = st->by_parent ? biased : logits;
+    const float* const bounds = st->by_parent ? biased_maxima : maxima;
+#else
+    const float *const by = logits, *const bounds = maxima;
+#endif
 
     TopList top;
     top.clear();
     float most = -INFINITE, sum = 0.0f;
 #pragma unroll 4
     for (int block = threadIdx.x; block < blocks; block += CANDIDATE_THREADS) {
-        const float here = maxima[block], share = sums[block];
-        if (here > top.value[TOP - 1]) top.offer(here, block);
+        const float here = maxima[block], share = sums[block], bound = bounds[block];
+        if (bound > top.value[TOP - 1]) top.offer(bound, block);
         if (here > most) {
             sum = sum * __expf((most - here) * scale) + share;
             most = here;
@@ -119,23 +133,49 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             const int id = mine * BLOCK + lane % LANES * EACH + i;
-            if (id < vocab && logits[id] > top.value[TOP - 1]) top.offer(logits[id], id);
+            if (id < vocab && by[id] > top.value[TOP - 1]) top.offer(by[id], id);
         }
     }
+    // A lane for each of the best.
+    BestPart own = {-INFINITE, 0};
 #pragma unroll
     for (int rank = 0; rank < TOP; ++rank) {
         const BestPart best = top.pop();
-        const float log_prob = best.value * scale - log_norm;
-        if (lane == 0 && rank < MAX_WIDTH) {
-            st->candidate[position][rank] = best.value > -INFINITE ? best.id : 0;  // a row of NaN has none
-            st->candidate_log_prob[position][rank] = log_prob;
-        }
-#ifdef PAIRS
-        if (lane == 0) {
-            const bool there = rank < PAIRS && best.value > -INFINITE;
-            ids[position * TOP + rank] = there ? best.id : -1;
-            log_probs[position * TOP + rank] = there ? log_prob : -INFINITE;
-        }
-#endif
+        if (lane == rank) own = best;
     }
+    const bool there = own.value > -INFINITE;  // a row of NaN has none
+#ifdef TARGETS
+    int token = there ? int(targets[own.id]) : 0;
+#ifdef OFFSETS
+    token += there ? own.id : 0;
+#endif
+#else
+    const int token = there ? own.id : 0;
+#endif
+#ifdef MARKOV
+    const float log_prob = (there ? logits[own.id] : -INFINITE) * scale - log_norm;
+    const float key = log_prob == log_prob ? log_prob : -INFINITE;
+    int order = 0;
+    for (int other = 0; other < TOP; ++other) {
+        const float its = __shfl_sync(FULL_WARP, key, other);
+        order += its > key || (its == key && other < lane);
+    }
+    if (lane == 0) path[position] = there ? token : -1;
+#else
+    const float log_prob = own.value * scale - log_norm;
+    const int order = lane;
+#endif
+    if (lane >= TOP) return;
+    if (order < MAX_WIDTH) {
+        st->candidate[position][order] = token;
+        st->candidate_log_prob[position][order] = log_prob;
+    }
+#ifdef PAIRS
+    const bool paired = there && order < PAIRS;
+    ids[position * TOP + order] = paired ? token : -1;
+    log_probs[position * TOP + order] = paired ? log_prob : -INFINITE;
+#endif
+#ifdef MARKOV
+    rows[position * TOP + order] = own.id;
+#endif
 }

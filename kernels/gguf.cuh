@@ -167,3 +167,9 @@ struct IQ3_XXS {
         return half_at(block) * 0.25f * (float)((packed >> 28) * 2 + 1) * iq3_signed(magnitude, (int)signs, i);
     }
 };
+
+// Value `at` of row `row` of a matrix with rows of LENGTH values.
+template <class Format, int LENGTH> __device__ __forceinline__ float row_value(const u8* matrix, int row, int at) {
+    constexpr u64 ROW_BYTES = (u64)LENGTH / Format::BLOCK * Format::SIZE;
+    return Format::value(matrix + row * ROW_BYTES + (u64)(at / Format::BLOCK) * Format::SIZE, at % Format::BLOCK);
+}

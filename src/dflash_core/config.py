@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from dflash_core.arch.architecture import Architecture, Head, matrix_types
-from dflash_core.arch.draft_heads import SIDES, Convolution, Markov, Selector
+from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.reading import apart
@@ -17,7 +20,7 @@ from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec, layer_tensors
 from dflash_core.cache_types import EXACT, CachePair
-from dflash_core.errors import MismatchError, UnsupportedError
+from dflash_core.errors import FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
@@ -30,11 +33,7 @@ UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabular
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """A block drafter. `target_layers` are 0-based: the outputs of these target layers are its features.
-
-    `draft_vocab`: rows of its own head, where that has fewer tokens than the target (d2t says which). `anchor_first`:
-    the anchor's own row predicts too, so that a block proposes for as many positions as it has.
-    """
+    """A block drafter. `target_layers` are 0-based: the outputs of these target layers are its features."""
 
     name: str
     flavour: Flavour
@@ -54,22 +53,13 @@ class DraftConfig:
     sliding_window: int  # 0 for none
     sliding: tuple[bool, ...]
     causal: tuple[bool, ...]
-    conv: Convolution | None = None
-    selector: Selector | None = None
-    markov: Markov | None = None
-    anchor_first: bool = False
-    draft_vocab: int | None = None
-    own_embedding: bool = False
-    own_head: bool = False
-    embedding_scale: float = 1.0
-    logit_scale: float = 1.0
-    softcap: float = 0.0  # 0 for none
+    heads: Heads = Heads()
     rope_scaling: Scaling | None = None
 
     @property
     def kind(self) -> str:
         """Its kind of drafter: dflash, dflash2 or dspark."""
-        return "dspark" if self.markov else "dflash2" if self.selector or self.conv else "dflash"
+        return self.heads.kind
 
     @property
     def title(self) -> str:
@@ -77,25 +67,14 @@ class DraftConfig:
         return {"dspark": "DSpark", "dflash2": "DFlash 2", "dflash": "DFlash"}[self.kind]
 
     @property
-    def plain(self) -> bool:
-        """Whether it is a DFlash network alone, borrowing embedding and head from its target."""
-        changed = self.embedding_scale != 1 or self.shaped or self.anchor_first
-        return self.kind == "dflash" and not (self.own_embedding or self.own_head or changed)
-
-    @property
-    def shaped(self) -> bool:
-        """Whether its logits are not the head's alone."""
-        return self.logit_scale != 1 or bool(self.softcap)
-
-    @property
-    def conditional(self) -> bool:
-        """Whether it can score a token by the one above it."""
-        return self.selector is not None or self.markov is not None
-
-    @property
     def depths(self) -> int:
         """Positions behind the anchor that a block proposes for."""
-        return self.block_size if self.anchor_first else self.block_size - 1
+        return self.block_size if self.heads.anchor_first else self.block_size - 1
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether d2t holds how far a token is from its row, as checkpoints have it, and not the token."""
+        return self.flavour == "z-lab"
 
     @property
     def layers(self) -> tuple[LayerSpec, ...]:
@@ -114,19 +93,10 @@ class DraftConfig:
 
     def tensors(self) -> Shapes:
         """Every tensor, in the order of a forward pass."""
-        hidden, vocab = self.embedding_length, self.vocab_size or 0
-        head = self.draft_vocab or vocab
-        shapes: Shapes = {"token_embd.weight": (vocab, hidden)} if self.own_embedding else {}
-        shapes |= dflash_tensors(hidden, len(self.target_layers), self.layers, self.conv)
-        if self.own_head:
-            shapes["output.weight"] = (head, hidden)
-        if self.draft_vocab:
-            shapes["d2t"] = (self.draft_vocab,)
-        if self.selector:
-            shapes |= self.selector.tensors(hidden, vocab)
-        if self.markov:
-            shapes |= self.markov.tensors(vocab, head)
-        return shapes
+        hidden, vocab, heads = self.embedding_length, self.vocab_size or 0, self.heads
+        shapes: Shapes = {"token_embd.weight": (vocab, hidden)} if heads.own_embedding else {}
+        shapes |= dflash_tensors(hidden, len(self.target_layers), self.layers, heads.conv)
+        return shapes | heads.tensors(hidden, vocab)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +129,19 @@ class MtpConfig:
         beside = self.nextn.tensors(self.embedding_length, self.vocab_size)
         layer = layer_tensors(self.index, self.layer, self.embedding_length)
         return {**{self.prefix + name: shape for name, shape in beside.items()}, **layer}
+
+
+def draft_tokens(config: DraftConfig, file: WeightFile) -> npt.NDArray[np.int64]:
+    """The target's token of each row of a drafter's own head, (draft vocab,). Raises FormatError."""
+    ids, vocab = file.int64("d2t"), config.vocab_size or 0
+    if config.has_offsets:
+        ids = ids + np.arange(len(ids))
+    if len(np.unique(ids)) < len(ids) or ids.min() < 0 or ids.max() >= vocab:
+        raise FormatError(
+            f"{config.name}: d2t names tokens {ids.min()} to {ids.max()} for {len(ids):,} rows, expected each"
+            f" once and under {vocab:,}; convert the drafter again"
+        )
+    return ids
 
 
 def dflash_tensors(hidden: int, captured: int, layers: Sequence[LayerSpec], conv: Convolution | None = None) -> Shapes:

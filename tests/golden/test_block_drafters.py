@@ -33,6 +33,7 @@ from support.draft_files import (
     SPARK,
     TWO,
     behind_ends,
+    changed,
     gguf_keys,
     name_in,
     random_draft,
@@ -70,11 +71,11 @@ def around(config: DraftConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def two(**changes: Any) -> DraftConfig:
-    return dataclasses.replace(PLAIN, **{**TWO, **changes})
+    return changed(PLAIN, **{**TWO, **changes})
 
 
 def spark(**changes: Any) -> DraftConfig:
-    return dataclasses.replace(PLAIN, **{**SPARK, **changes})
+    return changed(PLAIN, **{**SPARK, **changes})
 
 
 CASES: dict[str, DraftConfig] = {
@@ -117,7 +118,7 @@ def test_against_the_twin(tmp_path: Path, name: str, form: str) -> None:
     kept = np.isfinite(logits)
     assert np.abs(ours[kept] - logits[kept]).max() < 1e-4
     assert draft.path(features, ANCHOR).tolist() == greedy_path(config, w, rows, logits, ANCHOR)
-    if config.markov and config.markov.confidence:
+    if config.heads.markov and config.heads.markov.confidence:
         assert draft.model.markov is not None
         for depth, before in ((0, ANCHOR), (2, 60)):
             said = draft.model.markov.accepted(torch.from_numpy(rows[depth]), before)
@@ -172,7 +173,7 @@ def test_files_without_their_tables(tmp_path: Path, changes: dict[str, Any], mes
 
 @pytest.mark.parametrize("form", ["z-lab", "upstream"])
 def test_settings_that_do_not_fit(tmp_path: Path, form: str) -> None:
-    uneven = dataclasses.replace(two(), conv=Convolution(2, 12))
+    uneven = changed(two(), conv=Convolution(2, 12))
     path = write_drafter(tmp_path / "a", uneven, form, weights=random_weights(two()))
     assert "expected a multiple of conv_group_size (12)" in refused(open_drafter, path)
     many = two(selector=Selector(8, 97))
@@ -240,14 +241,6 @@ def test_a_drafter_of_another_generation(tmp_path: Path) -> None:
     for name, noted in (("Qwen3.6-27B-DFlash2", True), ("Qwen3.8-27B-DFlash2", False), ("a drafter", False)):
         notes = check_pair(spec, dataclasses.replace(config, name=name), None)
         assert any("made for Qwen3.6, the target is Qwen3.8" in note for note in notes) == noted
-
-
-def test_a_card_refuses_in_one_line(tmp_path: Path) -> None:
-    from dflash_core.backends.cuda.target import _check_plain
-
-    _check_plain(PLAIN)
-    with pytest.raises(UnsupportedError, match="small is a DSpark drafter with heads that do not run on a card"):
-        _check_plain(spark())
 
 
 TOKENS = 16

@@ -31,7 +31,7 @@ def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) 
     kind = BY_NAME[name]
     if name in ("F32", "F16", "BF16"):
         values = (rng.normal(size=(rows, columns)) * np.exp(rng.normal(size=(rows, 1)))).astype(np.float32)
-        return _floats(values, name)
+        return stored(values, name)
     count = -(-columns // kind.block)
     raw = rng.integers(0, 256, (rows, count, kind.size), dtype=np.uint8)
     for offset, reach in HALVES[name]:
@@ -40,7 +40,8 @@ def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) 
     return raw.reshape(rows, -1)
 
 
-def _floats(values: npt.NDArray[np.float32], name: str) -> Bytes:
+def stored(values: npt.NDArray[np.float32], name: str) -> Bytes:
+    """As a tensor of a type of floats."""
     if name == "BF16":
         return np.ascontiguousarray((values.view(np.uint32) >> 16).astype(np.uint16)).view(np.uint8)
     return np.ascontiguousarray(values.astype(np.float16 if name == "F16" else np.float32)).view(np.uint8)

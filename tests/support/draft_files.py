@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dflash_core import loading
-from dflash_core.arch.draft_heads import Convolution, Markov, Selector
+from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
 from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig
@@ -32,6 +32,15 @@ PLAIN = DraftConfig(
 TWO = {"conv": Convolution(2, 16), "selector": Selector(8, 16)}
 SPARK = {"markov": Markov(8, confidence=40, confidence_bias=True), "anchor_first": True, "sliding": (False, False),
          "sliding_window": 0, "own_embedding": True, "own_head": True, "block_size": 7}  # fmt: skip
+
+
+def changed(config: DraftConfig, **changes: Any) -> DraftConfig:
+    """With other fields, of its heads or its own."""
+    names = {field.name for field in dataclasses.fields(Heads)}
+    heads = {name: value for name, value in changes.items() if name in names}
+    own = {name: value for name, value in changes.items() if name not in names}
+    return dataclasses.replace(config, heads=dataclasses.replace(config.heads, **heads), **own)
+
 
 _ZLAB = {
     "enc.output_norm.weight": "hidden_norm.weight", "output_norm.weight": "norm.weight",
@@ -78,7 +87,12 @@ def random_weights(config: DraftConfig, seed: int = 0) -> dict[str, np.ndarray]:
         elif name.endswith("_conv_base"):
             values = 0.3 * values
             values[:, 0] += 1
-        elif name.startswith("blk.") or name in ("fc.weight", "selector_hidden.weight", "output.weight"):
+        elif name.startswith("blk.") or name in (
+            "fc.weight",
+            "selector_hidden.weight",
+            "output.weight",
+            "conf_proj.weight",
+        ):
             values = values * shape[-1] ** -0.5 * (0.4 if "conv_proj" in name or "selector" in name else 1)
         elif name == "d2t":
             assert config.vocab_size, "a vocabulary"
@@ -96,18 +110,18 @@ def zlab_config(config: DraftConfig) -> dict[str, Any]:
         "target_layer_ids": list(config.target_layers), "mask_token_id": config.mask_token_id,
         "block_size": config.block_size,
     }  # fmt: skip
-    if config.conv:
-        inner |= {"conv_kernel_size": config.conv.kernel, "conv_group_size": config.conv.group}
-    if config.selector:
-        inner |= {"selector_rank": config.selector.rank, "selector_top_k": config.selector.top_k}
-    if config.markov:
-        inner |= {"markov_rank": config.markov.rank, "markov_head_type": "vanilla"}
-    if config.embedding_scale != 1:
-        inner["input_embedding_scale"] = config.embedding_scale
-    if config.logit_scale != 1:
-        inner["output_multiplier"] = config.logit_scale
-    if config.softcap:
-        inner["final_logit_softcapping"] = config.softcap
+    if config.heads.conv:
+        inner |= {"conv_kernel_size": config.heads.conv.kernel, "conv_group_size": config.heads.conv.group}
+    if config.heads.selector:
+        inner |= {"selector_rank": config.heads.selector.rank, "selector_top_k": config.heads.selector.top_k}
+    if config.heads.markov:
+        inner |= {"markov_rank": config.heads.markov.rank, "markov_head_type": "vanilla"}
+    if config.heads.embedding_scale != 1:
+        inner["input_embedding_scale"] = config.heads.embedding_scale
+    if config.heads.logit_scale != 1:
+        inner["output_multiplier"] = config.heads.logit_scale
+    if config.heads.softcap:
+        inner["final_logit_softcapping"] = config.heads.softcap
     full = {
         "architectures": [architecture[config.kind]], "hidden_size": config.embedding_length,
         "num_hidden_layers": config.block_count, "num_attention_heads": config.head_count,
@@ -119,7 +133,7 @@ def zlab_config(config: DraftConfig) -> dict[str, Any]:
     }  # fmt: skip
     if any(config.sliding):
         full["sliding_window"] = config.sliding_window
-    if config.markov and not config.anchor_first:
+    if config.heads.markov and not config.heads.anchor_first:
         full["sample_from_anchor"] = False
     return full
 
@@ -134,20 +148,20 @@ def gguf_keys(config: DraftConfig) -> dict[str, Any]:
         "block_size": config.block_size, "target_layers": [layer + 1 for layer in config.target_layers],
         "vocab_size": config.vocab_size, "attention.causal": config.causal[0],
     }  # fmt: skip
-    if config.conv:
-        keys |= {"conv_kernel_size": config.conv.kernel, "conv_group_size": config.conv.group}
-    if config.selector:
-        keys |= {"selector_rank": config.selector.rank, "selector_top_k": config.selector.top_k}
+    if config.heads.conv:
+        keys |= {"conv_kernel_size": config.heads.conv.kernel, "conv_group_size": config.heads.conv.group}
+    if config.heads.selector:
+        keys |= {"selector_rank": config.heads.selector.rank, "selector_top_k": config.heads.selector.top_k}
     if any(config.sliding):
         keys |= {"attention.sliding_window": config.sliding_window}
         keys |= {"attention.sliding_window_pattern": list(config.sliding)}
-    if config.markov and not config.anchor_first:
+    if config.heads.markov and not config.heads.anchor_first:
         keys["sample_from_anchor"] = False
-    for name, value in (("logit_scale", config.logit_scale), ("embedding_scale", config.embedding_scale)):
+    for name, value in (("logit_scale", config.heads.logit_scale), ("embedding_scale", config.heads.embedding_scale)):
         if value != 1:
             keys[name] = value
-    if config.softcap:
-        keys["final_logit_softcapping"] = config.softcap
+    if config.heads.softcap:
+        keys["final_logit_softcapping"] = config.heads.softcap
     named = {f"dflash.{key}": value for key, value in keys.items()}
     own = {"general.architecture": "dflash", "general.name": config.name}
     return own | named | {"tokenizer.ggml.mask_token_id": config.mask_token_id}
@@ -189,7 +203,7 @@ def write_random(folder: Path, target: Target, kind: str, seed: int = 0, **chang
     heads: dict[str, Any] = {"dflash": {}, "dflash2": TWO, "dspark": {
         **SPARK, "markov": Markov(8, confidence=hidden + 8, confidence_bias=True)}}[kind]  # fmt: skip
     sized = {"embedding_length": hidden, "vocab_size": spec.vocab_size, "target_block_count": spec.block_count}
-    return write_drafter(folder / kind, dataclasses.replace(PLAIN, **{**sized, **heads, **changes}), seed=seed)
+    return write_drafter(folder / kind, changed(PLAIN, **{**sized, **heads, **changes}), seed=seed)
 
 
 def random_draft(folder: Path, target: Target, kind: str, seed: int = 0, **changes: Any) -> Draft:

@@ -51,9 +51,9 @@ def attended(config: DraftConfig, w: Arrays, layer: int, fused: np.ndarray, x: n
 
 def convolved(config: DraftConfig, w: Arrays, name: str, normed: np.ndarray, x: np.ndarray, side: int) -> np.ndarray:
     """`x` through one side of a pair; its coefficients come from `normed`."""
-    if config.conv is None:
+    if config.heads.conv is None:
         return x
-    base, taps, group = w[name + "_conv_base"], config.conv.kernel, config.conv.group
+    base, taps, group = w[name + "_conv_base"], config.heads.conv.kernel, config.heads.conv.group
     given = (normed @ w[name + "_conv_proj.weight"].T).reshape(len(x), 2, taps, -1)
     out = np.zeros_like(x)
     for row in range(len(x)):
@@ -87,11 +87,11 @@ def drafted(
     """Hidden rows (depths, hidden) and logits (depths, vocab); `embedding` and `head` are the target's."""
     assert config.mask_token_id is not None, "a mask token"
     block = [anchor] + [config.mask_token_id] * (config.block_size - 1)
-    noise = w.get("token_embd.weight", embedding)[block].astype(np.float64) * config.embedding_scale
+    noise = w.get("token_embd.weight", embedding)[block].astype(np.float64) * config.heads.embedding_scale
     rows = hidden_rows(config, w, features, noise)[-config.depths :]
-    logits = rows @ w.get("output.weight", head).astype(np.float64).T * config.logit_scale
-    if config.softcap:
-        logits = config.softcap * np.tanh(logits / config.softcap)
+    logits = rows @ w.get("output.weight", head).astype(np.float64).T * config.heads.logit_scale
+    if config.heads.softcap:
+        logits = config.heads.softcap * np.tanh(logits / config.heads.softcap)
     if "d2t" in w:
         full = np.full((len(logits), len(embedding)), -np.inf)
         full[:, w["d2t"]] = logits
@@ -102,10 +102,10 @@ def drafted(
 def pair_scores(config: DraftConfig, w: Arrays, row: np.ndarray, before: int) -> np.ndarray:
     """What the token before a position adds to the scores of all tokens there, (vocab,); `row`: its hidden."""
     vocab = config.vocab_size or 0
-    if config.selector:
+    if config.heads.selector:
         gate = w["selector_predecessor.weight"][before].astype(np.float64) * (w["selector_hidden.weight"] @ row)
         return w["selector_successor.weight"] @ gate
-    if config.markov:
+    if config.heads.markov:
         bias = w["markov_w2.weight"] @ w["markov_w1.weight"][before].astype(np.float64)
         full = np.zeros(vocab)
         full[w["d2t"] if "d2t" in w else slice(None)] = bias
@@ -118,8 +118,8 @@ def greedy_path(config: DraftConfig, w: Arrays, rows: np.ndarray, logits: np.nda
     path = [anchor]
     for row, logit in zip(rows, logits):
         scores = logit + pair_scores(config, w, row, path[-1])
-        if config.selector:
-            out = np.argsort(-logit, kind="stable")[config.selector.top_k :]
+        if config.heads.selector:
+            out = np.argsort(-logit, kind="stable")[config.heads.selector.top_k :]
             scores[out] = -np.inf
         path.append(int(scores.argmax()))
     return path[1:]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda import tuning
 from dflash_core.backends.cuda.activations import DEFAULT
@@ -30,6 +31,7 @@ from dflash_core.bench.synthetic_models import (
     DRAFT_27B,
     SIZE_27B,
     SIZE_27B_DFLASH2,
+    SIZE_27B_DSPARK,
     SIZE_35B_A3B,
     TARGET_27B,
     draft_types,
@@ -42,7 +44,7 @@ from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf
-from dflash_core.formats.quants import BY_NAME
+from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo
 from support.golden import golden
 
@@ -88,7 +90,7 @@ def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str,
         elements = 1
         for size in shape:
             elements *= size
-        kind = BY_NAME[types[tensor]]
+        kind = {**BY_NAME, **LIST_TYPES}[types[tensor]]
         nbytes = elements // kind.block * kind.size
         tensors[tensor] = TensorInfo(tensor, tuple(shape), types[tensor], nbytes, elements, 0, 0)
     return Header(Path(name), tensors)
@@ -115,6 +117,23 @@ def large_dflash2() -> Pair:
     """The same target with a DFlash 2 drafter."""
     target, draft = large(), replace(SIZE_27B_DFLASH2.draft, target_layers=tuple(range(5)))
     return replace(target, draft=header("27b-dflash2", draft.tensors(), draft_types(draft)), draft_config=draft)
+
+
+def large_dspark() -> Pair:
+    """The same target with a DSpark drafter."""
+    target, draft = large(), replace(SIZE_27B_DSPARK.draft, target_layers=tuple(range(5)))
+    return replace(target, draft=header("27b-dspark", draft.tensors(), draft_types(draft)), draft_config=draft)
+
+
+def small_dspark() -> Pair:
+    """The demo target with a DSpark drafter of a vocabulary of its own, as a checkpoint has it."""
+    target = demo()
+    spec, plain = target.target_config, target.draft_config
+    heads = Heads(markov=Markov(32), draft_vocab=4000, own_head=True, anchor_first=True)
+    config = replace(plain, flavour="z-lab", block_size=7, vocab_size=spec.vocab_size, heads=heads)
+    shapes = config.tensors()
+    types = {name: "I64" if name == "d2t" else "BF16" if len(shape) > 1 else "F32" for name, shape in shapes.items()}
+    return replace(target, draft=header("small-dspark", shapes, types), draft_config=config)
 
 
 def demo_dflash2() -> Pair:
@@ -182,8 +201,10 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     """All programs for one architecture; `quick`: those of one width of the demo pair, which hold every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
-    quick_pairs = [demo(), demo_mtp(), demo_dflash2(), tiny_experts()]
-    for pair in quick_pairs if quick else [large(), large_mtp(), large_dflash2(), experts(), *quick_pairs]:
+    quick_pairs = [demo(), demo_mtp(), demo_dflash2(), small_dspark(), tiny_experts()]
+    for pair in (
+        quick_pairs if quick else [large(), large_mtp(), large_dflash2(), large_dspark(), experts(), *quick_pairs]
+    ):
         for launch in _launches(pair, arch, widths):
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))

@@ -26,7 +26,9 @@ from support.kernel_variants import (
     experts,
     large,
     large_dflash2,
+    large_dspark,
     large_mtp,
+    small_dspark,
     tiny,
     tiny_experts,
 )
@@ -64,6 +66,8 @@ CASES = (
     Case("demo-mtp", demo_mtp, "sm_90a"),
     Case("27b-mtp", large_mtp, "sm_90a"),
     Case("27b-dflash2", large_dflash2, "sm_90a"),
+    Case("27b-dspark", large_dspark, "sm_90a"),
+    Case("small-dspark", small_dspark, "sm_90a"),
 )
 
 

@@ -49,7 +49,8 @@ class NamedUpload(MetaUpload):
         return super().raw(name)
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        tensor = torch.empty(shape, dtype=dtype)
+        # A list of tokens is read on the host too; every other piece is too large to be touched.
+        tensor = torch.zeros(shape, dtype=dtype) if self._name == "d2t" else torch.empty(shape, dtype=dtype)
         self._device.name(self._name, tensor)
         return tensor
 

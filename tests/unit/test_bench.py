@@ -88,6 +88,9 @@ def test_a_made_up_pair_opens(tmp_path: Path, name: str) -> None:
         head_count_kv=1, target_layers=(1, 3), sliding=model.draft.sliding[-2:], causal=(False, False),
     )  # fmt: skip
     settings = {**model.settings, **{key: value for key, value in SMALL.items() if key in model.settings}}
+    if draft.heads.markov:
+        sized = dataclasses.replace(draft.heads.markov, confidence=256 + draft.heads.markov.rank)
+        draft = dataclasses.replace(draft, heads=dataclasses.replace(draft.heads, markov=sized))
     model = dataclasses.replace(model, settings=settings, draft=draft)
     synthetic.write_target(tmp_path / "t", model, lambda phase, done: None)
     synthetic.write_draft(tmp_path / "d", model, lambda phase, done: None)
@@ -95,6 +98,7 @@ def test_a_made_up_pair_opens(tmp_path: Path, name: str) -> None:
     config, _ = open_drafter(tmp_path / "d")
     assert (config.block_size, config.mask_token_id) == (draft.block_size, draft.mask_token_id)
     assert config.target_layers == (1, 3)
+    assert config.heads == draft.heads
     assert (config.sliding_window, config.sliding) == (draft.sliding_window, draft.sliding)
     if model.head == "mtp":
         synthetic.write_mtp(tmp_path / "m", model, lambda phase, done: None)
@@ -147,7 +151,10 @@ def test_the_cases_are_those_of_the_bars() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--synthetic", "13b"], "--synthetic 13b: expected one of 27b 27b-mtp 27b-dflash2 35b-a3b 35b-a3b-mtp 8b 4b"),
+        (
+            ["--synthetic", "13b"],
+            "--synthetic 13b: expected one of 27b 27b-mtp 27b-dflash2 27b-dspark 35b-a3b 35b-a3b-mtp 8b 4b",
+        ),
         (["--accept-trace", "many"], "--accept-trace many: expected a mean acceptance length"),
         (["--accept-trace", "99"], "--accept-trace 99: expected"),
         (["--steps"], "step times need a target and its drafter"),

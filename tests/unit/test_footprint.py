@@ -12,7 +12,18 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from support import toy_architecture
-from support.kernel_variants import CARDS, Pair, demo, header, large, large_dflash2, large_mtp, tiny
+from support.kernel_variants import (
+    CARDS,
+    Pair,
+    demo,
+    header,
+    large,
+    large_dflash2,
+    large_dspark,
+    large_mtp,
+    small_dspark,
+    tiny,
+)
 from support.launch_lists import Case
 from support.recording_device import NamedUpload, RecordingDevice
 
@@ -36,6 +47,8 @@ CASES = [
     Case("27b alone", large, "sm_90a", drafted=False),
     Case("27b mtp", large_mtp, "sm_90a"),
     Case("27b dflash2", large_dflash2, "sm_90a"),
+    Case("27b dspark", large_dspark, "sm_90a"),
+    Case("dspark of few tokens", small_dspark, "sm_86"),
     Case("toy", toy, "sm_90a", drafted=False),
 ]
 

@@ -69,3 +69,50 @@ class Markov:
             if self.confidence_bias:
                 shapes["conf_proj.bias"] = (1,)
         return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """All of it. A plain DFlash drafter has none, and borrows embedding and head from its target.
+
+    `draft_vocab`: rows of its own head, where that has fewer tokens than the target (d2t says which). `anchor_first`:
+    the anchor's own row predicts too, so that a block proposes for as many positions as it has. `softcap`: 0 for none.
+    """
+
+    conv: Convolution | None = None
+    selector: Selector | None = None
+    markov: Markov | None = None
+    anchor_first: bool = False
+    draft_vocab: int | None = None
+    own_embedding: bool = False
+    own_head: bool = False
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    softcap: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """What kind of drafter they make: dflash, dflash2 or dspark."""
+        return "dspark" if self.markov else "dflash2" if self.selector or self.conv else "dflash"
+
+    @property
+    def shaped(self) -> bool:
+        """Whether its logits are not the head's alone."""
+        return self.logit_scale != 1 or bool(self.softcap)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it can score a token by the one above it."""
+        return self.selector is not None or self.markov is not None
+
+    def tensors(self, hidden: int, vocab: int) -> Shapes:
+        """Those behind the layers."""
+        head = self.draft_vocab or vocab
+        shapes: Shapes = {"output.weight": (head, hidden)} if self.own_head else {}
+        if self.draft_vocab:
+            shapes["d2t"] = (self.draft_vocab,)
+        if self.selector:
+            shapes |= self.selector.tensors(hidden, vocab)
+        if self.markov:
+            shapes |= self.markov.tensors(vocab, head)
+        return shapes

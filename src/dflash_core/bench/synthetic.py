@@ -167,6 +167,8 @@ class _Random:
             return self.rng.normal(0, 0.5, shape).astype(np.float32)
         if name.endswith("ssm_a"):
             return (-np.exp(self.rng.uniform(-2, 1, shape))).astype(np.float32)
+        if name.startswith("conf_proj"):  # about as likely as not
+            return self.rng.normal(0, 0.01 * shape[-1] ** -0.5, shape).astype(np.float32)
         if is_float(name, (1, 1)):  # routers, whose scores are to tell experts apart
             return self.rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
         return np.ones(shape, np.float32)
@@ -217,12 +219,12 @@ def _draft_settings(writer: Any, model: Model) -> None:
     if c.sliding_window:
         writer.add_uint32("dflash.attention.sliding_window", c.sliding_window)
         writer.add_array("dflash.attention.sliding_window_pattern", list(c.sliding))
-    if c.conv:
-        writer.add_uint32("dflash.conv_kernel_size", c.conv.kernel)
-        writer.add_uint32("dflash.conv_group_size", c.conv.group)
-    if c.selector:
-        writer.add_uint32("dflash.selector_rank", c.selector.rank)
-        writer.add_uint32("dflash.selector_top_k", c.selector.top_k)
+    if c.heads.conv:
+        writer.add_uint32("dflash.conv_kernel_size", c.heads.conv.kernel)
+        writer.add_uint32("dflash.conv_group_size", c.heads.conv.group)
+    if c.heads.selector:
+        writer.add_uint32("dflash.selector_rank", c.heads.selector.rank)
+        writer.add_uint32("dflash.selector_top_k", c.heads.selector.top_k)
         writer.add_bool("dflash.attention.causal", c.causal[0])
     writer.add_mask_token_id(c.mask_token_id)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dflash_core.arch.architecture import Head
-from dflash_core.arch.draft_heads import Convolution, Selector
+from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
 from dflash_core.arch.kinds import ROUTER, SHARED_GATE, Attention, NextN
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
@@ -270,7 +270,19 @@ SIZE_27B_DFLASH2 = replace(
     SIZE_27B,
     draft=replace(
         DRAFT_27B, name="synthetic DFlash 2 drafter", block_size=8, sliding=(True,) * 5, vocab_size=QWEN35.size,
-        conv=Convolution(2, 16), selector=Selector(256, 16),
+        heads=Heads(Convolution(2, 16), Selector(256, 16)),
+    ),
+)  # fmt: skip
+_HIDDEN = DRAFT_27B.embedding_length
+SIZE_27B_DSPARK = replace(
+    SIZE_27B,
+    draft=replace(
+        DRAFT_27B, name="synthetic DSpark drafter", block_size=7, vocab_size=QWEN35.size,
+        sliding_window=0, sliding=(False,) * 5,
+        heads=Heads(
+            markov=Markov(256, confidence=_HIDDEN + 256, confidence_bias=True), anchor_first=True,
+            own_embedding=True, own_head=True,
+        ),
     ),
 )  # fmt: skip
 SIZE_27B_MTP, SIZE_35B_A3B_MTP = (replace(model, head="mtp") for model in (SIZE_27B, SIZE_35B_A3B))
@@ -278,6 +290,7 @@ MODELS = {
     "27b": SIZE_27B,
     "27b-mtp": SIZE_27B_MTP,
     "27b-dflash2": SIZE_27B_DFLASH2,
+    "27b-dspark": SIZE_27B_DSPARK,
     "35b-a3b": SIZE_35B_A3B,
     "35b-a3b-mtp": SIZE_35B_A3B_MTP,
     "8b": SIZE_8B,

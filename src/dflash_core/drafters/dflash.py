@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilities:
     """What a drafter of this config can do."""
-    knobs = BLOCK_KNOBS | {"by_parent"} if config.conditional else BLOCK_KNOBS
+    knobs = BLOCK_KNOBS | {"by_parent"} if config.heads.conditional else BLOCK_KNOBS
     knobs |= ON_DEVICE if on_device else frozenset()
     return Capabilities(config.kind, 1 + config.depths, on_device, tuple(config.target_layers), knobs)
 

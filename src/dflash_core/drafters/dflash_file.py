@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.draft_heads import Heads
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import gguf_scaling, json_scaling
 from dflash_core.config import DraftConfig, Flavour
-from dflash_core.drafters.dflash_heads import Heads, gguf_heads, zlab_heads
+from dflash_core.drafters.dflash_heads import gguf_heads, table_vocabulary, zlab_heads
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import folder_name
@@ -89,13 +90,13 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         block_size=keys.integer("dflash.block_size", "block_size", low=2, high=MAX_BLOCK, default=DEFAULT_BLOCK),
         target_layers=_gguf_layers(keys),
         mask_token_id=_optional(keys, "dflash.mask_token_id", "tokenizer.ggml.mask_token_id", low=0),
-        vocab_size=_gguf_vocabulary(keys) or heads.vocab_size,
+        vocab_size=_gguf_vocabulary(keys) or table_vocabulary(weights.tensors),
         target_block_count=None,
         sliding_window=window,
         sliding=sliding,
         causal=_gguf_causal(keys, sliding, heads),
         rope_scaling=gguf_scaling(keys, base),
-        **heads.settings,
+        heads=heads,
     )
     _check_gguf(keys, config)
     return config, _canonical_weights(source, weights, config)
@@ -227,12 +228,12 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
         block_size=both.integer("block_size", "dspark_block_size", low=2, high=MAX_BLOCK),
         target_layers=_zlab_layers(both, blocks, target_blocks),
         mask_token_id=_optional(both, "mask_token_id", "dspark_noise_token_id", low=0),
-        vocab_size=_optional(keys, "vocab_size") or heads.vocab_size,
+        vocab_size=_optional(keys, "vocab_size") or table_vocabulary(weights.tensors),
         target_block_count=target_blocks,
         sliding_window=window,
         sliding=sliding,
         causal=both.flags(said, count=blocks) if said else (False,) * blocks if heads.markov else sliding,
-        **heads.settings,
+        heads=heads,
     )
     keys.check_divides("num_key_value_heads", config.head_count_kv, "num_attention_heads", config.head_count)
     return config

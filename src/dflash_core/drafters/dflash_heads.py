@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from dflash_core.arch.draft_heads import Convolution, Markov, Selector
+from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
 from dflash_core.drafters.dflash_names import CONVOLUTIONS, SELECTOR, canonical
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.metadata import Settings
@@ -20,26 +17,13 @@ MOST_TOP_K = 1 << 12
 _TWO = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """Fields of `DraftConfig` by the same names. `vocab_size`: as the tables have it, where one of them is there."""
-
-    conv: Convolution | None = None
-    selector: Selector | None = None
-    markov: Markov | None = None
-    anchor_first: bool = False
-    draft_vocab: int | None = None
-    own_embedding: bool = False
-    own_head: bool = False
-    embedding_scale: float = 1.0
-    logit_scale: float = 1.0
-    softcap: float = 0.0
-    vocab_size: int | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """As arguments of `DraftConfig`."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:-1]}
+def table_vocabulary(tensors: Mapping[str, TensorInfo]) -> int | None:
+    """Tokens of the target, as the drafter's own tables have them, where one is there."""
+    have = {canonical(name): info.shape for name, info in tensors.items()}
+    for name in ("selector_predecessor.weight", "markov_w1.weight", "token_embd.weight", "output.weight"):
+        if name in have and not (name == "output.weight" and "d2t" in have):
+            return have[name][0] if have[name] else None
+    return None
 
 
 def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
@@ -84,9 +68,7 @@ def _heads(
         selector = Selector(keys.integer(_TWO[2], high=MOST_RANK), keys.integer(_TWO[3], high=MOST_TOP_K))
     if selector and markov:
         raise UnsupportedError(f"{keys.source} has both a candidate selector and a Markov head, expected one of them")
-    table = "selector_predecessor.weight" if selector else "markov_w1.weight"
-    sizes = have.get(table) or have.get("token_embd.weight") or ("d2t" not in have and have.get("output.weight")) or ()
-    vocab = sizes[0] if sizes else None
+    vocab = table_vocabulary(tensors)
     if selector and vocab and selector.top_k > vocab:
         raise FormatError(
             f"{keys.source}: {_TWO[3]} is {selector.top_k}, expected {vocab} at most, its vocabulary; convert it again"
@@ -97,7 +79,7 @@ def _heads(
         "token_embd.weight" in have,
         # A list of tokens without a head of its own would be a head that is missing.
         "output.weight" in have or "d2t" in have,
-        embedding_scale, logit_scale, softcap, vocab,
+        embedding_scale, logit_scale, softcap,
     )  # fmt: skip
 
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.cache_types import CachePair
-from dflash_core.config import DraftConfig
-from dflash_core.errors import FormatError
+from dflash_core.config import DraftConfig, draft_tokens
 from dflash_core.models.attention import Attention, attend
 from dflash_core.models.convolution import Around, Convolution
 from dflash_core.models.draft_heads import MarkovHead, Selector
@@ -46,8 +45,8 @@ class DraftBlock:
         self.mixer = Attention(weights, prefix, spec.mixer)
         self.ffn_norm = weights.vector(prefix + spec.ffn_norm)
         self.ffn = SwiGLU(weights, prefix, spec.ffn)
-        self.attn_conv = Convolution(weights, prefix + "attn", config.conv) if config.conv else None
-        self.ffn_conv = Convolution(weights, prefix + "ffn", config.conv) if config.conv else None
+        self.attn_conv = Convolution(weights, prefix + "attn", config.heads.conv) if config.heads.conv else None
+        self.ffn_conv = Convolution(weights, prefix + "ffn", config.heads.conv) if config.heads.conv else None
 
     def keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (n, hidden) at `positions` -> keys (normed, rotated) and values, each (kv_heads, n, head_dim)."""
@@ -100,11 +99,11 @@ class DFlash:
         self.enc_output_norm = weights.vector("enc.output_norm.weight")
         self.blk = [DraftBlock(weights, index, config) for index in range(config.block_count)]
         self.output_norm = weights.vector("output_norm.weight")
-        self.token_embd = weights.matrix("token_embd.weight") if config.own_embedding else None
-        self.output = weights.matrix("output.weight") if config.own_head else None
-        self.d2t = _targets(weights, config) if config.draft_vocab else None
-        self.selector = Selector(weights, config.selector) if config.selector else None
-        self.markov = MarkovHead(weights, config.markov) if config.markov else None
+        self.token_embd = weights.matrix("token_embd.weight") if config.heads.own_embedding else None
+        self.output = weights.matrix("output.weight") if config.heads.own_head else None
+        self.d2t = torch.from_numpy(draft_tokens(config, weights.file)) if config.heads.draft_vocab else None
+        self.selector = Selector(weights, config.heads.selector) if config.heads.selector else None
+        self.markov = MarkovHead(weights, config.heads.markov) if config.heads.markov else None
 
     def new_states(self, kv: CachePair | None = None) -> list[KVCache]:
         """Of an empty context. `kv`: how layers that see all of it keep it; those with a window keep halves then."""
@@ -130,7 +129,7 @@ class DFlash:
     def embed(self, block: Sequence[int], embedding: Matrix) -> Tensor:
         """Tokens of a block as noise rows (block, hidden); `embedding`: the target's, where it has none of its own."""
         rows = (self.token_embd or embedding).rows(block)
-        return rows if self.config.embedding_scale == 1 else rows * self.config.embedding_scale
+        return rows if self.config.heads.embedding_scale == 1 else rows * self.config.heads.embedding_scale
 
     def logits(self, hidden: Tensor, head: Matrix) -> Tensor:
         """Hidden rows of `forward` (n, hidden) -> scores of its own tokens (n, draft vocab).
@@ -138,9 +137,9 @@ class DFlash:
         `head`: the target's, where it has none of its own.
         """
         logits = (self.output or head)(hidden)
-        if self.config.logit_scale != 1:
-            logits = logits * self.config.logit_scale
-        cap = self.config.softcap
+        if self.config.heads.logit_scale != 1:
+            logits = logits * self.config.heads.logit_scale
+        cap = self.config.heads.softcap
         return torch.tanh(logits / cap) * cap if cap else logits
 
     def spread(self, logits: Tensor, vocab: int) -> Tensor:
@@ -184,7 +183,7 @@ class DFlash:
             factors = self.selector.factors(hidden, ids)
         else:
             assert self.markov is not None, "scores by the token above without a head for them"
-            most = min(MARKOV_TOP_K, self.config.draft_vocab or logits.shape[-1])
+            most = min(MARKOV_TOP_K, self.config.heads.draft_vocab or logits.shape[-1])
             biased = [row.double().numpy() for row in self._biased(root, logits)]
             ids = np.stack([largest(row, most) for row in biased]).astype(np.int64)
             order = np.argsort(-np.take_along_axis(log_probs, ids, -1), axis=-1, kind="stable")
@@ -200,16 +199,3 @@ class DFlash:
         order = self.d2t.numpy().argsort()
         found: npt.NDArray[np.int64] = order[np.searchsorted(self.d2t.numpy(), ids, sorter=order)]
         return found
-
-
-def _targets(weights: Weights, config: DraftConfig) -> Tensor:
-    """The target's token of each row of its own head, (draft vocab,). Raises FormatError."""
-    ids, vocab = torch.from_numpy(weights.file.int64("d2t")), config.vocab_size or 0
-    if config.flavour == "z-lab":  # a checkpoint holds how far each id is from its row
-        ids = ids + torch.arange(len(ids))
-    if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0 or int(ids.max()) >= vocab:
-        raise FormatError(
-            f"{config.name}: d2t names tokens {int(ids.min())} to {int(ids.max())} for {len(ids):,} rows, expected each"
-            f" once and under {vocab:,}; convert the drafter again"
-        )
-    return ids

@@ -78,7 +78,7 @@ class MarkovHead:
         logit = hidden @ self.confidence[:width] + self.confidence_bias
         if len(self.confidence) > width:
             logit = logit + self.w1.rows([token])[0] @ self.confidence[width:]
-        return float(torch.sigmoid(logit))
+        return float(torch.sigmoid(logit.double()))  # a float would be 1 soon, and leave nothing to the others
 
 
 def _numbers(values: Tensor) -> Array:

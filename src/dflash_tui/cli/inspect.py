@@ -168,7 +168,7 @@ def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
 
 def _draft_heads(config: DraftConfig) -> list[str]:
     """What it has beside a plain DFlash network."""
-    conv, selector, markov = config.conv, config.selector, config.markov
+    conv, selector, markov = config.heads.conv, config.heads.selector, config.heads.markov
     lines = []
     if conv:
         lines.append(f"convolutions of {conv.kernel} taps over groups of {conv.group} channels")
@@ -177,9 +177,9 @@ def _draft_heads(config: DraftConfig) -> list[str]:
     if markov:
         confidence = ", confidence head" if markov.confidence else ""
         lines.append(f"Markov head of rank {markov.rank}{confidence}")
-    own = [what for what, has in (("embedding", config.own_embedding), ("head", config.own_head)) if has]
+    own = [what for what, has in (("embedding", config.heads.own_embedding), ("head", config.heads.own_head)) if has]
     if own:
-        fewer = f" of {config.draft_vocab:,} tokens" if config.draft_vocab else ""
+        fewer = f" of {config.heads.draft_vocab:,} tokens" if config.heads.draft_vocab else ""
         lines.append(f"its own {' and '.join(own)}{fewer}")
     return lines
 

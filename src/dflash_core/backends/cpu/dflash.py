@@ -64,7 +64,7 @@ class CpuDFlashDrafter:
         hidden, logits = self.draft(root, knobs.draft_window, at)
         plain: Logits = logits.float().numpy()
         position = self._length if at is None else at
-        if not (knobs.by_parent and self._model.config.conditional):
+        if not (knobs.by_parent and self._model.config.heads.conditional):
             return ranked(plain, knobs, position)
         check_finite(plain, position)
         return self._model.conditional(root, hidden, logits, knobs.tree_temperature, knobs.tree_width)

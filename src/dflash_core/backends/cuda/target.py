@@ -15,7 +15,7 @@ from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
-from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
+from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.reckoner import CardReckoner, on_card
@@ -26,7 +26,7 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.config import DraftConfig
+from dflash_core.config import draft_tokens
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
@@ -89,8 +89,6 @@ class CudaTarget(OpenedTarget):
     def reckoner(self, draft: OpenedDraft | Draft | None) -> CardReckoner:
         if isinstance(draft, OpenedSeveral):
             raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
-        if draft is not None and isinstance(draft.config, DeviceConfig):
-            _check_plain(draft.config)
         processors = self.machine.processors
         return CardReckoner(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
@@ -132,7 +130,8 @@ class CudaTarget(OpenedTarget):
             self.footprint.replan(self.device.card)
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
-        _check_plain(opened.config)
+        if opened.config.heads.draft_vocab:
+            draft_tokens(opened.config, opened.file)  # kernels take every one for a token
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
@@ -191,14 +190,4 @@ class CudaTarget(OpenedTarget):
             needed,
             f"{remedy}; {others}run it on the CPU",
             Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
-        )
-
-
-def _check_plain(config: DeviceConfig) -> None:
-    """Refuse a drafter that has more than a card runs."""
-    if isinstance(config, DraftConfig) and (config.markov or config.anchor_first or config.draft_vocab):
-        raise UnsupportedError(
-            f"{config.name} is a {config.title} drafter with heads that do not run on a card yet; draft with a plain"
-            " DFlash drafter or from the text, or run it on the CPU",
-            code=Code.NOT_ON_THIS_DEVICE,
         )

@@ -53,7 +53,7 @@ class DeviceDrafter(Protocol):
 
     @property
     def block(self) -> int:
-        """Positions of its block, the anchor included."""
+        """Positions of a draft, the anchor included: what a step commits at most."""
 
     @property
     def pending(self) -> int:

@@ -24,7 +24,6 @@ from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_
 from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
 from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
-from dflash_core.backends.cuda.drafters.pairs import PairTable
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
@@ -52,7 +51,8 @@ class DFlashMemory:
 
     def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
         device, config = draft.device.torch_device, draft.config
-        self.block = config.block_size
+        self.rows = config.block_size
+        self.block = 1 + config.depths  # not fewer
         positions = context + self.block  # the block's own rows lie behind the context
         slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
         kinds = [kv.behind_a_window if layer.window else kv for layer in draft.layers]
@@ -64,15 +64,16 @@ class DFlashMemory:
         self._table = cache_table(self.kv)
         pending, rest = pending_rows(draft), own.behind(*pending_rows(draft), *convolution_rows(draft))
         self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
-        self.pairs = PairTable(draft.selector, self.block, device) if draft.selector else None
+        width, vocab = config.embedding_length, config.heads.draft_vocab or config.vocab_size or 0
+        self.pairs = draft.pairs.table(self.rows, width, vocab, device) if draft.pairs else None
         inside = self.buffers.inside
         self.splits = {kind: Splits(split_order(draft, context, kind), draft.heads, inside) for kind in (kv, F16)}
         (self.pending,) = own.carve(*pending)
         self.convolution: ConvolutionRows | None = None
-        if config.conv:
+        if config.heads.conv:
             behind = own.behind(*pending)
-            self.convolution = ConvolutionRows(config.conv, self.block, config.embedding_length, behind)
-        self.counts = torch.tensor([self.block, PASS_ROWS], dtype=torch.int32, device=device)
+            self.convolution = ConvolutionRows(config.heads.conv, self.rows, config.embedding_length, behind)
+        self.counts = torch.tensor([self.rows, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
     def nbytes(self) -> Mapping[str, int]:
@@ -90,8 +91,8 @@ def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
 
 def convolution_rows(draft: DeviceDraft) -> Sequence[Wanted]:
     """What convolutions keep of a block, where there are any."""
-    config = draft.config
-    return ConvolutionRows.pieces(config.conv, config.block_size, config.embedding_length) if config.conv else ()
+    config, conv = draft.config, draft.config.heads.conv
+    return ConvolutionRows.pieces(conv, config.block_size, config.embedding_length) if conv else ()
 
 
 def split_order(draft: DeviceDraft, context: int, kv: CachePair) -> SplitOrder:
@@ -116,7 +117,7 @@ class DFlash(InCaches):
         self.caches = memory.caches
         self.embedding = draft.embedding or embedding
         self.state, self.mask_token = state, mask_token
-        self.block = memory.block
+        self.rows, self.block, self.depths = memory.rows, memory.block, draft.config.depths
         self.block_rows = At(memory.counts, 0)  # live rows of the block, as kernels read them
         self.all_rows = At(memory.counts, 1)
 
@@ -168,9 +169,14 @@ class DFlash(InCaches):
         draft, buffers = self.draft, self.memory.buffers
         root = self.state.at("root")
         yield self.embedding.launch(
-            buffers.h, root, self.block_rows, self.block, mask_token=self.mask_token, scale=draft.config.embedding_scale
+            buffers.h,
+            root,
+            self.block_rows,
+            self.rows,
+            mask_token=self.mask_token,
+            scale=draft.config.heads.embedding_scale,
         )
-        scope = Pass(self.state, buffers, self.block, 0, self.block_rows)
+        scope = Pass(self.state, buffers, self.rows, 0, self.block_rows)
         before: Added | None = None
         for index, layer in enumerate(draft.layers):
             yield from self._input(layer.attn_norm, layer.mixer.inputs, before, layer.attn_conv)
@@ -179,16 +185,17 @@ class DFlash(InCaches):
             yield from self._input(layer.ffn_norm, layer.ffn.inputs, before, layer.ffn_conv)
             yield from layer.ffn.launches(scope)
             before = yield from self._output(layer.ffn.out, layer.ffn_conv)
-        if (pairs := self.memory.pairs) is not None:
-            yield self._norm(draft.output_norm, pairs.selector.hidden, before)
-            yield from pairs.hidden_launches(buffers.acts)
+        pairs = self.memory.pairs
+        if pairs is not None and pairs.projection is not None:
+            yield self._norm(draft.output_norm, pairs.projection, before)
+            yield from pairs.projected_launches(buffers.acts)
             before = None
-        yield self._norm(draft.output_norm, head, before)
+        yield self._norm(draft.output_norm, head, before, pairs.normed if pairs is not None else None)
 
     def _norm(self, weight: Tensor, wanted: Projection, added: Added | None, normed: Tensor | None = None) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
         return norm_launch(
-            buffers.h, weight, eps, self.block, buffers.acts, wanted, self.block_rows, 0, added=added, normed=normed
+            buffers.h, weight, eps, self.rows, buffers.acts, wanted, self.block_rows, 0, added=added, normed=normed
         )
 
     def _input(
@@ -200,25 +207,25 @@ class DFlash(InCaches):
             yield self._norm(norm, wanted, added)
             return
         yield self._norm(norm, conv.proj, added, kept.normed)
-        yield from conv.before(self.memory.buffers, kept, wanted, self.block)
+        yield from conv.before(self.memory.buffers, kept, wanted, self.rows)
 
     def _output(self, out: Projection, conv: DeviceConvolution | None) -> Generator[Launch, None, Added | None]:
         """A sub-layer's output: what the next norm adds to the residual stream, None where that has it already."""
         kept = self.memory.convolution
         if conv is None or kept is None:
             return out, self.memory.buffers.narrow
-        yield conv.after(self.memory.buffers, kept, out, self.block)
+        yield conv.after(self.memory.buffers, kept, out, self.rows)
         return None
 
     def _attention(self, index: int, layer: DraftLayer) -> Iterator[Launch]:
         draft, memory, config = self.draft, self.memory, self.draft.config
         mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits[memory.kv[index].kv]
         split, defines = self._split(index), self._defines(mixer.inputs, index)
-        block, kv_heads = np.int32(self.block), np.int32(heads.kv_heads)
+        block, kv_heads = np.int32(self.rows), np.int32(heads.kv_heads)
         cache, tasks = memory.kv[index].layer(0), heads.heads + 2 * heads.kv_heads
-        yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.block)
+        yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.rows)
         yield Launch(
-            "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), self.block), WARP * PREPARE_WARPS,
+            "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), self.rows), WARP * PREPARE_WARPS,
             [self.state.pointer, block, buffers.wide, block, kv_heads, mixer.q_norm, mixer.k_norm,
              draft.frequencies, np.float32(config.rms_eps), np.float32(heads.query_scale), splits.q, *cache],
         )  # fmt: skip
@@ -229,18 +236,18 @@ class DFlash(InCaches):
             split.shared,
         )  # fmt: skip
         yield Launch(
-            "draft.cu", "draft_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), self.block),
+            "draft.cu", "draft_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), self.rows),
             COMBINE_THREADS,
             [block, splits.out, splits.stats, np.int32(splits.order.parts), block, kv_heads,
              *mixer.out.wanted(buffers.acts)],
         )  # fmt: skip
-        yield from mixer.out.launches(buffers.acts, buffers.narrow, self.block)
+        yield from mixer.out.launches(buffers.acts, buffers.narrow, self.rows)
 
     def _split(self, index: int) -> SplitLaunch:
         """The block's attention in a layer. What takes context in is compiled for the same, though it does not look at
         it."""
         order = self.memory.splits[self.memory.kv[index].kv].order
-        return SplitLaunch.of(self.draft.heads, order, self.block, self.draft.device.card.shared_bytes)
+        return SplitLaunch.of(self.draft.heads, order, self.rows, self.draft.device.card.shared_bytes)
 
     def _defines(self, projection: Projection, index: int) -> dict[str, object]:
         return {**self._split(index).defines, "SPLIT_K": projection.split_k, **self.memory.kv[index].defines}
@@ -248,12 +255,12 @@ class DFlash(InCaches):
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward and its logits."""
         own = self._head(head)
-        return [*self.block_launches(own.full), *own.draft_launches(self.memory.buffers.acts, self.block)]
+        return [*self.block_launches(own.full), *own.draft_launches(self.memory.buffers.acts, self.rows)]
 
     def _head(self, head: Head) -> Head:
         """What its rows go into: the target's, or one of its own."""
-        config, own = self.draft.config, self.draft.head
-        return head.of(own or head.matrix, config.logit_scale, config.softcap) if own or config.shaped else head
+        heads, own = self.draft.config.heads, self.draft.head
+        return head.of(own or head.matrix, heads.logit_scale, heads.softcap) if own or heads.shaped else head
 
     def passes(self, knobs: Knobs) -> int:
         return 1
@@ -266,13 +273,14 @@ class DFlash(InCaches):
         ]
 
     def _candidate_launches(self, head: Head) -> list[Launch]:
-        """The block's forward and its ranked candidates, below each other too where a selector says so."""
+        """The block's forward and its ranked candidates, below each other too where it has a head for that."""
         own, acts, pairs = self._head(head), self.memory.buffers.acts, self.memory.pairs
+        targets = self.draft.vocabulary.inputs
         forward = self.block_launches(own.full)
         if pairs is None:
-            return [*forward, *own.candidate_launches(acts, self.block, skip=1)]
-        ranked = own.candidate_launches(acts, self.block, skip=1, inputs=pairs.candidate_inputs)
-        return [*forward, *ranked, *pairs.launches(self.state.pointer, self.block - 1)]
+            skip = self.rows - self.depths
+            return [*forward, *own.candidate_launches(acts, self.rows, skip=skip, inputs=targets)]
+        return [*forward, *pairs.launches(self.state.pointer, own, acts, self.depths, targets)]
 
     @property
     def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
@@ -298,10 +306,12 @@ class DFlash(InCaches):
             self.update_cache(launch)
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
+        """Logits (depths, vocab) behind the first `at` positions, or all of them; -inf for tokens that its vocabulary
+        does not have. Nothing of the state changes."""
         with self._standing(root, window, at, 1.0, launch):
             launch(("draft", head.vocab), partial(self.logits_launches, head))
-            logits: Logits = head.logits(self.block)[1:].to("cpu", copy=True).numpy()
+            found = self._head(head).logits(self.rows)[self.rows - self.depths :].to("cpu", copy=True)
+        logits: Logits = self.draft.vocabulary.spread(found).numpy()
         return logits
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
@@ -310,7 +320,7 @@ class DFlash(InCaches):
             return None
         with self._standing(root, knobs.draft_window, at, knobs.tree_temperature, launch):
             launch(("candidates", head.vocab), partial(self._candidate_launches, head))
-            return self.memory.pairs.candidates(self.block - 1, knobs.tree_width)
+            return self.memory.pairs.candidates(self.depths, knobs.tree_width)
 
     @contextmanager
     def _standing(self, root: int, window: int, at: int | None, temperature: float, launch: Launcher) -> Iterator[None]:
@@ -320,8 +330,8 @@ class DFlash(InCaches):
         length = int(state["length"])
         begin = length if at is None else at
         with self.memory.caches.cut_to(begin, length):
-            state["root"], state["draft_window"], state["draft_depth"] = root, window, self.block - 1
-            state["stop"], state["inv_tree_temperature"] = StopCode.RUNNING, 1 / temperature
+            state["root"], state["draft_window"], state["draft_depth"] = root, window, self.depths
+            state["stop"], state["inv_tree_temperature"], state["by_parent"] = StopCode.RUNNING, 1 / temperature, 1
             state["length"] = state["draft_length"] = begin
             try:
                 self.state.push()

@@ -10,6 +10,8 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
+from dflash_core.backends.cuda.drafters.draft_vocabulary import DraftVocabulary
+from dflash_core.backends.cuda.drafters.markov import DeviceMarkov
 from dflash_core.backends.cuda.drafters.pairs import DeviceSelector
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequencies
@@ -55,7 +57,7 @@ class DraftLayer:
         self.ffn = SwiGLU(device, upload, prefix, spec.ffn, activations)
         self.attn_norm = upload.vector(prefix + "attn_norm.weight")
         self.ffn_norm = upload.vector(prefix + spec.ffn_norm)
-        conv, rounding = config.conv, activations.inputs
+        conv, rounding = config.heads.conv, activations.inputs
         self.attn_conv = DeviceConvolution(device, upload, prefix + "attn", conv, rounding) if conv else None
         self.ffn_conv = DeviceConvolution(device, upload, prefix + "ffn", conv, rounding) if conv else None
 
@@ -64,9 +66,10 @@ class DeviceDraft:
     """The drafter's weights. Raises UnsupportedError for a block that is longer than one pass."""
 
     def __init__(self, device: Device, upload: Upload, config: DraftConfig, activations: Activations = DEFAULT) -> None:
-        if config.block_size > MAX_DEPTH:
+        if config.depths >= MAX_DEPTH:  # a path enters the caches in one pass, its root included
+            most = MAX_DEPTH - config.depths + config.block_size - 1
             raise UnsupportedError(
-                f"a drafter whose block has {config.block_size} positions, expected {MAX_DEPTH} at most on a card; "
+                f"a drafter whose block has {config.block_size} positions, expected {most} at most on a card; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
@@ -87,17 +90,20 @@ class DeviceDraft:
         assert isinstance(mixer, kinds.Attention), "a DFlash layer is attention"
         self.frequencies = frequencies(mixer, device)
         width = config.embedding_length
-        self.embedding = Embedding(upload, width) if config.own_embedding else None
-        self.head = upload.matrix("output.weight") if config.own_head else None
-        self.selector: DeviceSelector | None = None
-        if config.selector:
-            self.selector = DeviceSelector(device, upload, config.selector, activations.inputs)
+        self.embedding = Embedding(upload, width) if config.heads.own_embedding else None
+        self.head = upload.matrix("output.weight") if config.heads.own_head else None
+        self.pairs: DeviceSelector | DeviceMarkov | None = None
+        if config.heads.selector:
+            self.pairs = DeviceSelector(device, upload, config.heads.selector, activations.inputs)
+        elif config.heads.markov:
+            self.pairs = DeviceMarkov(upload, config.heads.markov)
+        self.vocabulary = DraftVocabulary(upload, config)
 
     def projections(self) -> tuple[list[Projection], list[Projection]]:
         """What reads rows as wide as the residual stream, and what writes such rows."""
         inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
         inputs += [context.projection for context in self.contexts]
-        inputs += [self.selector.hidden] if self.selector else []
+        inputs += [self.pairs.hidden] if isinstance(self.pairs, DeviceSelector) else []
         inputs += [conv.proj for layer in self.layers for conv in (layer.attn_conv, layer.ffn_conv) if conv]
         return inputs, [*(p for layer in self.layers for p in (layer.mixer.out, layer.ffn.out)), self.fc]
 

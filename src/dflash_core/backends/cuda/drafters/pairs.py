@@ -1,84 +1,67 @@
-"""Scores of a block's candidates by the token above them on a card: a selector's weights, its launches, and the table
-of kernels/pairs.cuh, which the tree is built from."""
+"""Scores of a block's candidates by the token above them on a card: the table of kernels/pairs.cuh, which the tree is
+built from, and a selector that fills it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dflash_core.arch import draft_heads
 from dflash_core.backends.cuda.activations import Rounding
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch
 from dflash_core.backends.cuda.layers.base import Upload
+from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.projection import Acts, Projection
 from dflash_core.backends.cuda.state import MAX_WIDTH, PAIR_CANDIDATES, PAIRING
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.tree import Candidates
 
-
-class DeviceSelector:
-    """The three parts of its product. Raises UnsupportedError for more candidates than a card looks at."""
-
-    def __init__(self, device: Device, upload: Upload, spec: draft_heads.Selector, rounding: Rounding) -> None:
-        if spec.top_k > PAIR_CANDIDATES:
-            raise UnsupportedError(
-                f"a selector among {spec.top_k} tokens of a position, expected {PAIR_CANDIDATES} at most on a card; "
-                "run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
-            )
-        self.spec = spec
-        self.hidden = Projection(device, [upload.matrix("selector_hidden.weight")], rounding)
-        self.above = upload.raw("selector_predecessor.weight")
-        self.below = upload.raw("selector_successor.weight")
+Inputs = tuple[dict[str, object], Sequence[Argument]]
+"""What a kernel is compiled for and given besides."""
+NO_INPUTS: Inputs = ({}, ())
+PAIR_THREADS = WARP * PAIR_CANDIDATES
 
 
-class PairTable:
-    """Of the draft positions of a block of `rows` rows: the candidates of each, how likely they are by themselves, and
-    below each candidate of the position before."""
+class PairTable(ABC):
+    """Of the draft positions of a block of `rows` rows: the `top_k` best candidates of each, how likely they are by
+    themselves, and below each candidate of the position before."""
 
-    def __init__(self, selector: DeviceSelector, rows: int, device: torch.device) -> None:
-        self.selector, self.rows = selector, rows
+    projection: Projection | None = None
+    """What it multiplies the block's final normed rows by, besides the head."""
+    normed: Tensor | None = None
+    """Where it wants these rows, f32 (rows, hidden)."""
+
+    def __init__(self, top_k: int, rows: int, device: torch.device) -> None:
+        self.top_k, self.rows = top_k, rows
         self.ids = torch.zeros(rows, PAIR_CANDIDATES, dtype=torch.int32, device=device)
         self.log_probs = torch.zeros(rows, PAIR_CANDIDATES, device=device)
         size = rows * PAIR_CANDIDATES * MAX_WIDTH * PAIRING.itemsize
         self.pairings = torch.zeros(size, dtype=torch.uint8, device=device)
-        self.hidden = torch.zeros(selector.hidden.split_k * rows * selector.hidden.width, device=device)
 
-    def hidden_launches(self, acts: Acts) -> list[Launch]:
-        """The rows' own part of the product."""
-        return self.selector.hidden.launches(acts, self.hidden, self.rows)
+    def projected_launches(self, acts: Acts) -> list[Launch]:
+        """The rows times `projection`."""
+        return []
+
+    @abstractmethod
+    def launches(self, state: Argument, head: Head, acts: Acts, depths: int, targets: Inputs) -> Iterator[Launch]:
+        """From the activations of the block's rows, of which the last `depths` are draft positions, to the table.
+        `targets`: what candidates are translated by where `head` has a vocabulary of its own."""
 
     @property
-    def candidate_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
-        """What the kernel of candidates is compiled for and given besides."""
-        return {"PAIRS": self.selector.spec.top_k}, [self.ids, self.log_probs]
-
-    @property
-    def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
-        """The same of tree_build."""
+    def tree_inputs(self) -> Inputs:
+        """Of tree_build."""
         return {"PAIRS": 1}, [self.ids, self.pairings]
-
-    def launches(self, state: Argument, depths: int) -> Iterator[Launch]:
-        """From the candidates of `depths` positions, the last rows of the block, to the table."""
-        (above, predecessors), (below, successors) = self.selector.above, self.selector.below
-        projection = self.selector.hidden
-        yield Launch(
-            "pairs.cu", "pair_scores",
-            {"ABOVE": above, "BELOW": below, "RANK": self.selector.spec.rank, "SPLIT_K": projection.split_k},
-            (depths, PAIR_CANDIDATES), WARP * PAIR_CANDIDATES,
-            [state, self.ids, self.log_probs, self.hidden, np.int32(self.rows), np.int32(projection.width),
-             np.int32(self.rows - depths), predecessors, successors, self.pairings],
-        )  # fmt: skip
 
     def candidates(self, depths: int, ranks: int) -> Candidates:
         """What the last launches found of `depths` positions, `ranks` candidates below each node at most."""
-        most = self.selector.spec.top_k
-        ids = self.ids[:depths, :most].cpu().numpy().astype(np.int64)
-        log_probs = self.log_probs[:depths, :most].double().cpu().numpy()
+        ids = self.ids[:depths, : self.top_k].cpu().numpy().astype(np.int64)
+        log_probs = self.log_probs[:depths, : self.top_k].double().cpu().numpy()
         table = self.pairings.cpu().numpy().view(PAIRING).reshape(self.rows, PAIR_CANDIDATES, MAX_WIDTH)
         return Candidates(ids, log_probs, _Found(ids, table), min(ranks, MAX_WIDTH))
 
@@ -97,3 +80,50 @@ class _Found:
             if one["slot"] >= 0:
                 out[one["slot"]] = one["log_prob"]
         return out
+
+
+class DeviceSelector:
+    """The three parts of its product. Raises UnsupportedError for more candidates than a card looks at."""
+
+    def __init__(self, device: Device, upload: Upload, spec: draft_heads.Selector, rounding: Rounding) -> None:
+        if spec.top_k > PAIR_CANDIDATES:
+            raise UnsupportedError(
+                f"a selector among {spec.top_k} tokens of a position, expected {PAIR_CANDIDATES} at most on a card; "
+                "run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
+            )
+        self.spec = spec
+        self.hidden = Projection(device, [upload.matrix("selector_hidden.weight")], rounding)
+        self.above = upload.raw("selector_predecessor.weight")
+        self.below = upload.raw("selector_successor.weight")
+
+    def table(self, rows: int, hidden: int, vocab: int, device: torch.device) -> PairTable:
+        """For blocks of `rows` rows."""
+        return SelectorTable(self, rows, device)
+
+
+class SelectorTable(PairTable):
+    """Filled by a selector, from the best candidates by the head's logits alone."""
+
+    projection: Projection
+
+    def __init__(self, selector: DeviceSelector, rows: int, device: torch.device) -> None:
+        super().__init__(selector.spec.top_k, rows, device)
+        self.selector, self.projection = selector, selector.hidden
+        self.hidden = torch.zeros(self.projection.split_k * rows * self.projection.width, device=device)
+
+    def projected_launches(self, acts: Acts) -> list[Launch]:
+        return self.projection.launches(acts, self.hidden, self.rows)
+
+    def launches(self, state: Argument, head: Head, acts: Acts, depths: int, targets: Inputs) -> Iterator[Launch]:
+        (above, predecessors), (below, successors) = self.selector.above, self.selector.below
+        defines, more = targets
+        skip, found = self.rows - depths, ({"PAIRS": self.top_k, **defines}, [self.ids, self.log_probs, *more])
+        yield from head.candidate_launches(acts, self.rows, skip=skip, inputs=found)
+        yield Launch(
+            "pairs.cu", "pair_scores",
+            {"ABOVE": above, "BELOW": below, "RANK": self.selector.spec.rank, "SPLIT_K": self.projection.split_k},
+            (depths, PAIR_CANDIDATES), PAIR_THREADS,
+            [state, self.ids, self.log_probs, self.hidden, np.int32(self.rows), np.int32(self.projection.width),
+             np.int32(skip), predecessors, successors, self.pairings],
+        )  # fmt: skip

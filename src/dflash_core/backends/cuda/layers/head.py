@@ -88,13 +88,23 @@ class Head:
     ) -> list[Launch]:
         """Candidates of draft positions from `position` on, from rows `skip`.. of `rows` rows of activations. `inputs`:
         what the kernel is compiled for and given besides."""
+        ranked = self.ranked_launch(rows - skip, row=skip, position=position, inputs=inputs)
+        return [*self.scored_launches(acts, rows), ranked]
+
+    def scored_launches(self, acts: Acts, rows: int) -> list[Launch]:
+        """Logits of `rows` rows with what candidates are found by."""
+        return self._logits_launches(acts, rows, sums=True)
+
+    def ranked_launch(
+        self, count: int, *, row: int, position: int, inputs: tuple[dict[str, object], Sequence[Argument]] = ({}, ())
+    ) -> Launch:
+        """Candidates of `count` draft positions from `position` on, of logits from `row` on; `inputs` as above."""
         defines, more = inputs
-        live = [At(x, skip * x.shape[1]) for x in (self.rows, self.maxima, self.sums)]
-        ranked = Launch(
-            "candidates.cu", "candidates", defines, rows - skip, CANDIDATE_THREADS,
+        live = [At(x, row * x.shape[1]) for x in (self.rows, self.maxima, self.sums)]
+        return Launch(
+            "candidates.cu", "candidates", defines, count, CANDIDATE_THREADS,
             [self.state.pointer, *live, np.int32(self.vocab), np.int32(self.stride), np.int32(position), *more],
         )  # fmt: skip
-        return [*self._logits_launches(acts, rows, sums=True), ranked]
 
     def _logits_launches(self, acts: Acts, rows: int, *, sums: bool) -> list[Launch]:
         """Logits with the maxima of their blocks; `sums`: with their share of the softmax's denominator."""
@@ -116,7 +126,7 @@ class Head:
 
     def draft_launches(self, acts: Acts, rows: int) -> list[Launch]:
         """Logits of `rows` rows as a drafter's head shapes them, into `rows`."""
-        return self._logits_launches(acts, rows, sums=True) if self._shape else self.launches(acts, rows)
+        return self.scored_launches(acts, rows) if self._shape else self.launches(acts, rows)
 
     def first(self, rows: int) -> Head:
         """The same over the first `rows` tokens of the vocabulary, whole blocks of 16; 0 for all."""

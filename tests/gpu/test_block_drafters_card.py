@@ -1,5 +1,5 @@
-"""DFlash 2 on a card, emulated and real: the reference's logits, its scores by the token above, the tree of these
-scores, and a text that is plain decoding's."""
+"""DFlash 2 and DSpark on a card, emulated and real: the reference's logits, scores by the token above, the tree of
+these scores, and a text that is plain decoding's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core import Knobs
 from dflash_core import tree as ddtree
-from dflash_core.arch.draft_heads import Convolution, Selector
+from dflash_core.arch.draft_heads import Convolution, Markov, Selector
 from dflash_core.backends.cuda.drafters.draft import CudaDFlash
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.session import CudaSession
@@ -30,28 +30,40 @@ from support.device_pairs import CONTEXT, close, device_named, prompt
 from support.planted_device import PlantedDevice
 
 VOCABULARY = 768
-SHAPES: list[dict[str, Any]] = [
-    {}, {"causal": (True, True), "sliding_window": 5}, {"sliding_window": 5},
-    {"embedding_scale": 2.0, "logit_scale": 0.5, "softcap": 3.0, "own_embedding": True, "own_head": True},
-    {"conv": Convolution(4, 4), "selector": Selector(40, 9), "block_size": 5, "sliding": (True, False)},
-    {"conv": Convolution(2, 64), "block_size": 16},
+KINDS = ("dflash2", "dspark")
+HIDDEN = 256  # of the golden target
+SHAPES: list[tuple[str, dict[str, Any]]] = [
+    ("dflash2", {}), ("dflash2", {"causal": (True, True), "sliding_window": 5}), ("dflash2", {"sliding_window": 5}),
+    ("dflash2", {"embedding_scale": 2.0, "logit_scale": 0.5, "softcap": 3.0, "own_embedding": True, "own_head": True}),
+    ("dflash2", {"conv": Convolution(4, 4), "selector": Selector(40, 9), "block_size": 5, "sliding": (True, False)}),
+    ("dflash2", {"conv": Convolution(2, 64), "block_size": 16}),
+    ("dflash2", {"draft_vocab": 300, "own_head": True}),
+    ("dflash", {"draft_vocab": 123, "own_head": True, "own_embedding": True}),
+    ("dspark", {}),
+    ("dspark", {"markov": Markov(40), "own_embedding": False, "own_head": False, "block_size": 16}),
+    ("dspark", {"markov": Markov(6, confidence=HIDDEN), "anchor_first": False, "block_size": 5}),
+    ("dspark", {"draft_vocab": 250, "logit_scale": 0.5, "softcap": 4.0, "embedding_scale": 2.0, "block_size": 2}),
+    ("dspark", {"markov": Markov(9, True, HIDDEN + 9, True), "sliding": (True, False), "sliding_window": 5,
+                "causal": (True, True)}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", range(len(SHAPES)))
 def test_drafts_are_the_references(device_name: str, tmp_path: Path, shape: int) -> None:
-    pair = block_pair(device_named(device_name), tmp_path, "dflash2", **SHAPES[shape])
+    kind, changes = SHAPES[shape]
+    pair = block_pair(device_named(device_name), tmp_path, kind, **changes)
     ours, theirs = pair.sessions()
     ids = prompt()[:21]
     for session in (ours, theirs):
         session.prefill(ids)
     for _ in range(2):
-        close(ours.draft(ids[-1], 0), theirs.draft(ids[-1], 0))
-    close(ours.draft(ids[4], 0, 4), theirs.draft(ids[4], 0, 4))
+        same_logits(ours.draft(ids[-1], 0), theirs.draft(ids[-1], 0))
+    same_logits(ours.draft(ids[4], 0, 4), theirs.draft(ids[4], 0, 4))
     for temperature in (1.0, 0.6):
         knobs = Knobs(tree_temperature=temperature)
         found, expected = ours.propose(ids[-1], knobs), theirs.propose(ids[-1], knobs)
-        assert found.tokens.shape == expected.tokens.shape
+        assert found.tokens.shape == expected.tokens.shape == (pair.draft.config.depths, found.tokens.shape[1])
+        assert (found.given is None) == (kind == "dflash")
         np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=3e-2)
         # Where the last candidate is another one, what they share among them is too.
         same = [set(mine) == set(other) for mine, other in zip(found.tokens.tolist(), expected.tokens.tolist())]
@@ -61,13 +73,21 @@ def test_drafts_are_the_references(device_name: str, tmp_path: Path, shape: int)
             for token in set(above) & set([ids[-1]] if depth == 0 else expected.tokens[depth - 1].tolist()):
                 (mine, said), (others, told) = found.below(depth, token), expected.below(depth, token)
                 ranks = dict(zip(others, told))
-                assert len(mine) == 8
+                assert len(mine) == len(others) == 8
                 assert max(abs(one - ranks.get(name, one)) for name, one in zip(mine, said)) < 5e-2
                 assert abs(said[0] - told[0]) < 3e-2
 
 
-def test_the_selectors_path(tmp_path: Path, device_name: str) -> None:
-    pair = block_pair(device_named(device_name), tmp_path, "dflash2")
+def same_logits(found: np.ndarray, expected: np.ndarray) -> None:
+    """Also in which tokens a draft vocabulary does not have."""
+    assert np.array_equal(np.isneginf(found), np.isneginf(expected))
+    live = np.isfinite(expected)
+    close(found[live], expected[live])
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("dflash2", {}), ("dspark", {}), ("dspark", {"draft_vocab": 250})])
+def test_the_greedy_path(tmp_path: Path, device_name: str, kind: str, changes: dict[str, Any]) -> None:
+    pair = block_pair(device_named(device_name), tmp_path, kind, **changes)
 
     class Loaded:
         """As much of a loaded target as a drafter asks for."""
@@ -80,7 +100,7 @@ def test_the_selectors_path(tmp_path: Path, device_name: str) -> None:
     draft, reference = pair.draft, pair.target
     ours = CudaDFlash(draft.file, draft.config, pair.device_draft, Loaded(), 0)  # type: ignore[arg-type]
     features = reference.hidden(list(prompt()[:30]), draft.config.target_layers)
-    close(ours.logits(features, 7), draft.logits(features, 7))
+    same_logits(ours.logits(features, 7), draft.logits(features, 7))
     assert ours.path(features, 7).tolist() == draft.path(features, 7).tolist()
 
 
@@ -101,11 +121,32 @@ WAYS: list[dict[str, Value]] = [
 ]  # fmt: skip
 
 
-def test_trees_are_best_first_over_scores_by_the_token_above(device_name: str, tmp_path: Path) -> None:
+BUDGETS = [1, 2, 5, 22, 63, 64, 100, 255]
+GRID: list[dict[str, Value]] = [
+    {"mode": "tree", "budget": budget, "p_min": p_min} for budget in BUDGETS for p_min in (0.0, 0.02, 0.3)
+]
+SAMPLED: dict[str, Value] = {"temperature": 0.8, "top_k": 20, "seed": 7}
+EVERY_BUDGET: list[dict[str, Value]] = [{"mode": "tree", "budget": budget} for budget in range(1, 65)]
+
+
+FEW: list[dict[str, Value]] = [
+    {"mode": "tree", "budget": 22, "p_min": 0.02}, {"mode": "auto"}, {"mode": "tree", "budget": 9, "by_parent": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "ways"),
+    [("dflash2", WAYS), ("dspark", FEW), pytest.param("dspark", WAYS, marks=pytest.mark.full),
+     *(pytest.param(kind, [*GRID, *EVERY_BUDGET], marks=pytest.mark.full) for kind in KINDS)],
+    ids=["dflash2", "dspark", "dspark-ways", "dflash2-grid", "dspark-grid"],
+)  # fmt: skip
+def test_trees_are_best_first_over_scores_by_the_token_above(
+    device_name: str, tmp_path: Path, kind: str, ways: list[dict[str, Value]]
+) -> None:
     """What the card builds in a step is what the twin builds from what it proposes there. All ways give one text."""
-    one = runner(block_pair(device_named(device_name), tmp_path, "dflash2", half=False))
+    one = runner(block_pair(device_named(device_name), tmp_path, kind, half=False))
     expected, _ = answer(one, mode="ar")
-    for way in WAYS:
+    for way in ways:
         one.reset()
         found, steps = answer(one, **way)
         assert found == expected, way
@@ -125,10 +166,29 @@ def test_trees_are_best_first_over_scores_by_the_token_above(device_name: str, t
             text += step.tokens
 
 
+@pytest.mark.parametrize(
+    ("kind", "ways"),
+    [("dspark", [{"budget": 1}, {"budget": 33, "p_min": 0.02}]),
+     *(pytest.param(kind, [{"budget": budget, "p_min": p_min} for budget in BUDGETS for p_min in (0.0, 0.02, 0.3)],
+                    marks=pytest.mark.full) for kind in KINDS)],
+    ids=["dspark", "dflash2-grid", "dspark-grid"],
+)  # fmt: skip
+def test_draws_are_those_of_plain_decoding(
+    device_name: str, tmp_path: Path, kind: str, ways: list[dict[str, Value]]
+) -> None:
+    """With a p_min the confidence head is asked too."""
+    one = runner(block_pair(device_named(device_name), tmp_path, kind, half=False))
+    plain, _ = answer(one, 6, mode="ar", **SAMPLED)
+    for way in ways:
+        one.reset()
+        assert answer(one, 6, mode="tree", **way, **SAMPLED)[0] == plain, way
+
+
 @pytest.mark.emulator
-def test_learned_values_over_scores_by_the_token_above(tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_learned_values_over_scores_by_the_token_above(tmp_path: Path, rng: np.random.Generator, kind: str) -> None:
     """tree_build's order is the policy's own for any weights."""
-    pair = block_pair(device_named("emulated"), tmp_path, "dflash2")
+    pair = block_pair(device_named("emulated"), tmp_path, kind)
     session, _ = pair.sessions()
     session.prefill(prompt()[:12])
     knobs, root = Knobs(), 9
@@ -155,8 +215,9 @@ def test_learned_values_over_scores_by_the_token_above(tmp_path: Path, rng: np.r
 
 
 @pytest.mark.emulator
-def test_auto_learns_from_what_was_built(tmp_path: Path) -> None:
-    pair = block_pair(device_named("emulated"), tmp_path, "dflash2", half=False)
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_learns_from_what_was_built(tmp_path: Path, kind: str) -> None:
+    pair = block_pair(device_named("emulated"), tmp_path, kind, half=False)
     expected, _ = answer(runner(pair), 24, mode="ar")
     session = pair.sessions()[0]
     policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
@@ -172,15 +233,23 @@ def test_auto_learns_from_what_was_built(tmp_path: Path) -> None:
 
 
 @pytest.mark.emulator
-def test_long_walks_leave_the_answer_as_it_is(tmp_path: Path) -> None:
-    plain = answer(runner(block_pair(device_named("emulated"), tmp_path, "dflash2", half=False)), 40, mode="ar")[0]
-    device = PlantedDevice(plain, [0, 1, 0, 0, 2, 0, 0])
-    pair = block_pair(device, tmp_path / "again", "dflash2", half=False)
+@pytest.mark.parametrize(("kind", "deepest"), [("dflash2", 5), ("dspark", 7)])
+def test_long_walks_leave_the_answer_as_it_is(tmp_path: Path, kind: str, deepest: int) -> None:
+    """A block that begins with its anchor commits one position more than it has rows."""
+    plain = answer(runner(block_pair(device_named("emulated"), tmp_path, kind, half=False)), 40, mode="ar")[0]
+    device = PlantedDevice(plain, [0, 1, 0, 0, 2, 0, 0] if kind == "dflash2" else [0] * 7)
+    pair = block_pair(device, tmp_path / "again", kind, half=False)
     device.session, _ = pair.sessions()
     one = Runner(device.session, frozenset(), CONTEXT, VOCABULARY)
     found, steps = answer(one, 40, mode="tree", budget=24, by_parent=False)
     assert found == plain
-    assert max(step.accepted_depth for step in steps) >= 5
+    assert max(step.accepted_depth for step in steps) >= deepest
+    # What the caches took in on the way is what they take in from a prompt.
+    fresh = pair.sessions()[0]
+    ids = [*prompt()[:7], *found[:-1]]
+    fresh.prefill(ids)
+    assert device.session.length == len(ids)
+    close(device.session.draft(found[-1], 0), fresh.draft(found[-1], 0))
 
 
 def test_what_a_card_does_not_run(tmp_path: Path) -> None:
@@ -188,11 +257,15 @@ def test_what_a_card_does_not_run(tmp_path: Path) -> None:
         UnsupportedError, match="a selector among 20 tokens of a position, expected 16 at most on a card"
     ):
         block_pair(device_named("emulated"), tmp_path, "dflash2", selector=Selector(8, 20))
+    for kind, size, most in (("dflash2", 65, 64), ("dspark", 64, 63)):
+        with pytest.raises(UnsupportedError, match=f"block has {size} positions, expected {most} at most on a card"):
+            block_pair(device_named("emulated"), tmp_path / kind, kind, block_size=size)
 
 
 @pytest.mark.emulator
-def test_candidates_that_are_no_numbers_raise(tmp_path: Path) -> None:
-    pair = block_pair(device_named("emulated"), tmp_path, "dflash2")
+@pytest.mark.parametrize("kind", KINDS)
+def test_candidates_that_are_no_numbers_raise(tmp_path: Path, kind: str) -> None:
+    pair = block_pair(device_named("emulated"), tmp_path, kind)
     pair.device_draft.weights.output_norm[:] = float("nan")  # type: ignore[attr-defined]
     one = runner(pair)
     with pytest.raises(NumericsError, match="the drafter produced numbers that are not finite"):
