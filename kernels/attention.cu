@@ -14,9 +14,7 @@
 // UNGATED where queries have no gates; for attn_split NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES
 // (backends/cuda/layers/split_attention.py chooses them); of the cache, kv.cuh's.
 
-#include "acts.cuh"
-#include "attention.cuh"
-#include "heads.cuh"
+#include "combine.cuh"
 #include "state.cuh"
 
 constexpr int PREPARE_WARPS = 4;
@@ -110,8 +108,6 @@ struct NodeView {
 };
 
 // Columns of [attn_q | attn_k | attn_v].
-__device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * GROUP + 2) * kv_heads * HEAD_DIM; }
-
 // Sums the partials of [attn_q | attn_k | attn_v] (per query head: query, then its gate), norms and rotates queries and
 // keys, writes q f16 [kv heads][rows * GROUP][HEAD_DIM] times `scale` (log2(e) / sqrt(HEAD_DIM)), and keys and values
 // into slots length + node. Grid (ceil(tasks / PREPARE_WARPS), rows) with a warp per task = head to write.
@@ -211,34 +207,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     }
 }
 
-// Merges the parts, multiplies by the sigmoid of the gate, where there is one, and stores the acts of attn_output. Grid
-// (groups of 256 activations, rows). Latency-bound; reads parts * 1 KB per group.
+// combine.cuh. Grid (groups of 256 activations, rows). Latency-bound; reads parts * 1 KB per group.
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     const StepState* st, int node0, const float* out, const float2* stats, int splits, const float* partials, int rows,
     int kv_heads, u8* acts_q8, u8* acts_f16
 ) {
     pdl_launch();
-    const int row = blockIdx.y, group = blockIdx.x, element = group * ACTS_GROUP + 8 * lane_id();
-    const bool padding = element >= kv_heads * GROUP * HEAD_DIM;
+    const int row = blockIdx.y;
+    const GatedGroup group(blockIdx.x, kv_heads);
     pdl_wait();
     if (node0 + row >= st->n) return;
-
-    PartialSpan<SPLIT_K, 8> gates;
-    gates.zero();
-    if (QUERY_PARTS == 2 && warp_id() == 0 && !padding) {
-        const int column = (2 * (element / HEAD_DIM) + 1) * HEAD_DIM + element % HEAD_DIM;
-        gates.load(partials, rows, projected(kv_heads), row, column);
-    }
-    float x[8], gate[8];
-    const int position = st->length + st->depth[node0 + row];
-    const int parts = NEAR + splits_of(near_tile(position), splits);
-    merge_parts(x, out, stats, parts, row, rows, kv_heads, padding ? 0 : element);
-    if (warp_id()) return;
-    gates.sum().values(gate);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float open = QUERY_PARTS == 2 ? sigmoid(gate[i]) : 1.0f;
-        x[i] = padding ? 0.0f : x[i] * open;
-    }
-    acts_store({acts_q8, acts_f16}, row, group, x);
+    const auto parts = [&] { return NEAR + splits_of(near_tile(st->length + st->depth[node0 + row]), splits); };
+    group.combine(parts, row, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16});
 }

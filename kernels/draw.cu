@@ -155,6 +155,15 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
 
 // ---- What else could be drawn ---------------------------------------------------------------------------------------
 
+// A thread's logits of a part: `first` and every PART_THREADS behind it.
+__device__ __forceinline__ void load_part(float (&value)[PER_THREAD], const float* logits, int first, int vocab) {
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+        const int id = first + i * PART_THREADS;
+        value[i] = id < vocab ? logits[id] : -INFINITE;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
     draw_scan(const StepState* st, const float* logits, int vocab, int stride, int node0, RowTokens* rows) {
     pdl_launch();
@@ -162,13 +171,8 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
     const int row = blockIdx.y, node = node0 + row, first = blockIdx.x * DRAW_PART + threadIdx.x;
     RowTokens& out = rows[row];
     if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT || out.count < 0) return;
-    logits += u64(row) * stride;
     float value[PER_THREAD];
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-        const int id = first + i * PART_THREADS;
-        value[i] = id < vocab ? logits[id] : -INFINITE;
-    }
+    load_part(value, logits + u64(row) * stride, first, vocab);
     const Noise noise(st, node);
     const float inverse = 1.0f / st->temperature, enough = out.enough;
 #pragma unroll
@@ -330,13 +334,8 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 2) draw_weights(
     const RowFront& front = fronts[row];
     const int count = front.count, lane = lane_id(), warp = warp_id();
     if (count < 0 || (!counted && !weighed)) return;
-    logits += u64(row) * stride;
     float value[PER_THREAD];
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-        const int id = first + i * PART_THREADS;
-        value[i] = id < vocab ? logits[id] : -INFINITE;
-    }
+    load_part(value, logits + u64(row) * stride, first, vocab);
     for (int i = threadIdx.x; i < count; i += PART_THREADS) {
         const double exact = front.value[i];
         s.value[i] = __double2float_rd(exact);

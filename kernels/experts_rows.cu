@@ -242,5 +242,5 @@ extern "C" __global__ void __launch_bounds__(ROWS_THREADS) pairs_swiglu(
     load_halves(at + own, by);
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = silu(x[i]) * by[i];
-    *(uint4*)at = make_uint4(pack_half2(x[0], x[1]), pack_half2(x[2], x[3]), pack_half2(x[4], x[5]), pack_half2(x[6], x[7]));
+    store_halves(at, x);
 }

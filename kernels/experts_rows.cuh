@@ -3,6 +3,7 @@
 #pragma once
 
 #include "experts.cuh"
+#include "halves.cuh"
 
 constexpr int CHUNK_COLUMNS = 64;  // rows of an entry, at most
 
@@ -18,13 +19,3 @@ struct ChunkWork {
     __device__ __forceinline__ const ChunkEntry* list() const { return (const ChunkEntry*)(this + 1); }
     __device__ __forceinline__ ChunkEntry* list() { return (ChunkEntry*)(this + 1); }
 };
-
-__device__ __forceinline__ void load_halves(const half* from, float (&x)[8]) {
-    const uint4 pairs = *(const uint4*)from;
-    const u32 pair[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 two = unpack_half2(pair[i]);
-        x[2 * i] = two.x, x[2 * i + 1] = two.y;
-    }
-}

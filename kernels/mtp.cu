@@ -4,14 +4,10 @@
 //
 // Rows of a pass: mtp.cuh. Bound by latency. Defines: as attention.cu's, without NEAR.
 
-#include "acts.cuh"
-#include "attention.cuh"
-#include "heads.cuh"
+#include "combine.cuh"
 #include "mtp.cuh"
 
 constexpr int PREPARE_WARPS = 4;
-
-__device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * GROUP + 2) * kv_heads * HEAD_DIM; }
 
 // attn_prepare of attention.cu for pairs: keys and values of all rows, queries of row 0 where it drafts. Grid
 // (ceil((heads + 2 kv_heads) / PREPARE_WARPS), rows).
@@ -57,30 +53,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mtp_split(
     attend<ROW_TILES>(view, packed_rows(rows, 1), split, q, {k, v, slots}, shared, out, stats);
 }
 
-// Merges the splits of row 0, multiplies by the sigmoid of the gate, where there is one, and stores the acts of
-// attn_output. Grid (groups of 256 activations).
+// combine.cuh, of row 0 and its splits. Grid (groups of 256 activations).
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS) mtp_combine(
     const float* out, const float2* stats, int splits, const float* partials, int rows, int kv_heads, u8* acts_q8,
     u8* acts_f16
 ) {
     pdl_launch();
-    const int group = blockIdx.x, element = group * ACTS_GROUP + 8 * lane_id();
-    const bool padding = element >= kv_heads * GROUP * HEAD_DIM;
+    const GatedGroup group(blockIdx.x, kv_heads);
+    const auto parts = [&] { return splits; };
     pdl_wait();
-    PartialSpan<SPLIT_K, 8> gates;
-    gates.zero();
-    if (QUERY_PARTS == 2 && warp_id() == 0 && !padding) {
-        const int column = (2 * (element / HEAD_DIM) + 1) * HEAD_DIM + element % HEAD_DIM;
-        gates.load(partials, rows, projected(kv_heads), 0, column);
-    }
-    float x[8], gate[8];
-    merge_parts(x, out, stats, splits, 0, rows, kv_heads, padding ? 0 : element);
-    if (warp_id()) return;
-    gates.sum().values(gate);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float open = QUERY_PARTS == 2 ? sigmoid(gate[i]) : 1.0f;
-        x[i] = padding ? 0.0f : x[i] * open;
-    }
-    acts_store({acts_q8, acts_f16}, 0, group, x);
+    group.combine(parts, 0, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16});
 }
