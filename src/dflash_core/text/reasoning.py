@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -36,8 +37,9 @@ class Reasoning:
     """What a template does with `reasoning_effort` and `preserve_thinking`.
 
     `accepted` are the levels of reasoning that it renders, () where it does not read them, and `added` what each
-    writes into the prompt; `levels` are those to choose from, without one that only stands for another. `preserves`:
-    whether it reads `preserve_thinking`, and `preserves_by_itself` what it does without being told.
+    writes into the prompt; `levels` are those to choose from, one of those that write the same. `required`: it renders
+    nothing without a level. `preserves`: whether it reads `preserve_thinking`, and `preserves_by_itself` what it does
+    without being told.
     """
 
     accepted: tuple[str, ...] = ()
@@ -45,6 +47,7 @@ class Reasoning:
     added: tuple[str, ...] = ()  # to the prompt, by each accepted level
     preserves: bool = False
     preserves_by_itself: bool = False
+    required: bool = False
 
     def variables(self, knobs: Asked) -> Variables:
         """What the template is given of `knobs`, beside `enable_thinking`; nothing that it does not read. A default
@@ -53,6 +56,8 @@ class Reasoning:
         Raises KnobError for another level that it refuses.
         """
         given: dict[str, str | bool] = {}
+        if self.required:
+            given["reasoning_effort"] = _usual(self.levels)
         if knobs.thinking and self.accepted:
             if knobs.reasoning_effort in self.accepted:
                 given["reasoning_effort"] = knobs.reasoning_effort
@@ -83,7 +88,7 @@ class Reasoning:
 
 
 def reasoning_of(render: Render) -> Reasoning:
-    """What the template behind `render` reads. A template that fails for a plain question is asked nothing more."""
+    """What the template behind `render` reads. One that fails for a plain question, at any level, reads nothing."""
 
     def rendered(messages: Sequence[Mapping[str, str]], **variables: str | bool) -> str | None:
         try:
@@ -91,30 +96,38 @@ def reasoning_of(render: Render) -> Reasoning:
         except TemplateError:
             return None
 
-    plain = rendered(_ASKED)
-    if plain is None:
+    def asked(**variables: str) -> tuple[str | None, ...]:
+        # A level may be written where there is a system message alone, and not every template takes one.
+        return tuple(rendered(messages, **variables) for messages in (_ASKED, (_SYSTEM, *_ASKED)))
+
+    plain = asked()
+    texts = {level: found for level in EFFORTS if any(found := asked(reasoning_effort=level))}
+    required = not any(plain)
+    if required and not texts:
         return Reasoning()
-    texts = {level: rendered(_ASKED, reasoning_effort=level) for level in EFFORTS}
-    accepted = tuple(level for level, text in texts.items() if text is not None)
-    if all(texts[level] == plain for level in EFFORTS):
-        accepted = ()
-    # One engine's files have a level more, which is another's name.
-    levels = tuple(level for level in accepted if level != "high" or texts[level] != texts["xhigh"])
-    added = _added([rendered((_SYSTEM, *_ASKED), reasoning_effort=level) or texts[level] or "" for level in accepted])
-    kept, gone = (rendered(_ANSWERED, preserve_thinking=preserve) for preserve in (True, False))
+    if all(texts.get(level) == plain for level in EFFORTS):
+        texts = {}
+    levels = tuple(level for level in texts if level == _usual([one for one in texts if texts[one] == texts[level]]))
+    least = min((text or alone or "" for alone, text in (*texts.values(), plain) if text or alone), key=len)
+    added = tuple(_added(text or alone or "", least) for alone, text in texts.values())
+    own = {"reasoning_effort": _usual(levels)} if required else {}
+    kept, gone = (rendered(_ANSWERED, preserve_thinking=preserve, **own) for preserve in (True, False))
     preserves = kept is not None and gone is not None and kept != gone
-    return Reasoning(accepted, levels, added, preserves, preserves and rendered(_ANSWERED) == kept)
+    by_itself = preserves and rendered(_ANSWERED, **own) == kept
+    return Reasoning(tuple(texts), levels, added, preserves, by_itself, required)
 
 
-def _added(texts: Sequence[str]) -> tuple[str, ...]:
-    """What each of `texts` has that the shortest has not, in one piece."""
-    least = min(texts, key=len, default="")
-    found = []
-    for text in texts:
-        begin = common_prefix(text, least)
-        end = common_prefix(text[begin:][::-1], least[begin:][::-1])
-        found.append(text[begin : len(text) - end].strip())
-    return tuple(found)
+def _usual(levels: Sequence[str]) -> str:
+    """Of levels, lowest first, the default or the highest."""
+    return DEFAULT_EFFORT if DEFAULT_EFFORT in levels else levels[-1]
+
+
+def _added(text: str, least: str) -> str:
+    """What `text` has that the shortest has not, in one piece of whole words."""
+    words, others = (re.findall(r"\w+|\W", one) for one in (text, least))
+    begin = common_prefix(words, others)
+    end = common_prefix(words[begin:][::-1], others[begin:][::-1])
+    return "".join(words[begin : len(words) - end]).strip()
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
