@@ -39,12 +39,15 @@ class KernelUse:
     """What one kernel takes of a multiprocessor: registers per thread, bytes of static shared memory per block.
 
     `spilled`: bytes of registers per thread that did not fit and go through memory. `stack`: bytes of local arrays.
+    `releases`, `waits`: whether it lets the next kernel begin while it runs, and waits for the one before.
     """
 
     registers: int
     spilled: int
     shared: int
     stack: int
+    releases: bool
+    waits: bool
 
 
 def compile_cubin(
@@ -67,23 +70,24 @@ def report(
     source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
 ) -> dict[str, KernelUse]:
     """Compile as compile_cubin does; returns what each kernel uses, by name. Needs no card."""
-    with _compiled(source, name, arch, defines or {}, include, "--ptxas-options=-v") as (_, _, log):
-        return {
-            kernel: KernelUse(int(registers), int(stores) + int(loads), int(shared or 0), int(stack))
-            for kernel, stack, stores, loads, registers, shared in _USE.findall(log)
-        }
-
-
-def compile_ptx(
-    source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
-) -> str:
-    """Compile to assembly for `arch`, such as "compute_90": quicker, and it can be read. Raises as compile_cubin."""
-    with _compiled(source, name, arch, defines or {}, include) as (nvrtc, program, _):
+    with _compiled(source, name, arch, defines or {}, include, "--ptxas-options=-v") as (nvrtc, program, log):
         text = bytearray(_ok(nvrtc.nvrtcGetPTXSize(program)))
         _ok(nvrtc.nvrtcGetPTX(program, text))
-    return _text(text)
+    bodies = dict(_ENTRY.findall(_text(text)))
+    return {
+        kernel: KernelUse(
+            int(registers),
+            int(stores) + int(loads),
+            int(shared or 0),
+            int(stack),
+            "griddepcontrol.launch_dependents" in bodies[kernel],
+            "griddepcontrol.wait" in bodies[kernel],
+        )
+        for kernel, stack, stores, loads, registers, shared in _USE.findall(log)
+    }
 
 
+_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\{(.*?)\n\}", re.DOTALL)
 _USE = re.compile(
     r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?(\d+) bytes stack frame, "
     r"(\d+) bytes spill stores, (\d+) bytes spill loads"
