@@ -26,7 +26,6 @@ extern "C" __global__ void __launch_bounds__(256) stream(const u8* data, u64 wor
     out[me] = all;
 }
 
-#ifndef DFLASH_EMULATED
 // cycles: of the multiprocessor's clock, from when the kernel before has ended.
 extern "C" __global__ void __launch_bounds__(128) pause(long long cycles) {
     pdl_launch();
@@ -34,4 +33,3 @@ extern "C" __global__ void __launch_bounds__(128) pause(long long cycles) {
     const long long begin = clock64();
     while (clock64() - begin < cycles) {}
 }
-#endif

@@ -6,11 +6,14 @@ import ctypes
 import fcntl
 import functools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +24,6 @@ from dflash_core.user_folders import user_folder
 EMULATOR = Path(__file__).parent / "emulator"
 FLAGS = [
     "-std=c++20",
-    "-O2",
     "-march=native",
     "-fPIC",
     "-shared",
@@ -39,6 +41,13 @@ FLAGS = [
     "-Wno-unused-but-set-variable",
     "-Wno-sign-compare",
 ]
+# A kernel's library has only what its entries need: without the first every function of the headers too.
+KERNEL_FLAGS = ["-fwhole-program", "-Werror=invalid-pch"]
+# Most kernels run a few times in all the tests, and compiling them well takes longer than that. So they are compiled in
+# a hurry, and again once they have taken this long: the bits are the same.
+HURRIED, WELL = "-O0", "-O2"
+WORTH_COMPILING_WELL = 0.25  # seconds
+_KERNEL = re.compile(r"__global__ void\s+(?:[A-Z_]+\s+)?(?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")
 # Built libraries stay here between runs and checkouts, named after their content.
 BUILDS = user_folder("cache") / "test-emulator"
 
@@ -78,51 +87,88 @@ class EmulatedArray:
         return np.frombuffer(ctypes.string_at(self.address, self.nbytes), self.dtype).reshape(self.shape).copy()
 
 
+class Library:
+    """Kernels of one source under one set of definitions. Together they take hardly longer to compile than one: most of
+    their code is shared. A kernel that no line of the source names, the work of a macro, has one of its own."""
+
+    def __init__(self, path: Path, names: Sequence[str], defines: Sequence[tuple[str, str]]) -> None:
+        self._stem = path.stem
+        # As text: with an option whose name occurs in it, the precompiled header is not taken.
+        definitions = "".join(f"#define {key} {value}\n" for key, value in defines)
+        entries = "".join(f"EMULATED_ENTRY({name})\n" for name in names)
+        self._wrapper = f'{definitions}#include "{path}"\n{entries}'
+        texts = kernel_source.closure(path, (EMULATOR, resources.kernels_dir()))
+        # The emulator's own headers take the place of the kernels' of the same name.
+        texts |= {header: header.read_text() for header in sorted(EMULATOR.glob("*.*h"))}
+        self._digest = kernel_source.content_hash(texts, definitions, entries, KERNEL_FLAGS, _runtime_path().name)
+        self._seconds = 0.0
+        self._well = _target(self._stem, self._digest, WELL).is_file()
+        self._load(WELL if self._well else HURRIED)
+
+    def entry(self, name: str) -> Any:
+        """What `emulator_launch` takes."""
+        return self._library[f"emulated_{name}"]
+
+    def took(self, seconds: float) -> None:
+        """Compile better what has run for long."""
+        self._seconds += seconds
+        if not self._well and self._seconds > WORTH_COMPILING_WELL:
+            self._well = True
+            self._load(WELL)
+
+    def _load(self, level: str) -> None:
+        runtime = _runtime_path()
+        target = _target(self._stem, self._digest, level)
+        options = [level, *KERNEL_FLAGS, "-include", str(_header(level))]
+        # What a kernel calls of the standard libraries is there already: the runtime needs it too.
+        libraries = ["-nostdlib", str(runtime), "-lgcc", f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"]
+        _compile(self._stem, self._wrapper, options, libraries, target)
+        self._library = ctypes.CDLL(str(target))
+
+
 class EmulatedKernel:
     """One kernel of one library. `sizes`: bytes of each parameter."""
 
-    def __init__(self, library: ctypes.CDLL, name: str) -> None:
-        self.name, self._library, self._entry = name, library, library.emulated_entry
-        runtime = _runtime()
-        count = runtime.emulator_parameter_count(self._entry)
-        self.sizes = tuple(runtime.emulator_parameter_size(self._entry, i) for i in range(count))
+    def __init__(self, library: Library, name: str) -> None:
+        self.name, self._library = name, library
+        runtime, entry = _runtime(), library.entry(name)
+        count = runtime.emulator_parameter_count(entry)
+        self.sizes = tuple(runtime.emulator_parameter_size(entry, i) for i in range(count))
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared: int) -> None:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in args]
         values = (ctypes.c_void_p * len(args))(*(ctypes.addressof(buffer) for buffer in buffers))
         triple = ctypes.c_uint * 3
-        failure = _runtime().emulator_launch(self._entry, triple(*grid), triple(*block), shared, values)
+        start = time.thread_time()
+        failure = _runtime().emulator_launch(
+            self._library.entry(self.name), triple(*grid), triple(*block), shared, values
+        )
         if failure is not None:
             raise KernelFaultError(f"{self.name}: {failure.decode()}")
+        self._library.took(time.thread_time() - start)
 
 
 @functools.cache
 def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...]) -> EmulatedKernel:
     """Build `name` of the source at `path`, or take the library of an earlier run."""
-    options = [f"-D{key}={value}" for key, value in defines]
-    wrapper = f'#include "{path}"\nEMULATED_ENTRY({name})\n'
-    runtime = _runtime_path()
-    texts = kernel_source.closure(path, (EMULATOR, resources.kernels_dir()))
-    # The emulator's own headers take the place of the kernels' of the same name.
-    texts |= {header: header.read_text() for header in sorted(EMULATOR.glob("*.*h"))}
-    library = _build(
-        name,
-        kernel_source.content_hash(texts, name, options, runtime.name),
-        wrapper,
-        ["-include", str(_header()), *options],
-        [str(runtime), f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"],
-    )
+    declared = tuple(dict.fromkeys(_KERNEL.findall(path.read_text())))
     _runtime()
-    return EmulatedKernel(ctypes.CDLL(str(library)), name)
+    return EmulatedKernel(_library(path, declared if name in declared else (name,), defines), name)
 
 
 @functools.cache
-def _header() -> Path:
-    """What is in front of every kernel, precompiled: a sixth of the time that a kernel takes."""
-    digest = kernel_source.content_hash(kernel_source.closure(EMULATOR / "emulator.h"), "header", FLAGS)[:24]
+def _library(path: Path, names: tuple[str, ...], defines: tuple[tuple[str, str], ...]) -> Library:
+    return Library(path, names, defines)
+
+
+@functools.cache
+def _header(level: str) -> Path:
+    """What is in front of every kernel, precompiled."""
+    options = [level, *KERNEL_FLAGS]
+    digest = kernel_source.content_hash(kernel_source.closure(EMULATOR / "emulator.h"), "header", FLAGS, options)[:24]
     header = BUILDS / f"emulator-{digest}.h"
     compiled = header.with_suffix(".h.gch")
-    _compile("the emulator", "#include <emulator.h>\n", ["-x", "c++-header"], [], compiled)
+    _compile("the emulator", "#include <emulator.h>\n", [*options, "-x", "c++-header"], [], compiled)
     if not header.is_file():  # what the compiler asks for
         header.write_text("#include <emulator.h>\n")
     return header
@@ -131,8 +177,9 @@ def _header() -> Path:
 @functools.cache
 def _runtime_path() -> Path:
     source = EMULATOR / "runtime.cpp"
-    digest = kernel_source.content_hash(kernel_source.closure(source), "runtime")
-    return _build("runtime", digest, f'#include "{source}"\n', [], [])
+    target = _target("runtime", kernel_source.content_hash(kernel_source.closure(source), "runtime"), WELL)
+    _compile("runtime", f'#include "{source}"\n', [WELL], [], target)
+    return target
 
 
 @functools.cache
@@ -150,11 +197,8 @@ def _runtime() -> ctypes.CDLL:
     return library
 
 
-def _build(name: str, digest: str, wrapper: str, options: Sequence[str], libraries: Sequence[str]) -> Path:
-    flags = kernel_source.content_hash({}, FLAGS, digest)[:24]
-    target = BUILDS / f"lib{name}-{flags}.so"
-    _compile(name, wrapper, options, libraries, target)
-    return target
+def _target(name: str, digest: str, level: str) -> Path:
+    return BUILDS / f"lib{name}-{kernel_source.content_hash({}, FLAGS, digest, level)[:24]}.so"
 
 
 def _compile(name: str, text: str, options: Sequence[str], libraries: Sequence[str], target: Path) -> None:

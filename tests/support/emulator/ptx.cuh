@@ -29,7 +29,24 @@ template <class D, class T, int K, bool zero> struct Mma {
         else return float(v);
     }
 
-    [[gnu::optimize("O3")]] static void combine(void* const* lanes, unsigned mask) {
+    template <int count, class U, class V> [[gnu::always_inline]] static void widen(const U* from, V* to) {
+#if defined(__F16C__)
+        if constexpr (std::is_same_v<U, half>) {  // which compilers convert one by one
+            using Eight [[gnu::vector_size(16)]] = short;
+            for (int i = 0; i < count; i += 8) {
+                Eight bits;
+                memcpy(&bits, from + i, sizeof bits);
+                const auto values = __builtin_ia32_vcvtph2ps256(bits);
+                memcpy(to + i, &values, sizeof values);
+            }
+            return;
+        }
+#endif
+        for (int i = 0; i < count; ++i) to[i] = value(from[i]);
+    }
+
+    // Products are exact in Sum, so that it does not matter whether they are rounded before they are added.
+    [[gnu::optimize("O3", "fp-contract=fast")]] static void combine(void* const* lanes, unsigned mask) {
         if (mask != 0xffffffffu) fail("a matrix instruction needs all 32 lanes", 0);
         // Products of bytes and their sums are whole numbers that a float holds.
         using Sum = std::conditional_t<std::is_same_v<D, int>, float, double>;
@@ -56,8 +73,8 @@ template <class D, class T, int K, bool zero> struct Mma {
         }
         using Value = std::conditional_t<std::is_same_v<D, int>, int, float>;
         Value narrow_a[16 * K], narrow_b[K * 8];  // in two steps: compilers know how to take many values at once
-        for (int i = 0; i < 16 * K; ++i) narrow_a[i] = value(A[i]);
-        for (int i = 0; i < K * 8; ++i) narrow_b[i] = value(B[i]);
+        widen<16 * K>(A, narrow_a);
+        widen<K * 8>(B, narrow_b);
         Sum left[16 * K];
         Row right[K];
         for (int i = 0; i < 16 * K; ++i) left[i] = Sum(narrow_a[i]);

@@ -4,6 +4,7 @@
 
 #include <csetjmp>
 #include <csignal>
+#include <cstdio>
 #include <ctime>
 #include <map>
 #include <sys/mman.h>
@@ -58,8 +59,8 @@ struct Launch {
     int threads = 0, live = 0, waiting = 0, barrier_line = 0, count = 0, result = 0;
     emulator::Entry entry;
     void** values = nullptr;
+    std::map<std::size_t, unsigned char*> dynamics;  // by size: each ends at an unmapped page
     unsigned char* dynamic = nullptr;
-    std::size_t dynamic_bytes = 0;
     bool running = false;
     char message[512];
     sigjmp_buf escape;
@@ -331,10 +332,9 @@ void emulator_free(void* data) {
 }
 
 void need_dynamic(std::size_t bytes) {
-    if (launch.dynamic && launch.dynamic_bytes == bytes) return;
-    if (launch.dynamic) emulator_free(launch.dynamic);
-    launch.dynamic = static_cast<unsigned char*>(emulator_alloc(bytes));
-    launch.dynamic_bytes = bytes;
+    unsigned char*& memory = launch.dynamics[bytes];
+    if (!memory) memory = static_cast<unsigned char*>(emulator_alloc(bytes));
+    launch.dynamic = memory;
 }
 
 // Run a kernel. Returns null, or what went wrong, in words.
