@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import string
+from functools import partial
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 
 from dflash_core.clean import clean, token_label
+from dflash_tui.chat import ui_feed
 from dflash_tui.text import segments
 from dflash_tui.text.segments import Segmenter
+from dflash_tui.widgets import table
 from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.streamed import Segment, Streamed
+from dflash_tui.widgets.table import Table, fold_tables
 
 from .support import screen_text
 
-PLAIN = MarkdownIt("gfm-like", {"html": False})  # Textual's own lists and tables are what ours must look like
+PLAIN = MarkdownIt("gfm-like", {"html": False})  # Textual's own lists are what ours must look like
+
+
+PLAIN.core.ruler.push("fold_tables", partial(fold_tables, rows=None))
 
 
 class OneShot(Markdown):
-    """A message rendered at once, by Textual's own widgets but for code, which has a head with us."""
+    """A message rendered at once, by Textual's own widgets but for code, which has a head with us, and tables."""
 
     BLOCKS = Markdown.BLOCKS | {"fence": Fence, "code_block": Fence}
+
+    def unhandled_token(self, token: Token) -> Any:
+        return Table(self, token) if token.type == table.TABLE else None
 
 
 LIST = "".join(f"- item {number} with some words to fill it\n" for number in range(24))
@@ -77,26 +90,40 @@ def chunks(text: str, seed: int, most: int) -> list[str]:
 
 
 class Host(App[None]):
-    CSS = "Streamed, Markdown { height: auto; } Segment, Markdown { padding: 0; } VerticalScroll { height: 1fr; }"
+    CSS = """
+    Streamed, Markdown { height: auto; }
+    Segment, Markdown { padding: 0; }
+    VerticalScroll { height: 1fr; }
+    Markdown > MarkdownHeader, Markdown > MarkdownBlockQuote, Markdown > MarkdownFence { margin: 0 0 1 0; }
+    """
 
-    def __init__(self, text: str, parts: list[str] | None) -> None:
+    def __init__(self, text: str, parts: list[str] | None, ours: bool = False) -> None:
         super().__init__()
-        self.text, self.parts = text, parts
+        self.text, self.parts, self.ours = text, parts, ours
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield Streamed() if self.parts is not None else OneShot(self.text, parser_factory=lambda: PLAIN)
+            if self.parts is not None:
+                yield Streamed()
+            elif self.ours:
+                yield Segment(0)
+            else:
+                yield OneShot(self.text, parser_factory=lambda: PLAIN)
 
 
-async def rendered(text: str, parts: list[str] | None) -> str:
-    app = Host(text, parts)
-    async with app.run_test(size=(70, 100)) as pilot:
+async def rendered(text: str, parts: list[str] | None, *, ours: bool = False) -> str:
+    """The screen with a message that has streamed in in `parts`, or else was rendered at once: by Textual's widgets, or
+    by `ours`."""
+    app = Host(text, parts, ours)
+    async with app.run_test(size=(70, 160)) as pilot:
         if parts is not None:
             streamed = app.query_one(Streamed)
             for part in parts:
                 await streamed.feed(clean(part))
             await streamed.finish()
             assert streamed.text == clean(text)
+        elif ours:
+            await app.query_one(Segment).append(text)
         await pilot.pause()
         return screen_text(app).rstrip()
 
@@ -113,15 +140,18 @@ async def test_a_long_list_is_cut_while_it_streams() -> None:
     async with app.run_test(size=(70, 40)):
         streamed = app.query_one(Streamed)
         longest = 0
-        for part in chunks(ORDERED, 2, 60):
+        for part in chunks(ORDERED.removesuffix("\nDone.\n"), 2, 60):
             await streamed.feed(part)
             longest = max(longest, len(streamed.query(Segment).last().source))
         assert len(streamed.query(Segment)) > 1
         assert longest < segments.LIST_LIMIT + 300
         starts = [segment.source.split(" ", 1)[0] for segment in list(streamed.query(Segment))[1:]]
         assert all(start.rstrip(".").isdigit() and start != "1." for start in starts), "numbering goes on"
+        await streamed.feed("\nDone.\n")
+        assert [segment.source for segment in streamed.query(Segment)][-1] == "Done.\n", "the list is over"
+        assert len(streamed.query(Segment)) == 2
         await streamed.finish()
-        assert len(streamed.query(Segment)) == 1
+        assert len(streamed.query(Segment)) == 2
 
 
 @pytest.mark.parametrize("text", [FENCE, TABLE])
@@ -136,6 +166,62 @@ async def test_a_long_block_goes_on_as_plain_lines_until_it_closes(text: str) ->
         assert len(streamed.query(".tail")) >= (1 if text is TABLE else 0)
         await streamed.feed("\n\nAfter" + end)
         assert len(streamed.query(".tail")) == 0
+
+
+WORDS = st.sampled_from(
+    ["word", "*em*", "`code`", "**two words**", "a|b", "[link](http://x.org)", "1.", "-", "#", "世界"]
+)
+LINES = st.lists(WORDS, min_size=1, max_size=9).map(" ".join)
+# Blocks of Markdown, some of them longer than their limits, with and without a blank line behind them.
+BLOCKS = st.one_of(
+    LINES,
+    LINES.map(lambda line: f"## {line}"),
+    LINES.map(lambda line: f"> {line}\n> {line}"),
+    st.lists(LINES, min_size=1, max_size=16).map("\n".join),
+    st.lists(LINES, min_size=1, max_size=14).map(lambda lines: "\n".join(f"- {line}" for line in lines)),
+    st.lists(LINES, min_size=1, max_size=14).map(lambda lines: "\n".join(f"{n}. {x}" for n, x in enumerate(lines, 3))),
+    st.lists(LINES, min_size=1, max_size=6).map(lambda lines: "\n".join(f"* {line}\n\n  more\n" for line in lines)),
+    st.lists(LINES, min_size=1, max_size=6).map(lambda lines: "\n".join(f"- {line}\n   1. inner" for line in lines)),
+    st.lists(LINES, min_size=1, max_size=20).map(lambda lines: "```py\n" + "\n\n".join(lines) + "\n```"),
+    st.lists(LINES, min_size=1, max_size=9).map(
+        lambda lines: "| a | b |\n|--:|---|\n" + "\n".join(f"| {x} | 1 |" for x in lines)
+    ),
+    st.sampled_from(["---", "    indented\n\n    code", "~~~\nopen\n~~~", "Title\n====="]),
+)
+MESSAGES = st.lists(st.tuples(BLOCKS, st.sampled_from(["\n\n", "\n\n", "\n"])), min_size=1, max_size=9).map(
+    lambda blocks: "".join(block + end for block, end in blocks)
+)
+
+
+def same_either_way(text: str, seed: int, most: int) -> None:
+    async def check() -> None:
+        assert await rendered(text, chunks(text, seed, most)) == await rendered(text, None, ours=True)
+
+    asyncio.run(check())
+
+
+STREAMS = (MESSAGES, st.integers(0, 99), st.sampled_from([5, 60, 400]))
+EACH = settings(
+    deadline=None,
+    phases=[Phase.generate],  # making an example smaller takes minutes
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.function_scoped_fixture,
+    ],  # the limits are the same for all
+)
+
+
+@given(*STREAMS)
+@settings(EACH, max_examples=10)
+def test_a_message_looks_the_same_however_it_came(text: str, seed: int, most: int) -> None:
+    same_either_way(text, seed, most)
+
+
+@pytest.mark.full
+@given(*STREAMS)
+@settings(EACH, max_examples=300)
+def test_many_messages_look_the_same_however_they_came(text: str, seed: int, most: int) -> None:
+    same_either_way(text, seed, most)
 
 
 def segments_of(text: str, seed: int) -> tuple[str, Segmenter]:
@@ -158,6 +244,47 @@ def test_nothing_is_lost(text: str, seed: int) -> None:
 def test_nothing_is_lost_of_long_blocks(name: str) -> None:
     joined, _ = segments_of(DOCUMENTS[name], 4)
     assert joined == DOCUMENTS[name]
+
+
+@pytest.mark.parametrize("name", ui_feed.DOCUMENTS)
+def test_measured_limits_hold_however_long_the_message_is(name: str) -> None:
+    """What an append parses and lays out again is the open segment; what is over is never looked at again."""
+    segmenter, open_now, longest = Segmenter(), 0, 0
+    for part in chunks(ui_feed.DOCUMENTS[name] * 4, 1, 80):
+        for op in segmenter.feed(part):
+            if op.kind in ("next", "cut", "join"):
+                open_now = 0
+            if op.kind != "plain":
+                open_now += len(op.text)
+            longest = max(longest, open_now)
+    assert longest < segments.SEGMENT_LIMIT + segments.BLOCK_LIMIT + 300
+    assert not segmenter.dirty
+
+
+async def test_a_fence_is_named_though_its_language_came_late() -> None:
+    app = Host("", [])
+    async with app.run_test(size=(70, 40)) as pilot:
+        for part in ("```", "py", "thon\n", "x = 1\n```\n"):
+            await app.query_one(Streamed).feed(part)
+        await pilot.pause()
+        assert "python  click copies" in screen_text(app)
+
+
+async def test_a_table_gives_way_where_there_is_no_room() -> None:
+    text = "| name | text | n |\n|---|:-:|--:|\n| **a** | " + "many words " * 12 + "| 7 |\n| b | one | 12 |\n"
+    for width in (60, 24, 5):
+        app = Host("", [])
+        async with app.run_test(size=(width, 60)) as pilot:
+            await app.query_one(Streamed).feed(text)
+            await app.query_one(Streamed).finish()
+            await pilot.pause()
+            rows = [row.rstrip() for row in screen_text(app).splitlines()]
+            if width == 60:
+                assert rows[0] == f"name │ {'text':^48} │  n".rstrip()
+                assert any(row.startswith("b ") and row.endswith("│ 12") for row in rows)
+            if width > 5:
+                assert sum(row.count("words") for row in rows) == 12, "every word is there"
+            assert all(len(row) <= width for row in rows)
 
 
 def test_limits_are_the_measured_ones() -> None:

@@ -1,9 +1,9 @@
-"""Where streamed Markdown may be cut, so that the block that is still open stays small.
+"""Where streamed Markdown may be cut, so that what is parsed and laid out again with more text stays small.
 
-Textual rebuilds the last top-level block on every append, so a list of 150 items or a table of 400 rows costs 300 ms
-each time. A long list is cut in front of a top-level item, and what is before the cut stands still; a long fence, table
-or paragraph goes on as plain lines until it closes. The scan is by line and only decides about speed: the finished
-message is rendered from its full text.
+Textual parses the last top-level block again on every append and lays out what its Markdown holds, so a list of 150
+items or a message of 100 paragraphs costs more with every word. A segment ends where a block surely does. A long list
+is cut in front of a top-level item, and what is before the cut stands still; a long fence, table or paragraph goes on
+as plain lines. Where such a block is over it is rendered from its text, and nothing before it is. The scan is by line.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-# Characters of an open block that are rendered again with every append.
+# Characters. The first three are of an open block, which is rendered again with every append.
 LIST_LIMIT = 200
 TABLE_LIMIT = 500
 BLOCK_LIMIT = 2_000
+SEGMENT_LIMIT = 1_500  # of a segment, whose next block begins another one
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])(?=[ \t]|$)")
@@ -23,19 +24,25 @@ _ITEM_START = re.compile(r"[-*+]$|\d{1,9}[.)]?$")
 _DELIMITER = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
 _RULE = re.compile(r" {0,3}([-*_])[ \t]*(\1[ \t]*){2,}$")
 _BREAK = re.compile(r" {0,3}(#{1,6}([ \t]|$)|>)")
+_SPACES = " \t\r"  # a line of other white space is no blank line
 _DEFINITION = re.compile(r" {0,3}\[[^\]]+\]:")
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """append: to the open segment; cut: its list goes on in a new one; plain: to the plain tail; join: that closes."""
+    """append: to the open segment; next: to a new one; cut: its list goes on in a new one; plain: to the plain tail;
+    join: the block is over that was cut or has a tail, and what comes next begins a segment.
 
-    kind: Literal["append", "cut", "plain", "join"]
+    `text` is the message's own, `shown` what is rendered in its place, None for the same.
+    """
+
+    kind: Literal["append", "next", "cut", "plain", "join"]
     text: str = ""
+    shown: str | None = None
 
 
 class Segmenter:
-    """Reads a message as it streams, says what to do with each part. `dirty`: render it once more at the end."""
+    """Reads a message as it streams, says what to do with each part. `dirty`: render it all once more at the end."""
 
     def __init__(self) -> None:
         self.dirty = False
@@ -43,12 +50,15 @@ class Segmenter:
         self._held = ""
         self._kind: Literal["", "para", "list", "fence", "table"] = ""
         self._size = 0
+        self._segment = 0  # characters of the open segment
         self._fence = ""
         self._family = ""
         self._number = 0
         self._blank = False
+        self._closed = False  # the line before ended a fence
         self._previous = ""
         self._plain = False
+        self._cut = False
 
     def feed(self, text: str) -> list[Op]:
         """What to do with the next part of the message."""
@@ -60,16 +70,26 @@ class Segmenter:
                 self._held += part
                 continue
             part, self._held = self._held + part, ""
+            begins = self._line == part
+            if begins and self._over(part):
+                if self._plain or self._cut:
+                    ops.append(Op("join"))
+                    self._plain = self._cut = False
+                    self._segment = 0
+                elif self._segment > SEGMENT_LIMIT:
+                    ops.append(Op("next"))
+                    self._segment = 0
             if self._plain:
                 ops.append(Op("plain", part))
-            elif self._line == part and self._cuts_here():
-                self.dirty = True
-                ops.append(Op("cut", self._renumbered(part)))
+            elif begins and self._cuts_here():
+                self._cut = True
+                ops.append(Op("cut", part, self._renumbered(part)))
                 self._size = 0
             else:
                 ops.append(Op("append", part))
+            self._segment += len(part)
             if ended:
-                ops += self._end_line()
+                self._end_line()
         return _merged(ops)
 
     def finish(self) -> list[Op]:
@@ -80,11 +100,19 @@ class Segmenter:
             self._held = ""
         if self._line:
             self._line += "\n"
-            ops += self._end_line()
-        if self._plain:
+            self._end_line()
+        if self._plain or self._cut:
             ops.append(Op("join"))
-            self._plain = False
+            self._plain = self._cut = False
         return _merged(ops)
+
+    def _over(self, begin: str) -> bool:
+        """Whatever block was open has surely ended before a line that begins so, which begins another."""
+        if begin[0] in " \t\r\n":
+            return False
+        if self._kind == "list":
+            return self._blank and begin[0] not in "-*+0123456789"
+        return not self._kind and (self._blank or self._closed)
 
     def _hold(self, ended: bool) -> bool:
         """The start of a line that may yet turn out to be a list item where a cut is due."""
@@ -104,24 +132,18 @@ class Segmenter:
             return part
         return f"{self._number + 1}{item[1][-1]}{part[item.end() :]}"
 
-    def _end_line(self) -> list[Op]:
+    def _end_line(self) -> None:
         line, self._line = self._line.rstrip("\n"), ""
         was = self._kind
         self._next_kind(line)
-        self._blank = not line.strip()
+        self._closed = was == "fence" and not self._kind
+        self._blank = not line.strip(_SPACES)
         self._previous = line
         if _DEFINITION.match(line) and self._kind != "fence":
             self.dirty = True
-        if self._kind == "table" and "](" in line:
-            self.dirty = True
         self._size = 0 if not self._kind or self._kind != was else self._size + len(line) + 1
-        if self._plain and self._kind != was:
-            self._plain = False
-            return [Op("join")]
         limit = {"fence": BLOCK_LIMIT, "para": BLOCK_LIMIT, "table": TABLE_LIMIT}.get(self._kind)
-        if limit is not None and self._size > limit:
-            self._plain = True
-        return []
+        self._plain = self._plain or (limit is not None and self._size > limit)
 
     def _next_kind(self, line: str) -> None:
         if self._kind == "fence":
@@ -129,13 +151,13 @@ class Segmenter:
             if close and close[1][0] == self._fence[0] and len(close[1]) >= len(self._fence) and not close[2].strip():
                 self._kind = ""
             return
-        if self._kind == "list" and (not line.strip() or line[0] in " \t"):
+        if self._kind == "list" and (not line.strip(_SPACES) or line[0] in _SPACES):
             return
         fence = _FENCE.match(line)
         item = _ITEM.match(line) if _RULE.match(line) is None else None
         if fence and not (fence[1][0] == "`" and "`" in fence[2]):
             self._kind, self._fence = "fence", fence[1]
-        elif not line.strip() or _BREAK.match(line) or _RULE.match(line):
+        elif not line.strip(_SPACES) or _BREAK.match(line) or _RULE.match(line):
             self._kind = ""
         elif item and not (self._kind == "para" and item[1][0].isdigit() and int(item[1][:-1]) != 1):
             self._enter_item(item[1])
@@ -166,10 +188,12 @@ def _merged(ops: list[Op]) -> list[Op]:
     """Neighbours of one kind as one, so that a burst of lines costs one append."""
     merged: list[Op] = []
     for op in ops:
-        if merged and op.kind == merged[-1].kind == "plain":
-            merged[-1] = Op("plain", merged[-1].text + op.text)
-        elif merged and op.kind == "append" and merged[-1].kind in ("append", "cut"):
-            merged[-1] = Op(merged[-1].kind, merged[-1].text + op.text)
+        last = merged[-1] if merged else None
+        if last is not None and op.kind == last.kind == "plain":
+            merged[-1] = Op("plain", last.text + op.text)
+        elif last is not None and op.kind == "append" and last.kind in ("append", "next", "cut"):
+            shown = None if last.shown is None else last.shown + op.text
+            merged[-1] = Op(last.kind, last.text + op.text, shown)
         else:
             merged.append(op)
     return merged

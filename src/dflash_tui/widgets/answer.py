@@ -16,6 +16,7 @@ from dflash_tui.figures.meter import Meter
 from dflash_tui.log import LOG
 from dflash_tui.text.bars import chance, speed
 from dflash_tui.text.stray import stray_close
+from dflash_tui.widgets.blank import Blank
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
@@ -30,7 +31,11 @@ _STOPS = {
 }
 
 
-class Answer(Foldable):
+class Inside(Blank, Vertical):
+    """All of an answer but the line that opens it."""
+
+
+class Answer(Blank, Foldable):
     """Filled while its turn runs. A retry folds it into one line instead of replacing it."""
 
     def __init__(self, knobs: Knobs) -> None:
@@ -42,7 +47,7 @@ class Answer(Foldable):
         self.thinking = Thinking()
         self.body = Streamed()
         self.footer = Static("", classes="turn-footer")
-        self.inside = Vertical(self.thinking, self.body, self.footer, classes="answer-inside")
+        self.inside = Inside(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
         self._moved = False  # the thinking was taken for the answer at first, and counted as that

@@ -15,7 +15,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.visual import VisualType
 from textual.widgets import Label, Markdown
-from textual.widgets.markdown import MarkdownFence
+from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from dflash_core.clean import one_line
 from dflash_tui.widgets.literal import Static
@@ -83,9 +83,19 @@ class Fence(MarkdownFence):
             self.post_message(self.Copied(self.code))
 
     def compose(self) -> ComposeResult:
-        language = one_line(self.lexer.split()[0] if self.lexer.strip() else "code")[:20]
-        yield Static(Content.assemble((language, "bold"), "  click copies"), classes="fence-head")
+        yield Static(self._head, classes="fence-head")
         yield Code(self._highlighted_code, id="code-content", expand=True)
+
+    @property
+    def _head(self) -> Content:
+        language = one_line(self.lexer.split()[0] if self.lexer.strip() else "code")[:20]
+        return Content.assemble((language, "bold"), "  click copies")
+
+    def _copy_context(self, block: MarkdownBlock) -> None:
+        before = self.lexer
+        super()._copy_context(block)
+        if self.lexer != before:  # the line that opens the fence came in two parts
+            self.query_one(".fence-head", Static).update(self._head)
 
     def grow(self, growing: bool) -> None:
         """Begin or end to keep room."""

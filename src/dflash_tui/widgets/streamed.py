@@ -12,35 +12,44 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Markdown
 
-from dflash_tui.text.segments import Segmenter
+from dflash_tui.text.segments import Op, Segmenter
+from dflash_tui.widgets.blank import Blank
 from dflash_tui.widgets.items import ITEMS, SLICE, Items, fold_lists
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.roomy import Fence, Paragraph, Roomy
+from dflash_tui.widgets.table import TABLE, Table, fold_tables
 
 PART = 4_000  # characters of one plain part; a new one begins after it
 WHOLE_LIMIT = 48_000  # longer messages are rendered part by part: rendering them whole would stop the app for too long
 
 # HTML is shown as the text that it is. Textual drops an HTML block, and with the next append the block before it too.
 _BULLETS, _NUMBERS = Markdown.BLOCKS["bullet_list_open"], Markdown.BLOCKS["ordered_list_open"]
+_PLAIN: Any = tuple(Markdown.BLOCKS[name] for name in ("h1", "h2", "h3", "h4", "h5", "h6", "hr"))
+_EXACT = (Paragraph, Fence, Items, Table, *_PLAIN)
 _BULLET = re.compile(r"^[-*+] ", re.MULTILINE)
 
 
 def make_parser(rows: int | None) -> MarkdownIt:
-    """A parser whose simple lists are one token each, or one for each `rows` rows."""
+    """A parser whose tables and simple lists are one token each, or one for each `rows` rows."""
     made = MarkdownIt("gfm-like", {"html": False})
+    made.core.ruler.push("fold_tables", partial(fold_tables, rows=rows))
     made.core.ruler.push("fold_lists", partial(fold_lists, rows=rows))
     return made
 
 
-# What all messages share: making a parser costs as much as a small append. A list that still grows is one token, for
-# Textual puts the last block in the place of the one before; a complete one is in slices, which are drawn when seen.
+# What all messages share: making a parser costs as much as a small append. A list or table that still grows is one
+# token, for Textual puts the last block in the place of the one before; a complete one is in slices, drawn when seen.
 _PARSER, _WHOLE_PARSER = make_parser(None), make_parser(SLICE)
 
 
-class Segment(Markdown):
-    """A part of a message. After a `-cut` the same list goes on after it, so there is no gap."""
+class Segment(Blank, Markdown):
+    """A part of a message. After a `-cut` the same list goes on after it, so there is no gap.
+
+    Its blocks keep their distance below them only: margins of blocks in two segments would not become one.
+    """
 
     DEFAULT_CSS = """
+    Segment > MarkdownHeader, Segment > MarkdownBlockQuote, Segment > MarkdownFence { margin: 0 0 1 0; }
     Segment.-cut > MarkdownBulletList:last-child, Segment.-cut > MarkdownOrderedList:last-child,
     Segment.-cut > Items:last-child { margin: 0; }
     """
@@ -51,23 +60,35 @@ class Segment(Markdown):
         "code_block": Fence,
     }
 
-    def __init__(self, parser: MarkdownIt = _PARSER) -> None:
+    def __init__(self, start: int, parser: MarkdownIt = _PARSER) -> None:
         super().__init__("", parser_factory=lambda: parser, open_links=False, classes="segment")
-        self._open: Paragraph | Fence | Items | None = None
+        self.start = start  # the place of its text in the message
+        self._open: Paragraph | Fence | Items | Table | None = None
 
     @property
     def is_list(self) -> bool:
         """It holds one list and nothing else."""
         return len(self.children) == 1 and isinstance(self.children[0], (_BULLETS, _NUMBERS, Items))
 
+    @property
+    def exact(self) -> bool:
+        """It holds what its text is parsed to, in blocks that look the same however they grew.
+
+        Textual's lists and quotes do not always. And a block that began as another one, as the item `* **two**` begins
+        as a rule, may have ended the list before it.
+        """
+        parsed = [token.type for token in _PARSER.parse(self.source) if token.level == 0 and token.nesting >= 0]
+        return parsed == [child.name for child in self.children if isinstance(child, _EXACT)]
+
     def unhandled_token(self, token: Token) -> Any:
-        """A list whose items are text."""
-        return Items(self, token) if token.type == ITEMS else None
+        """A table, or a list whose items are text."""
+        made = {ITEMS: Items, TABLE: Table}.get(token.type)
+        return made(self, token) if made is not None else None
 
     def grow(self, growing: bool) -> None:
         """Let the last block, and no other, keep room for what comes."""
         last = self.children[-1] if growing and self.children else None
-        block = last if isinstance(last, (Paragraph, Fence, Items)) else None
+        block = last if isinstance(last, (Paragraph, Fence, Items, Table)) else None
         if block is not self._open:
             if self._open is not None:
                 self._open.grow(False)
@@ -89,22 +110,28 @@ class PlainLines(Roomy, Static):
         self.update(Content(self.text.rstrip("\n")))
 
 
-class Streamed(Vertical):
+class Streamed(Blank, Vertical):
     """Feed it clean text; `finish` makes it equal to the message rendered at once.
 
-    A list that grows long leaves its older items behind as plain lines and numbers on; so does a fence, table or
-    paragraph with its newer ones. The message as it stands in the end is rendered when it is complete.
+    It is a row of segments, of which only the last grows. A list that grows long leaves its older items behind as plain
+    lines and numbers on; so does a fence, table or paragraph with its newer ones. Such a block is rendered as it stands
+    when it is over.
     """
 
     def __init__(self) -> None:
         super().__init__(classes="streamed")
         self.text = ""
+        self._begin()
+        self._raw: PlainLines | None = None  # all of it, where it cannot be rendered
+
+    def _begin(self) -> None:
         self._segmenter = Segmenter()
+        self._done = 0  # characters that the segmenter has handed out
         self._segments: list[Segment] = []
         self._settled: list[PlainLines] = []
         self._tail: list[PlainLines] = []
+        self._since: int | None = None  # where the segment begins in which the open list was cut
         self._settling = False  # the newest settled lines stand right before the open segment
-        self._raw: PlainLines | None = None  # all of it, where it cannot be rendered
         self._fresh = True  # the next text begins a segment
 
     async def feed(self, text: str) -> None:
@@ -114,13 +141,13 @@ class Streamed(Vertical):
             self._raw.add(text)
             return
         for op in self._segmenter.feed(text):
-            await self._apply(op.kind, op.text)
+            await self._apply(op)
 
     async def start_again(self, text: str) -> None:
         """Show another text from its beginning, which may grow on."""
         await self.remove_children()
-        self.text, self._segmenter, self._fresh, self._settling = "", Segmenter(), True, False
-        self._segments, self._settled, self._tail = [], [], []
+        self.text = ""
+        self._begin()
         if text:
             await self.feed(text)
 
@@ -136,45 +163,63 @@ class Streamed(Vertical):
         if self._raw is not None:
             return
         for op in self._segmenter.finish():
-            await self._apply(op.kind, op.text)
-        for segment in self._segments:
-            segment.grow(False)
+            await self._apply(op)
+        await self._close()
         if self._segmenter.dirty:
-            await self._render_whole()
+            await self._render_from(0)
 
-    async def _render_whole(self) -> None:
-        """Render the message from its text, in one go where that is quick enough."""
-        old = [*self._segments, *self._settled]
-        parts = [self.text] if len(self.text) <= WHOLE_LIMIT else split_between_blocks(self.text, WHOLE_LIMIT // 4)
+    async def _close(self) -> None:
+        """What comes next begins a segment."""
+        for segment in self._segments[-1:]:
+            segment.grow(False)
+            if not segment.exact:
+                await self._render_from(segment.start)
+        self._fresh = True
+
+    async def _render_from(self, start: int) -> None:
+        """Render what is shown from the segment at `start` on from its text, in one go where that is quick enough."""
+        text = self.text[start : self._done]
+        parts = [text] if len(text) <= WHOLE_LIMIT else split_between_blocks(text, WHOLE_LIMIT // 4)
+        old = [segment for segment in self._segments if segment.start >= start]
         with self.app.batch_update():
-            for widget in old:
+            for widget in (*self._settled, *old, *self._tail):
                 await widget.remove()
-            self._settled, self._segments = [], []
+            self._segments = self._segments[: -len(old)]
+            self._settled, self._tail = [], []
             for part in parts:
-                self._segments.append(Segment(_WHOLE_PARSER))
-                await self.mount(self._segments[-1])
+                await self._add_segment(Segment(start, _WHOLE_PARSER))
                 await self._segments[-1].append(part)
+                start += len(part)
+        self._since, self._settling, self._fresh = None, False, True
 
-    async def _apply(self, kind: str, text: str) -> None:
-        if kind == "plain":
-            await self._plain(text)
-        elif kind == "join":
-            await self._join()
+    async def _add_segment(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        await self.mount(segment)
+
+    async def _apply(self, op: Op) -> None:
+        if op.kind == "plain":
+            await self._plain(op.text)
+        elif op.kind == "join":
+            await self._render_from(self._segments[-1].start if self._since is None else self._since)
         else:
-            if kind == "cut" and self._segments:
+            if op.kind == "cut" and self._segments:
                 await self._settle()
+            elif op.kind == "next":
+                await self._close()
             if self._fresh:
                 self._fresh = False
-                self._segments.append(Segment())
-                await self.mount(self._segments[-1])
-            await self._segments[-1].append(text)
+                await self._add_segment(Segment(self._done))
+            await self._segments[-1].append(op.text if op.shown is None else op.shown)
             self._segments[-1].grow(True)
+        self._done += len(op.text)
 
     async def _settle(self) -> None:
         """Leave the items of the open list behind as lines; the list goes on in a segment of its own."""
         segment = self._segments[-1]
         segment.grow(False)
         self._fresh = True
+        if self._since is None:
+            self._since = segment.start
         if not segment.is_list:  # something stands before the list: what follows does not continue the last such lines
             segment.add_class("-cut")
             self._settling = False
@@ -195,16 +240,6 @@ class Streamed(Vertical):
             await self.mount(self._tail[-1])
             self._tail[-1].grow(True)
         self._tail[-1].add(text)
-
-    async def _join(self) -> None:
-        segment = self._segments[-1]
-        with self.app.batch_update():
-            for part in self._tail:
-                await part.remove()
-            await segment.update(segment.source + "".join(part.text for part in self._tail))
-        self._tail = []
-        # Markdown.append after Markdown.update would take the block's last line for a new block.
-        self._fresh = True
 
 
 def split_between_blocks(text: str, size: int) -> list[str]:

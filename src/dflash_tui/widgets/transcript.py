@@ -15,6 +15,7 @@ from dflash_tui.settings.keys import retold
 from dflash_tui.text.bars import counted
 from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.answer import Answer
+from dflash_tui.widgets.blank import Blank
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
@@ -28,7 +29,7 @@ F2 tunes the next turn. F3 shows speed and acceptance,
 F4 the candidate tree, F5 memory. F1 lists every key."""
 
 
-class TurnBlock(Vertical):
+class TurnBlock(Blank, Vertical):
     """A user message and the answers that were given to it."""
 
     def __init__(self, prompt: str) -> None:
@@ -115,7 +116,7 @@ class Earlier(Foldable):
         self.body.update(Content(clean("\n\n".join(self.texts))) if is_open else "")
 
 
-class Transcript(VerticalScroll):
+class Transcript(Blank, VerticalScroll):
     """Every turn of the conversation."""
 
     HELP = "Up, Down, PageUp and PageDown scroll; End follows the newest line again. n and N go along what was found."

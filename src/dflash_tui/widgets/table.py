@@ -1,0 +1,186 @@
+"""Tables of Markdown drawn as lines of one widget.
+
+Textual mounts a widget for each cell: 300 rows of two columns stop the app for half a second. A table is taken from the
+parser's tokens, before any widget is made, as lists are. Rows stand close; where a cell takes several lines, rules part
+the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from rich.cells import cell_len
+from textual.content import Content
+from textual.css.styles import RulesMap
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, Visual
+from textual.widgets import Markdown
+from textual.widgets.markdown import MarkdownBlock
+
+from dflash_tui.widgets.roomy import Roomy
+
+TABLE = "table_lines"  # the kind of token that stands for a table, or for a slice of one
+_BAR = " │ "
+_LEAST = 4  # cells of a column that has to give way to others
+_Block: Any = MarkdownBlock
+
+
+def fold_tables(state: StateCore, rows: int | None) -> None:
+    """A rule of the parser: a token for each table, or for each `rows` rows of it."""
+    tokens, at = state.tokens, 0
+    folded: list[Token] = []
+    while at < len(tokens):
+        token = tokens[at]
+        if token.type != "table_open":
+            folded.append(token)
+            at += 1
+            continue
+        end = next(place for place in range(at, len(tokens)) if tokens[place].type == "table_close")
+        folded += _slices(token, tokens[at:end], rows)
+        at = end + 1
+    state.tokens = folded
+
+
+def _slices(table: Token, tokens: Sequence[Token], size: int | None) -> list[Token]:
+    """The head is in the first; all have the columns of the whole table."""
+    found: list[list[Token]] = []
+    sides: list[str] = []
+    for token in tokens:
+        if token.type == "tr_open":
+            found.append([])
+        elif token.type == "inline":
+            found[-1].append(token)
+        elif token.type == "th_open":
+            sides.append(str(token.attrs.get("style", "")).rpartition(":")[2])
+    widths = tuple(max(map(_width, column)) for column in zip(*found))
+    size, slices = size or len(found), []
+    for start in range(0, len(found), size):
+        meta = {
+            "rows": found[start : start + size],
+            "columns": Columns(widths, tuple(sides)),
+            "head": start == 0,
+            "more": start + size < len(found),
+        }
+        slices.append(Token(TABLE, "", 0, map=table.map, level=table.level, block=True, meta=meta))
+    return slices
+
+
+def _width(inline: Token) -> int:
+    """About as many cells as the text takes; where it takes more, it is wrapped."""
+    return max(sum(cell_len(child.content) for child in inline.children or ()), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Widths in cells that hold each column's longest text, and to which side text goes: "", left, center or right."""
+
+    widths: tuple[int, ...]
+    sides: tuple[str, ...]
+
+    @property
+    def whole(self) -> int:
+        """Cells of a table whose columns have their widths."""
+        return sum(self.widths) + len(_BAR) * (len(self.widths) - 1)
+
+    def within(self, width: int) -> tuple[int, ...]:
+        """The widths in a table of `width` cells: the widest columns give way first."""
+        room = max(width - len(_BAR) * (len(self.widths) - 1), len(self.widths))
+        most = max(self.widths)
+        while most > 1 and sum(min(one, most) for one in self.widths) > room:
+            most -= 1
+        if most >= min(_LEAST, max(self.widths)):
+            return tuple(min(one, most) for one in self.widths)
+        return tuple(max(room // len(self.widths), 1) for _ in self.widths)
+
+
+class Grid(Visual):
+    """What a table, or a slice of one, looks like: its lines depend on the width."""
+
+    def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns, *, head: bool, more: bool) -> None:
+        self._rows, self._columns, self._head, self._more = rows, columns, head, more
+        self._lines = (-1, Content(""))  # by width
+
+    def __str__(self) -> str:
+        return self._lines[1].plain if self._lines[0] >= 0 else self.lines(self._columns.whole).plain
+
+    def lines(self, width: int) -> Content:
+        """All of it in `width` cells."""
+        if self._lines[0] != width:
+            self._lines = width, Content("\n").join(self._drawn(self._columns.within(width)))
+        return self._lines[1]
+
+    def _drawn(self, widths: tuple[int, ...]) -> list[Content]:
+        bar = Content.styled(_BAR, ".table--lines")
+        rule = Content.styled("─┼─".join("─" * width for width in widths), ".table--lines")
+        parted = widths != self._columns.widths  # the same in all slices
+        drawn: list[Content] = []
+        for number, row in enumerate(self._rows):
+            cells = [_cell(*one) for one in zip(row, widths, self._columns.sides)]
+            height = max(map(len, cells))
+            for line in range(height):
+                parts = [cell[line] if line < len(cell) else Content(" " * width) for cell, width in zip(cells, widths)]
+                drawn.append(bar.join(parts))
+            if (number == 0 and self._head) or (parted and (self._more or number < len(self._rows) - 1)):
+                drawn.append(rule)
+        return drawn
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return min(self._columns.whole, container_width)
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return self.lines(width).plain.count("\n") + 1
+
+    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
+        return self.lines(width).render_strips(width, height, style, options)
+
+
+def _cell(text: Content, width: int, side: str) -> list[Content]:
+    """The lines of a cell, each of `width` cells."""
+    lines = [text] if text.cell_length <= width else [line.rstrip() for line in text.wrap(width)]
+    placed = []
+    for line in lines:
+        free = max(width - line.cell_length, 0)
+        left = {"right": free, "center": free // 2}.get(side, 0)
+        placed.append(line.pad_left(left).pad_right(free - left))
+    return placed
+
+
+class Table(Roomy, _Block):  # type: ignore[misc]
+    """A table, or a slice of one; links and the colors of its text are those of any block."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--lines"}
+    SCOPED_CSS = False
+    DEFAULT_CSS = """
+    Table { margin: 0 0 1 0; text-wrap: nowrap; }
+    Table.-more { margin: 0; }
+    Table > .table--head { color: $primary; text-style: bold; }
+    Table > .table--lines { color: $foreground 25%; }
+    """
+
+    def __init__(self, markdown: Markdown, token: Token) -> None:
+        super().__init__(markdown, token)  # type: ignore[call-arg,arg-type]
+        meta = token.meta
+        self.set_class(meta["more"], "-more")
+        rows = [[self._token_to_content(cell) for cell in row] for row in meta["rows"]]
+        if meta["head"]:
+            rows[0] = [cell.stylize_before(".table--head") for cell in rows[0]]
+        self.shown = Grid(rows, meta["columns"], head=meta["head"], more=meta["more"])
+        self.update(self.shown)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        """The text under a selection, as it is drawn."""
+        return selection.extract(str(self.shown)), "\n"
+
+    async def _update_from_block(self, block: Any) -> None:
+        if isinstance(block, Table):
+            self.shown = block.shown
+            self.update(self.shown)
+            self._copy_context(block)
+        else:
+            await super()._update_from_block(block)
