@@ -12,7 +12,8 @@
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
 // UNGATED where queries have no gates; for attn_split NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES
-// (backends/cuda/layers/split_attention.py chooses them); of the cache, kv.cuh's.
+// (backends/cuda/layers/split_attention.py chooses them), and WINDOWED where rows see the first positions and the last
+// ones alone, which is another argument of it; of the cache, kv.cuh's.
 
 #include "combine.cuh"
 #include "state.cuh"
@@ -34,6 +35,33 @@ __device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil
 // The last tile not above `tile` that belongs to near part `part`; the tile's number alone says to which it belongs.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
 
+// Which positions a position sees beside what a part and a tree say: a base, which takes no room where there is none. A tile that no row of a part sees is not read; one
+// that some row does not see leaves that row's bits as they are.
+#ifdef WINDOWED
+struct Window {
+    int size, sinks;  // as an argument of attn_split: the last `size` positions, the first `sinks`
+
+    __device__ u64 shown(int position, int begin) const {
+        return bit_range(0, sinks - 1 - begin) | bit_range(position - size + 1 - begin, 63);
+    }
+    // Whether all positions up to `last` see all of the tile that begins there, and whether none from `first` on does.
+    __device__ bool shows(int last, int begin) const { return begin + TILE <= sinks || begin > last - size; }
+    __device__ bool hides(int first, int begin) const { return begin >= sinks && begin + TILE <= first - size + 1; }
+    // The step of a split that is its `step`-th with a tile that some position from `first` on may see.
+    __device__ int step(const SplitTiles& tiles, int step, int first) const {
+        const int before = tiles.from(ceil_div(sinks, TILE));
+        return step < before ? step : max(tiles.from(max(first - size + 1, 0) / TILE), before) + step - before;
+    }
+};
+#else
+struct Window {
+    __device__ u64 shown(int, int) const { return ~0ull; }
+    __device__ bool shows(int, int) const { return true; }
+    __device__ bool hides(int, int) const { return false; }
+    __device__ int step(const SplitTiles&, int step, int) const { return step; }
+};
+#endif
+
 // The tree of a pass: node and row differ by node0.
 struct Tree {
     const StepState* st;
@@ -47,14 +75,14 @@ struct Tree {
 };
 
 // What many rows of a pass see of one part, a split or a near part: of tiles that are not common, straight rows alone.
-struct SharedView {
+struct SharedView : Window {
     Tree tree;
     SplitTiles tiles;
     int near, begin, keys, last;  // near: which near part, negative for a split; last: row
     static constexpr int step0 = 0;
 
-    __device__ SharedView(const Tree& tree, const PackedRows& rows, int near, SplitTiles tiles)
-        : tree(tree), tiles(tiles), near(near), begin(0) {
+    __device__ SharedView(const Tree& tree, const PackedRows& rows, int near, SplitTiles tiles, const Window& window)
+        : Window(window), tree(tree), tiles(tiles), near(near), begin(0) {
         const int first = rows.first / GROUP;
         last = (rows.first + min(rows.live, ROWS) - 1) / GROUP;
         const int deepest = tree.length + tree.node0 + last;  // no row stands further out
@@ -63,23 +91,28 @@ struct SharedView {
         } else {
             keys = tree.straight(first) ? deepest + 1 : tree.common() * TILE;
             begin = tile_of(near, near_tile(tree.length) + NEAR - 1);
+            if (hides(tree.length, begin * TILE)) begin += NEAR;
         }
     }
 
-    __device__ int tile(int step) const { return near < 0 ? tiles.tile(step) : begin + NEAR * step; }
+    __device__ int tile(int step) const {
+        return near < 0 ? tiles.tile(Window::step(tiles, step, tree.length)) : begin + NEAR * step;
+    }
     __device__ InOrder order(int) const { return {}; }
 
     __device__ bool open(int begin) const {
         const int end = begin + TILE;
+        if (!shows(tree.length + tree.node0 + last, begin)) return false;
         if (near < 0) return end <= near_tile(tree.length) * TILE;
         return end <= tree.length + 1 && begin >= near_tile(tree.length + tree.node0 + last) * TILE;
     }
 
     __device__ u64 visible(int row, int begin) const {
         const int position = tree.position(row), border = near_tile(position) * TILE;
-        if (near < 0) return bit_range(0, border - 1 - begin);
+        const u64 seen = shown(position, begin);
+        if (near < 0) return seen & bit_range(0, border - 1 - begin);
         const int end = tree.straight(row) ? position + 1 : tree.common() * TILE;
-        return bit_range(border - begin, end - 1 - begin);
+        return seen & bit_range(border - begin, end - 1 - begin);
     }
 
     __device__ bool stores(int row) const {
@@ -88,10 +121,13 @@ struct SharedView {
 };
 
 // What a node that is not straight sees of one of its tiles that are not common: `path` is its ancestor at each depth.
-struct NodeView {
+struct NodeView : Window {
     int first, length, keys;
     const u8* path;
     static constexpr int step0 = 0;
+
+    __device__ NodeView(int first, int length, int keys, const u8* path, const Window& window)
+        : Window(window), first(first), length(length), keys(keys), path(path) {}
 
     struct Order {
         static constexpr bool STRAIGHT = false;
@@ -102,8 +138,10 @@ struct NodeView {
 
     __device__ int tile(int step) const { return first + NEAR * step; }
     __device__ Order order(int begin) const { return {path, length - begin}; }
-    __device__ bool open(int begin) const { return begin + TILE <= keys; }
-    __device__ u64 visible(int, int begin) const { return bit_range(0, keys - 1 - begin); }
+    __device__ bool open(int begin) const { return begin + TILE <= keys && shows(keys - 1, begin); }
+    __device__ u64 visible(int, int begin) const {
+        return bit_range(0, keys - 1 - begin) & shown(keys - 1, begin);
+    }
     __device__ bool stores(int) const { return true; }
 };
 
@@ -128,13 +166,13 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
 }
 
 // What there is to do for one kv head, and how much of it a block does.
-struct Deal {
+struct Deal : Window {
     int length, live, row_blocks;
     int own;                    // nodes that are not straight, the last ones
     int from_first, from_last;  // pieces of the block: of splits, and of what is there behind any context
 
-    __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight)
-        : length(st->length), live(min(st->n - node0, rows)), row_blocks(ceil_div(live * GROUP, ROWS)),
+    __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight, const Window& window)
+        : Window(window), length(st->length), live(min(st->n - node0, rows)), row_blocks(ceil_div(live * GROUP, ROWS)),
           own(live - straight) {
         const int block = blockIdx.x, blocks = gridDim.x;
         const int far = row_blocks * splits_of(near_tile(length + node0 + live - 1), splits);
@@ -160,7 +198,7 @@ __device__ __attribute__((noinline)) void attend_piece(
     if (split || item >= 0) {
         const int which = item / deal->row_blocks, first = item % deal->row_blocks * ROWS;
         const PackedRows some = {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, deal->live * GROUP - first};
-        const SharedView view(tree, some, split ? -1 : which, {which, splits});
+        const SharedView view(tree, some, split ? -1 : which, {which, splits}, *deal);
         attend<ROW_TILES>(view, some, split ? NEAR + which : which, q, cache, tiles, out, stats);
         return;
     }
@@ -179,7 +217,8 @@ __device__ __attribute__((noinline)) void attend_piece(
 #pragma unroll 1
     for (int tile = tree.common(); tile <= position / TILE; tile++) {
         __syncthreads();  // the path is there, and everyone is done with the tile before
-        const NodeView view = {tile, tree.length, position + 1, path};
+        const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
+        const NodeView view(tile, tree.length, keys, path, *deal);
         attend<NODE_TILES>(view, alone, tile % NEAR, q, cache, tiles, out, stats);
     }
 }
@@ -190,15 +229,21 @@ __device__ __attribute__((noinline)) void attend_piece(
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots,
     float* out, float2* stats
+#ifdef WINDOWED
+    , const Window* shown
+#endif
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
+#ifndef WINDOWED
+    const Window* const shown = nullptr;
+#endif
     pdl_wait();
     if (node0 >= st->n) return;
     Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
     const int row = threadIdx.x;
     const int straight = __syncthreads_count(row < min(st->n - node0, rows) && Tree{st, node0, 0}.straight(row));
-    if (threadIdx.x == 0) *deal = Deal(st, node0, rows, splits, straight);
+    if (threadIdx.x == 0) *deal = Deal(st, node0, rows, splits, straight, shown ? *shown : Window());
     __syncthreads();
 #pragma unroll 1
     for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {

@@ -17,7 +17,7 @@ from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
-from dflash_core.text.prompt import render_ids
+from dflash_core.text.prompt import render_ids, system_end
 from dflash_core.text.reasoning import Effort, common_prefix
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import ThinkingSplit
@@ -34,9 +34,9 @@ class GenerationEngine(Protocol):
     `generate` yields one PrefillEvent, then StepEvents. The last event has `stop` set, except where it was cancelled
     between two steps; a stop token is the last id of its `tokens`. `keep` are prompt lengths after which the recurrent
     state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `guard` watches the answer
-    and may halt it. `cancel` may be called
-    from any thread; `change`, between two events, has the answer go on with other knobs as soon as it can.
-    `learned` is what answers have taught about the drafter so far.
+    and may halt it. `sinks`: tokens at the beginning that an attention window always shows; it is only given where a
+    window is asked for. `cancel` may be called from any thread; `change`, between two events, has the answer go on with
+    other knobs as soon as it can. `learned` is what answers have taught about the drafter so far.
     """
 
     @property
@@ -50,6 +50,7 @@ class GenerationEngine(Protocol):
         keep: Sequence[int] = (),
         on_prefill: OnPrefill | None = None,
         guard: Guard | None = None,
+        sinks: int = 0,
     ) -> Iterator[Event]: ...
 
     def cancel(self) -> None: ...
@@ -81,13 +82,15 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it. `effort` is the
-    level of reasoning that the template was given."""
+    level of reasoning that the template was given. `sinks`: the first ids, which an attention window always shows; 0
+    where there is none."""
 
     ids: tuple[int, ...]
     text: str
     opens_thinking: bool
     stable: int
     effort: Effort = ""
+    sinks: int = 0
 
 
 def build_prompt(
@@ -116,6 +119,23 @@ def build_prompt(
             return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
         stable = min(stable, common_prefix(now.ids, other.ids))
     return Prompt(now.ids, now.text, now.opens_thinking, stable)
+
+
+def _system_end(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    prompt: Prompt,
+    thinking: bool,
+    variables: Mapping[str, str | bool],
+) -> int:
+    """How many ids of `prompt` an attention window has to show for the system message; all where that is not known."""
+    turns = [_to_template(message) for message in messages]
+    try:
+        end = system_end(tokenizer, template, turns, thinking=thinking, variables=variables)
+    except TemplateError:  # of a template with rules of its own
+        end = None
+    return len(prompt.ids) if end is None else min(end, len(prompt.ids))
 
 
 def _to_template(message: Message) -> dict[str, str]:
@@ -205,8 +225,9 @@ class Turn:
                 self._running = not self._stop_asked
             if self._running:
                 keep = (self.prompt.stable,) if self.prompt.stable else ()
+                sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
                 events = engine.generate(
-                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard()
+                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard(), **sinks
                 )
             while (event := self._next(events)) is not None:
                 self._cancel_again()
@@ -393,6 +414,9 @@ class Conversation:
         prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given)
         if "reasoning_effort" in given:
             prompt = replace(prompt, effort=knobs.reasoning_effort)
+        if knobs.attention_window:
+            sinks = _system_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
+            prompt = replace(prompt, sinks=sinks)
         if len(prompt.ids) >= room:
             raise ContextError(
                 f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {room:,}, "
@@ -420,6 +444,7 @@ class Conversation:
             knobs=knobs,
             draft_block=self.models.drafter.block if self.models.drafter else 0,
             draft_kind=self.models.drafter.kind if self.models.drafter else "",
+            sinks=prompt.sinks,
         )
 
     def _ended(self, turn: Turn) -> None:

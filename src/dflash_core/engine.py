@@ -154,9 +154,11 @@ class Engine:
         keep: Sequence[int] = (),
         on_prefill: Callable[[int, int], None] | None = None,
         guard: Guard | None = None,
+        sinks: int = 0,
     ) -> Iterator[Event]:
         """Answer the prompt `ids`, see `Runner.generate`. Raises ContextError for a prompt that does not fit."""
-        return self._watched(self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill, guard=guard))
+        events = self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill, guard=guard, sinks=sinks)
+        return self._watched(events)
 
     def _watched(self, events: Iterator[Event]) -> Iterator[Event]:
         """Where memory runs out, say who holds what and what would help."""

@@ -170,6 +170,12 @@ class Knobs:
         98_304, "draft vocabulary", "on a card drafts are chosen among so many tokens, the first ones; 0 is all",
         "speculation", bounds=(0, 1_048_576), step=1024, slider=(0, 262_144),
     )  # fmt: skip
+    attention_window: int = _knob(
+        0, "attention window",
+        "the target sees so many last tokens, the first 64 and the system message; 0 is all. Else it is not the model's "
+        "exact output, and a change reads the conversation again",
+        "answer", applies="next turn", bounds=(0, 1_048_576), step=64, slider=(0, 32_768),
+    )  # fmt: skip
     thinking: bool = _knob(
         False, "thinking", "let the model reason before it answers; drafters are usually worse at it",
         "answer", applies="next turn",

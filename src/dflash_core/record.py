@@ -44,6 +44,7 @@ class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
     prompt_ids: tuple[int, ...]
     knobs: Knobs
     draft_block: int = 0
+    sinks: int = 0  # tokens of the prompt that an attention window always shows
     draft_kind: str = ""  # of the drafter, as the registry names it; "" in records of version 1
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import (
     MAX_CHECKPOINTS,
     PREFILL_CHUNK,
@@ -50,6 +51,7 @@ class Runner:
         self.policy, self._kv, self.snapshots = policy, kv, snapshots
         self._scratch = False
         self._committed: list[int] = []
+        self._window = EVERYTHING  # what `_committed` was read under
         self._checkpoints: list[Checkpoint] = []  # shortest first
         self._cancelled = threading.Event()
         self._changed: Knobs | None = None
@@ -94,6 +96,7 @@ class Runner:
         What they overwrote is read again, which takes as long as reading a prompt of that length.
         """
         ids, keep = list(self._committed), frozenset(point.length for point in self._checkpoints)
+        window = self._window
         self.leave()
         self._scratch = True
         try:
@@ -101,15 +104,15 @@ class Runner:
         finally:
             self._cancelled.clear()
             try:
-                if ids != self._committed:
-                    self._read_again(ids, keep)
+                if ids != self._committed or window != self._window:
+                    self._read_again(ids, keep, window)
             finally:
                 self._scratch = False
 
-    def _read_again(self, ids: list[int], keep: frozenset[int]) -> None:
+    def _read_again(self, ids: list[int], keep: frozenset[int], window: AttentionWindow) -> None:
         try:
             if ids:
-                self._rewind(ids)
+                self._rewind(ids, window)
                 self._prefill(ids, keep, None)
             else:
                 self.reset()
@@ -135,14 +138,16 @@ class Runner:
         keep: Sequence[int] = (),
         on_prefill: Callable[[int, int], None] | None = None,
         guard: Guard | None = None,
+        sinks: int = 0,
     ) -> Iterator[Event]:
         """Answer the prompt `ids`: one PrefillEvent, then one StepEvent per step; the last one carries its `stop`.
 
         An answer cancelled between two steps just ends, so a last event without a stop means cancelled too; one
         cancelled in mid-prompt has a PrefillEvent without a token.
         `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
-        `on_prefill(done, total)` follows the prompt; `guard` watches the answer. Raises ContextError for a prompt that
-        does not fit.
+        `on_prefill(done, total)` follows the prompt; `guard` watches the answer; `sinks`: tokens at the beginning that
+        an attention window always shows, 64 at least. What was read under another window is read again, as far as it
+        saw less or more. Raises ContextError for a prompt that does not fit.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -152,7 +157,8 @@ class Runner:
             )
         self._cancelled.clear()
         self._changed = None
-        return self._run(ids, knobs, frozenset(keep), on_prefill, guard)
+        window = AttentionWindow.of(knobs.attention_window, sinks)
+        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window)
 
     def _run(
         self,
@@ -161,11 +167,12 @@ class Runner:
         keep: frozenset[int],
         on_prefill: Callable[[int, int], None] | None,
         guard: Guard | None,
+        window: AttentionWindow,
     ) -> Iterator[Event]:
         decoder = self.decoder(knobs)
         try:
             started = time.perf_counter()
-            reused = self._rewind(ids)
+            reused = self._rewind(ids, window)
             logits = self._prefill(ids, keep, on_prefill)
             tokens: tuple[int, ...] = ()
             stop: Stop | None = "cancelled"
@@ -179,7 +186,8 @@ class Runner:
                     guard.see(tokens)
             elapsed = (time.perf_counter() - started) * 1e3
             ran = decoder.decision
-            yield PrefillEvent(tokens, len(ids), reused, elapsed, ran.mode, ran.reason, stop, self._kv)
+            reason = self._reason(ran.reason, len(self._committed))
+            yield PrefillEvent(tokens, len(ids), reused, elapsed, ran.mode, reason, stop, self._kv)
             while stop is None and not self._cancelled.is_set():
                 root = decoder.answer[-1]
                 if self._changed is not None:
@@ -190,8 +198,8 @@ class Runner:
                 stop = event.stop
                 if stop is None and self._cancelled.is_set() and not decoder.ahead:
                     event = dataclasses.replace(event, stop="cancelled")
-                yield event
-            yield from self._rest(decoder)
+                yield self._told(event)
+            yield from map(self._told, self._rest(decoder))
         except GeneratorExit:
             try:
                 self._rest(decoder)
@@ -206,6 +214,14 @@ class Runner:
         finally:
             if self.policy is not None:
                 self.policy.end()
+
+    def _told(self, event: StepEvent) -> StepEvent:
+        """The event, which says where a window hid something."""
+        reason = self._reason(event.reason, event.length)
+        return event if reason is event.reason else dataclasses.replace(event, reason=reason)
+
+    def _reason(self, reason: str, length: int) -> str:
+        return f"{note}; {reason}" if (note := self._window.note(length)) else reason
 
     def _step(self, decoder: StepDecoder, guard: Guard | None) -> StepEvent:
         """The next step, or what a guard says in its place where the answer has halted."""
@@ -249,8 +265,11 @@ class Runner:
             root = event.tokens[-1]
         return events
 
-    def _rewind(self, ids: Sequence[int]) -> int:
-        """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits."""
+    def _rewind(self, ids: Sequence[int], window: AttentionWindow) -> int:
+        """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits.
+
+        Hidden states follow from what was seen, so what was read under another window is used as far as both see all.
+        """
         if self.backend.length != len(self._committed):
             self.reset()  # an earlier one failed half-way
         shared = 0
@@ -258,10 +277,13 @@ class Runner:
             if mine != theirs:
                 break
             shared += 1
+        shared = self._window.same_until(window, shared)
         whole = shared == len(self._committed) < len(ids)
         reachable = shared if whole else min(shared, len(ids) - 1)
         if not whole:
             self._keep_what_goes(reachable)
+        self._window = window
+        self.backend.look_back(window)
         self._checkpoints = [point for point in self._checkpoints if point.length <= reachable]
         if not self._resume(ids, reachable, whole=whole) and not whole:
             if not reachable or not self.backend.cut(reachable):
@@ -274,7 +296,9 @@ class Runner:
         if self.snapshots is None:
             return False
         newest = self._checkpoints[-1].length if self._checkpoints else 0
-        snapshot = self.snapshots.resume(self.backend, ids[:-1], reachable if whole or self.snapshots.cut else newest)
+        snapshot = self.snapshots.resume(
+            self.backend, ids[:-1], reachable if whole or self.snapshots.cut else newest, self._window
+        )
         if snapshot is None:
             return False
         self._committed = list(ids[: self.backend.length])
@@ -299,7 +323,7 @@ class Runner:
         if self.snapshots is None or self._scratch:
             return
         for point in (end or points[-1:]) if self.snapshots.cut else (*end, *points):
-            self.snapshots.keep(self.backend, self._committed[: point.length], point)
+            self.snapshots.keep(self.backend, self._committed[: point.length], point, self._window)
 
     def leave(self) -> None:
         """Keep all that the session could go on from: something else may be asked of it."""
@@ -310,7 +334,7 @@ class Runner:
         """The session will not be asked again: keep its states, on disk too where that is wished."""
         if self.snapshots is not None:
             self.leave()
-            self.snapshots.write()
+            self.snapshots.write(self._window)
 
     def _prefill(
         self, ids: Sequence[int], keep: frozenset[int], on_prefill: Callable[[int, int], None] | None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
-from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch
 from dflash_core.tree import ancestors
 from support.acts import F16_GROUP, acts_f16
-from support.engines import Array, At, Engine
+from support.engines import At, Engine
 from support.heads import (
     EPS,
-    Bools,
     Cache,
     Floats,
     attention,
@@ -27,62 +25,13 @@ from support.heads import (
     rotated,
     side_by_side,
 )
+from support.splits import HOPPER, PLANES, Split, order_for, split, tree_view
 from support.steps import random_parents, tree_state
 
-PLANES = 3
-HOPPER, GEFORCE, TURING = 232_448, 101_376, 65_536  # bytes of shared memory that one block may have
+GEFORCE, TURING = 101_376, 65_536  # bytes of shared memory that one block may have
 SMALL = HeadShape(256, 2, 1, 64)
 GROUPS = {2: HeadShape(256, 4, 2, 64), 4: HeadShape(256, 4, 1, 64), 6: HeadShape(256, 12, 2, 64)}
 LENGTHS = (0, 1, 63, 64, 65, 1000, 4097)
-
-
-def order_for(heads: HeadShape, slots: int, shared_limit: int = HOPPER) -> SplitOrder:
-    return SplitOrder.of(heads, slots, 132, shared_limit, trees=True)
-
-
-def tree_view(parents: list[int], length: int, rows: slice) -> Bools:
-    """What the nodes `rows` see of slots 0..length + nodes up to the last of them."""
-    mask = ancestors(parents)[rows, : rows.stop]
-    return np.concatenate([np.ones((len(mask), length), bool), mask], axis=1)
-
-
-@dataclass
-class Split:
-    """The partial results of one attn_split, and where they lie."""
-
-    launch: SplitLaunch
-    out: Array
-    stats: Array
-
-    def merged(self) -> Floats:
-        """(kv heads, rows, group, head_dim), merged here; splits that no row of the pass reaches were not written."""
-        heads = self.launch.heads
-        out, stats = self.out.numpy().astype(np.float64), self.stats.numpy().astype(np.float64)
-        seen = stats[..., 0] > -np.inf
-        top = np.where(seen, stats[..., 0], -np.inf).max(axis=0)
-        weight = np.where(seen, np.exp2(stats[..., 0] - top), 0)
-        total = np.where(seen, weight * stats[..., 1], 0).sum(axis=0)
-        with np.errstate(invalid="ignore"):  # padding rows
-            value = np.where(seen[..., None], out * weight[..., None], 0).sum(axis=0) / total[..., None]
-        return value.reshape(heads.kv_heads, self.launch.rows, heads.group, heads.head_dim)
-
-
-def split(
-    engine: Engine,
-    launch: SplitLaunch,
-    state: npt.NDArray[np.void],
-    q: npt.NDArray[np.float16],
-    cache: Cache,
-    node0: int = 0,
-) -> Split:
-    out = engine.poisoned(launch.partial_shape, np.float32)
-    stats = engine.poisoned((*launch.partial_shape[:-1], 2), np.float32)
-    kernel = engine.kernel("attention.cu", "attn_split", {**launch.defines, "SPLIT_K": PLANES})
-    arrays = [engine.array(x) for x in (q, cache.k, cache.v)]
-    args = [engine.array(state), np.int32(node0), np.int32(launch.rows), np.int32(launch.order.splits)]
-    args += [*arrays, np.int32(cache.k.shape[1])]
-    kernel(launch.grid, launch.block, [*args, out, stats], shared=launch.shared)
-    return Split(launch, out, stats)
 
 
 def combine(

@@ -236,8 +236,9 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
     session = CudaSession(target, draft, context=2048)
     for width in widths:
         try:
-            for sampled in (False, True):
-                yield from session.steps.launches(StepKind((width,), drafts=width > 1, sampled=sampled))
+            for sampled, windowed in ((False, False), (True, False), (False, True)):
+                kind = StepKind((width,), drafts=width > 1, sampled=sampled, windowed=windowed)
+                yield from session.steps.launches(kind)
         except UnsupportedError:
             if arch != OLDEST:  # whose shared memory is too small for the widest passes
                 raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
@@ -88,6 +89,9 @@ class Backend(Protocol):
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes `path` of the last verify: the state becomes that of decoding them one by one."""
+
+    def look_back(self, window: AttentionWindow) -> None:
+        """What the target's layers of full attention see, of all rows from here on."""
 
     def checkpoint(self) -> Checkpoint:
         """Copy what cannot be rewound."""

@@ -87,7 +87,8 @@ class Laboratory:
                 yield ExperimentProgress(done, len(slots), None, f"timing steps of budget {budget}")
                 # p_min would leave the trees smaller than asked for; a stop token would leave too few of them.
                 knobs = record.knobs.replace(mode="tree", budget=budget, p_min=0.0, ignore_eos=True, max_tokens=MOST)
-                events = self._engine.generate(record.start.prompt_ids, knobs, keep=(len(record.start.prompt_ids) - 1,))
+                ids, sinks = record.start.prompt_ids, record.start.sinks
+                events = self._engine.generate(ids, knobs, keep=(len(ids) - 1,), sinks=sinks)
                 steps = (event for event in events if isinstance(event, StepEvent))
                 for step in islice(steps, WARM_STEPS, WARM_STEPS + TIMED_STEPS):
                     costs.add(step)

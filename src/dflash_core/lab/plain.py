@@ -46,7 +46,8 @@ class PlainRun:
         longest = int(SPEC["max_tokens"].maximum)
         knobs = self._record.knobs.replace(mode="ar", ignore_eos=True, max_tokens=longest)
         with self._engine.scratch():
-            events = (event for event in self._engine.generate(ids, knobs) if isinstance(event, StepEvent))
+            run = self._engine.generate(ids, knobs, sinks=self._record.start.sinks)
+            events = (event for event in run if isinstance(event, StepEvent))
             for done, step in enumerate(islice(events, WARM_STEPS + TIMED_STEPS)):
                 yield ExperimentProgress(done, WARM_STEPS + TIMED_STEPS, None, "decoding plainly")
                 if done >= WARM_STEPS:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.cache_types import CachePair
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
@@ -64,7 +65,9 @@ class Attention:
     def __call__(self, x: Tensor, rows: Rows, cache: KVCache) -> Tensor:
         angles = self.rotary.angles(rows.positions)
         q, gate = self.queries(x, angles)
-        keys, values = cache.write(rows.length, *self.keys_values(x, angles))
-        masked = len(x) > 1 or self.spec.window
-        out = attend(cache.queries(q), keys, values, rows.visible(self.spec.window) if masked else None)
+        window = AttentionWindow(self.spec.window) if self.spec.window else rows.window
+        cache.store(rows.length, *self.keys_values(x, angles))
+        keys, values = cache.read(rows.seen(window))
+        masked = len(x) > 1 or window.size
+        out = attend(cache.queries(q), keys, values, rows.visible(window) if masked else None)
         return self.attn_output(out if gate is None else out * torch.sigmoid(gate))

@@ -114,7 +114,7 @@ class DFlash:
         fused = rms_norm(self.fc(features), self.enc_output_norm, self.config.rms_eps)
         positions = torch.arange(start, start + len(features))
         for block, cache in zip(self.blk, states, strict=True):
-            cache.write(start, *block.keys_values(fused, positions))
+            cache.store(start, *block.keys_values(fused, positions))
 
     def forward(self, noise: Tensor, length: int, states: Sequence[KVCache], window: int = 0) -> Tensor:
         """Embedded block [root, mask, ...] (block, hidden) at positions length.. -> hidden rows for the target's head.

@@ -37,15 +37,24 @@ class KVCache:
 
     def write(self, length: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Put rows (kv_heads, n, head_dim) behind `length` committed ones; returns all length + n, as they are read."""
+        self.store(length, k, v)
+        return self.read([slice(0, length + k.shape[1])])
+
+    def store(self, length: int, k: Tensor, v: Tensor) -> None:
+        """Put rows (kv_heads, n, head_dim) behind `length` committed ones."""
         end = length + k.shape[1]
         if end > self.k.shape[1]:
             self.k, self.v = self._grown(self.k, length, end), self._grown(self.v, length, end)
         keys, values = self._codecs
         self.k[:, length:end], self.v[:, length:end] = keys.pack(self.queries(k)), values.pack(v)
-        return (
-            keys.unpack(self.k[:, :end], self.head_dim, self.dtype),
-            values.unpack(self.v[:, :end], self.head_dim, self.dtype),
-        )
+
+    def read(self, runs: Sequence[slice]) -> tuple[Tensor, Tensor]:
+        """Keys and values (kv_heads, positions, head_dim) of runs of positions, one behind the other."""
+        found = []
+        for held, codec in zip((self.k, self.v), self._codecs):
+            parts = [codec.unpack(held[:, run], self.head_dim, self.dtype) for run in runs]
+            found.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+        return found[0], found[1]
 
     def queries(self, q: Tensor) -> Tensor:
         """Queries (..., head_dim) as the keys are kept."""

@@ -56,7 +56,7 @@ class Mtp:
         assert isinstance(mixer, Attention), "an MTP block is attention"
         x = rms_norm(self.join(tokens, hidden), self.blk.attn_norm, self.config.rms_eps)
         positions = torch.arange(length, length + len(tokens))
-        cache.write(length, *mixer.keys_values(x, mixer.rotary.angles(positions)))
+        cache.store(length, *mixer.keys_values(x, mixer.rotary.angles(positions)))
 
     def forward(self, tokens: Sequence[int], hidden: Tensor, length: int, cache: KVCache) -> Tensor:
         """Pairs behind `length` others, each seeing those before it -> its own hidden (n, hidden), normed.

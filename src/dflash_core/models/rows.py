@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.tree import ancestors, conv_taps
 
 
@@ -22,7 +23,8 @@ class Rows:
     """The rows of one pass. `length` positions are committed; row i sits at position length + depth of i.
 
     tokens: n ids; parents: n rows, -1 for the root; positions (n,); ancestors (n, n) bool, self included, and its
-    complement `unrelated`; `sums` (n, n) float64, which adds up a row's ancestors.
+    complement `unrelated`; `sums` (n, n) float64, which adds up a row's ancestors. `window`: what layers of full
+    attention see.
     """
 
     tokens: tuple[int, ...]
@@ -32,13 +34,14 @@ class Rows:
     ancestors: Tensor
     unrelated: Tensor
     sums: Tensor
+    window: AttentionWindow = EVERYTHING
     _taps: dict[int, Tensor] = field(default_factory=dict)
 
     @staticmethod
-    def of(tokens: Sequence[int], parents: Sequence[int], length: int) -> Rows:
+    def of(tokens: Sequence[int], parents: Sequence[int], length: int, window: AttentionWindow = EVERYTHING) -> Rows:
         mask = torch.from_numpy(ancestors(parents))
         positions = length + mask.sum(dim=1) - 1
-        return Rows(tuple(tokens), tuple(parents), length, positions, mask, ~mask, mask.T.double())
+        return Rows(tuple(tokens), tuple(parents), length, positions, mask, ~mask, mask.T.double(), window)
 
     def taps(self, kernel: int) -> Tensor:
         """What a causal convolution over `kernel` inputs reads for each row, (n, kernel): see tree.conv_taps."""
@@ -46,13 +49,18 @@ class Rows:
             self._taps[kernel] = torch.from_numpy(conv_taps(self.parents, kernel))
         return self._taps[kernel]
 
-    def visible(self, window: int = 0) -> Tensor:
-        """(n, length + n) attention mask: all committed positions, ancestors, self; of these the last `window`."""
+    def seen(self, window: AttentionWindow) -> list[slice]:
+        """Runs of slots of length + n that hold all that some row sees under `window`."""
+        return window.runs(self.length, self.length + len(self.tokens))
+
+    def visible(self, window: AttentionWindow = EVERYTHING) -> Tensor:
+        """Attention mask (n, slots of `seen`): committed positions, ancestors, self; of these what `window` shows."""
         mask = F.pad(self.ancestors, (self.length, 0), value=True)
-        if window:
-            keys = torch.cat((torch.arange(self.length), self.positions))
-            mask &= self.positions[:, None] - keys < window
-        return mask
+        if not window.size:
+            return mask
+        keys = torch.cat((torch.arange(self.length), self.positions))
+        mask &= (self.positions[:, None] - keys < window.size) | (keys < window.sinks)
+        return torch.cat([mask[:, run] for run in self.seen(window)], dim=1)
 
 
 class LayerState(Protocol):

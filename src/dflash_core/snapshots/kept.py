@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.snapshots.base import Resumable, Snapshot, SnapshotError, State
 from dflash_core.snapshots.store import SnapshotStore
 
@@ -16,32 +17,41 @@ LEAST_GAIN = 64  # a snapshot is taken where it saves reading more than this sha
 
 class Snapshots:
     """Those of one pair. `space` names it and how its states are laid out; `cut` says whether its sequences can be cut
-    back anywhere, as those of attention alone can."""
+    back anywhere, as those of attention alone can. A state that was read under another `window` is another state."""
 
     def __init__(self, store: SnapshotStore, space: str, *, cut: bool) -> None:
         self.store, self.space, self.cut = store, space, cut
 
-    def write(self) -> None:
-        """Have the folder keep what it is to keep."""
+    def _space(self, window: AttentionWindow) -> str:
+        return f"{self.space} {window}" if window.size else self.space
+
+    def write(self, window: AttentionWindow = EVERYTHING) -> None:
+        """Have the folder keep what it is to keep of what was read under `window`."""
         if self.store.folder is not None:
-            self.store.folder.save(self.space, self.store.snapshots(self.space))
+            space = self._space(window)
+            self.store.folder.save(space, self.store.snapshots(space))
 
-    def keep(self, session: Resumable, tokens: Sequence[int], state: State) -> None:
+    def keep(
+        self, session: Resumable, tokens: Sequence[int], state: State, window: AttentionWindow = EVERYTHING
+    ) -> None:
         """Keep the first positions of what the session holds, `state` behind them."""
-        self.store.put(self.space, tokens, state, session.rows)
+        self.store.put(self._space(window), tokens, state, session.rows)
 
-    def resume(self, session: Resumable, ids: Sequence[int], own: int) -> Snapshot | None:
+    def resume(
+        self, session: Resumable, ids: Sequence[int], own: int, window: AttentionWindow = EVERYTHING
+    ) -> Snapshot | None:
         """Have `session` become the sequence that shares more with `ids` than the `own` first tokens which it can go
         back to by itself. None, and nothing done, where there is none worth the copying.
 
         A snapshot that cannot be used is dropped, and the session is empty.
         """
-        found = self.store.find(self.space, ids, cut=self.cut)
+        space = self._space(window)
+        found = self.store.find(space, ids, cut=self.cut)
         if self.store.folder is not None:
             wanted, beyond = np.asarray(ids, np.int32), max(own, found[1] if found else 0)
-            stored = self.store.folder.find(self.space, wanted, beyond, cut=self.cut)
-            if stored is not None and self.store.add(self.space, stored):
-                found = self.store.find(self.space, ids, cut=self.cut)
+            stored = self.store.folder.find(space, wanted, beyond, cut=self.cut)
+            if stored is not None and self.store.add(space, stored):
+                found = self.store.find(space, ids, cut=self.cut)
         if found is None or found[1] - own <= found[1] // LEAST_GAIN:
             return None
         snapshot, length = found
@@ -51,6 +61,6 @@ class Snapshots:
                 raise SnapshotError(f"a sequence that cannot be cut back to {length:,} positions")
         except SnapshotError as error:
             LOG.warning("a kept state is dropped, its conversation is read again: %s", error)
-            self.store.drop(self.space, snapshot)
+            self.store.drop(space, snapshot)
             session.restore(None)
         return snapshot

@@ -13,7 +13,7 @@ right behind it could still form a name; no published one does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_core.text.template import ChatTemplate
@@ -42,25 +42,65 @@ def render_ids(
     variables: Mapping[str, str | bool] = {},
 ) -> Rendered:
     """Render `messages` and encode the result. Raises TemplateError."""
-    values = [value for message in messages for value in message.values()]
-    guard = _guard(tokenizer.special, (*values, template.source))
+    guard = _guard(tokenizer.special, _texts(template, messages))
     restore = {stand_in: character for character, stand_in in guard.items()}
+    rendered = template.render(_guarded(messages, guard), thinking=thinking, generate=generate, variables=variables)
+    return Rendered(_encoded(tokenizer, rendered, restore), rendered.translate(restore), opens_thinking(rendered))
+
+
+def system_end(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, str]],
+    *,
+    thinking: bool,
+    variables: Mapping[str, str | bool] = {},
+) -> int | None:
+    """How many ids of a prompt reach to the end of its first system message, wherever the template puts it; 0 without
+    one, None where the template does not let its end be found. Raises TemplateError."""
+    system = next((at for at, message in enumerate(messages) if message["role"] == "system"), None)
+    if system is None or not messages[system]["content"].strip():
+        return 0
+    guard = _guard(tokenizer.special, _texts(template, messages))
+    # A character that occurs nowhere else stands behind the message.
+    mark = next(chr(code) for code in _free(_texts(template, messages)) if code not in guard.values())
+    marked = _guarded(messages, guard)
+    marked[system] = {**marked[system], "content": marked[system]["content"] + mark}
+    rendered = template.render(marked, thinking=thinking, generate=True, variables=variables)
+    if mark not in rendered:
+        return None
+    restore = {stand_in: character for character, stand_in in guard.items()}
+    # Without the mark its last id may hold what comes behind it, too.
+    return len(_encoded(tokenizer, rendered[: rendered.rindex(mark)], restore)) + 1
+
+
+def _texts(template: ChatTemplate, messages: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    return (*(value for message in messages for value in message.values()), template.source)
+
+
+def _guarded(messages: Sequence[Mapping[str, str]], guard: Mapping[int, int]) -> list[dict[str, str]]:
     # Roles are the program's own words, and templates compare them.
-    guarded = [
+    return [
         {key: value if key == "role" else value.translate(guard) for key, value in message.items()}
         for message in messages
     ]
-    rendered = template.render(guarded, thinking=thinking, generate=generate, variables=variables)
+
+
+def _encoded(tokenizer: Tokenizer, rendered: str, restore: Mapping[int, int]) -> tuple[int, ...]:
     ids: list[int] = []
     for segment in tokenizer.segments(rendered):
         ids += [segment] if isinstance(segment, int) else tokenizer.encode(segment.translate(restore), special=False)
-    return Rendered(tuple(ids), rendered.translate(restore), opens_thinking(rendered))
+    return tuple(ids)
 
 
-def _guard(special: Iterable[str], texts: Iterable[str]) -> dict[int, int]:
+def _guard(special: Iterable[str], texts: Sequence[str]) -> dict[int, int]:
     """Stand-ins, found in none of `texts`, for the characters that special names begin with."""
     # White space cannot be exchanged, templates trim it; the first other character of a name does as well.
     firsts = {name.strip()[0] for name in special if name.strip()}
+    return {ord(first): stand_in for first, stand_in in zip(sorted(firsts), _free(texts))}
+
+
+def _free(texts: Sequence[str]) -> Iterator[int]:
+    """Private-use characters that occur in none of `texts`."""
     present = set().union(*texts)
-    free = (code for code in _PRIVATE_USE if chr(code) not in present)
-    return {ord(first): stand_in for first, stand_in in zip(sorted(firsts), free)}
+    return (code for code in _PRIVATE_USE if chr(code) not in present)

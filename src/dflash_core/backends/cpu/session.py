@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import CachePair
@@ -55,7 +56,11 @@ class CpuSession:
     ) -> None:
         self.target, self.drafter, self.kv = target, drafter, kv
         self.captured_layers = drafter.capabilities.captured_layers if drafter else tuple(captured)
+        self.window = EVERYTHING
         self._reset()
+
+    def look_back(self, window: AttentionWindow) -> None:
+        self.window = window
 
     def _reset(self) -> None:
         self.length = 0
@@ -71,7 +76,7 @@ class CpuSession:
 
     def _run(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         """One target pass over a tree: final hidden rows (n, hidden); captured outputs become the features."""
-        rows = Rows.of(tokens, parents, self.length)
+        rows = Rows.of(tokens, parents, self.length, self.window)
         h, captured = self.target.forward(rows, self.states, self.captured_layers)
         self._tokens = list(tokens)
         self._features = torch.cat(captured, dim=-1) if captured else None

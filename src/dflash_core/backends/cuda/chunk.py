@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.launch import At, Device
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, Wanted
 from dflash_core.backends.cuda.projection import Projection
@@ -25,13 +26,14 @@ LIBRARY, LIBRARY_BYTES = ":4096:2:16:8", (8 << 20) + (128 << 10)
 
 class Chunk:
     """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), `weights` a workspace for one product's weights.
+    Where a window hides something, `runs` are the positions that layers of full attention see.
 
     `room`: where `ChunkNeeds.pieces` of the same rows have been counted.
     """
 
     def __init__(self, device: Device, needs: ChunkNeeds, room: Arena) -> None:
         on = device.torch_device
-        self.rows = needs.rows
+        self.rows, self.window, self.runs = needs.rows, EVERYTHING, list[slice]()
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
         self.h, self.x, self.weights, arena, *self.lasting = room.carve(*needs.pieces)
@@ -44,8 +46,13 @@ class Chunk:
         """Rows of the chunk and its first position, as kernels read them."""
         return At(self.counts, 0)
 
-    def begin(self, tokens: Sequence[int], first: int) -> None:
-        """Note the rows to come."""
+    def begin(self, tokens: Sequence[int], first: int, window: AttentionWindow = EVERYTHING) -> None:
+        """Note the rows to come, and what layers of full attention see."""
+        end = first + len(tokens)
+        self.window, self.runs = window, window.runs(first, end) if window.hides(end) else []
+        if self.runs:
+            sizes = [(run.stop - run.start, 0) for run in self.runs]
+            self.run_counts = torch.tensor(sizes, dtype=torch.int32, device=self.counts.device)
         self.counts[:] = torch.tensor([len(tokens), first], dtype=torch.int32)
         self.tokens[: len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -83,8 +84,11 @@ class ChunkPass:
         self.device.multiply(x, w, out)
         self.device.multiply(x, w, self.chunk.h[:64, :64], add=True)
 
-    def run(self, tokens: Sequence[int], cancelled: Cancelled | None = None) -> Tensor:
-        """Run and commit `tokens`; the residual (hidden,) behind the last layer at the last of them.
+    def run(
+        self, tokens: Sequence[int], cancelled: Cancelled | None = None, window: AttentionWindow = EVERYTHING
+    ) -> Tensor:
+        """Run and commit `tokens`; the residual (hidden,) behind the last layer at the last of them. `window`: what
+        layers of full attention see.
 
         Raises PrefillCancelled where `cancelled` says so between two layers, and torch.OutOfMemoryError where the
         library finds no room; all stands as before then.
@@ -93,7 +97,7 @@ class ChunkPass:
         length = int(state["length"])
         assert not state["pending"], "states that are not up to date"
         assert length + n <= self.memory.slots, "positions behind the end of the sequence's memory"
-        self.chunk.begin(tokens, length)
+        self.chunk.begin(tokens, length, window)
         if length:
             for memory in self.memory.mixers:
                 memory.keep()

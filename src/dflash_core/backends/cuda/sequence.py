@@ -83,6 +83,7 @@ class SequenceMemory:
         # What a chunk has torch allocate: its library's workspace, and results on their way.
         self.library: Sequence[int] = library_pieces(target, chunk.rows, kv) if chunk else ()
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
+        self.window = torch.zeros(2, dtype=torch.int32, device=device)  # of attention: the last positions, the first
 
     def grow(self, nodes: int) -> None:
         """Room for trees of `nodes` nodes; committed states stay, rows of the last pass do not."""

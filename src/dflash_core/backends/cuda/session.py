@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.cuda.drafters.base import DeviceDrafter, Launcher, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
@@ -97,6 +98,7 @@ class CudaSession:
                 self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
+        self.window = EVERYTHING
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
         self.steps = Steps(self)
@@ -168,6 +170,12 @@ class CudaSession:
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
         with self.device.stream():
             return self.drafter.logits(root, window, at, self.head, self._launch)
+
+    def look_back(self, window: AttentionWindow) -> None:
+        if window != self.window:
+            with self.device.stream():
+                self.memory.window[:] = torch.tensor((window.size, window.sinks), dtype=torch.int32)
+        self.window = window
 
     def checkpoint(self) -> CudaCheckpoint:
         with self.device.stream():
@@ -290,7 +298,7 @@ class CudaSession:
                 self._flush()
                 part = tokens[begin : begin + rows]
                 try:
-                    last = chunk_pass.run(part, cancelled)
+                    last = chunk_pass.run(part, cancelled, self.window)
                 except torch.OutOfMemoryError:  # what another program has taken since
                     if rows <= FEWEST_ROWS:
                         raise
@@ -342,7 +350,7 @@ class CudaSession:
         with self.device.stream():
             self.device.bind(launches, progress)
             for width in widths:
-                self._bind(("pass", width, 0), partial(self.pass_launches, width, 0))
+                self._bind(("pass", width, 0, False), partial(self.pass_launches, width, 0))
             if self.chunk_pass is not None:
                 self.chunk_pass.warm_up()
 
@@ -350,9 +358,10 @@ class CudaSession:
         passes = self.drafter.passes(Knobs()) if self.drafter else 1
         return StepKind.holding(drafted, Knobs(), drafts=drafts, passes=passes)
 
-    def pass_launches(self, width: int, node0: int) -> list[Launch]:
+    def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
         """A target pass up to the head's activations."""
-        return list(target_pass(self.target, self.memory, self.state, width, node0, self.head.full))
+        head = self.head.full
+        return list(target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed))
 
     def commit_launches(self, width: int) -> list[Launch]:
         """Keep an accepted path of up to `width` nodes: in every layer's memory, and for the drafter."""
@@ -396,7 +405,9 @@ class CudaSession:
 
     def _run_pass(self, live: int, node0: int, *, logits: bool) -> None:
         width = width_for(live, CHUNK_WIDTHS)
-        self._launch(("pass", width, node0), lambda: self.pass_launches(width, node0))
+        windowed = self.window.size > 0
+        launches = partial(self.pass_launches, width, node0, windowed=windowed)
+        self._launch(("pass", width, node0, windowed), launches)
         if logits:
             self._launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
         if node0 == 0:

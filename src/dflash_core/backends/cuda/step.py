@@ -58,7 +58,8 @@ AHEAD = 2  # steps under way or queued while the host looks at the one before th
 @dataclass(frozen=True, slots=True)
 class StepKind:
     """What distinguishes one graph from another: rows of each target pass, and what happens around them. `passes`: of
-    the drafter, one behind the other; `vocabulary`: tokens that it chooses among, 0 for all."""
+    the drafter, one behind the other; `vocabulary`: tokens that it chooses among, 0 for all; `windowed`: the target's
+    layers of full attention see what a window shows."""
 
     widths: tuple[int, ...]
     drafts: bool
@@ -66,6 +67,7 @@ class StepKind:
     forced: bool = False
     passes: int = 1
     vocabulary: int = DRAFT_VOCABULARY
+    windowed: bool = False
 
     @staticmethod
     def of(knobs: Knobs, mode: str, draft_block: int, forced: bool = False) -> StepKind:
@@ -157,7 +159,7 @@ class Steps:
     def _verify(self, kind: StepKind, place: int, width: int) -> list[Launch]:
         session, node0 = self.session, PASS_ROWS * place
         head, acts = session.head, session.memory.buffers.acts
-        forward = session.pass_launches(width, node0)
+        forward = session.pass_launches(width, node0, windowed=kind.windowed)
         if not kind.sampled:
             return [*forward, *head.argmax_launches(acts, width, node0)]
         return [*forward, *head.sample_launches(acts, width, node0)]
@@ -377,7 +379,8 @@ class CudaDecoder:
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
         drafts = self.decision.mode != "ar" and device_block > 0
         passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
-        return StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced, passes=passes)
+        kind = StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced, passes=passes)
+        return replace(kind, windowed=True) if self.session.window.size else kind
 
     def _propose(self) -> Candidates | None:
         """What a drafter on the host proposes for the next step, which the card then builds its tree from."""

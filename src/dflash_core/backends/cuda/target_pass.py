@@ -14,11 +14,18 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 
 
 def target_pass(
-    target: DeviceTarget, memory: SequenceMemory, state: DeviceState, rows: int, node0: int, head: AnyProjection
+    target: DeviceTarget,
+    memory: SequenceMemory,
+    state: DeviceState,
+    rows: int,
+    node0: int,
+    head: AnyProjection,
+    *,
+    windowed: bool = False,
 ) -> Iterator[Launch]:
     """A pass of `rows` rows over nodes node0.. of the tree in `state`: from token ids to the activations of `head`."""
     buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
-    scope = Pass(state, buffers, rows, node0, state.at("n"))
+    scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None)
     yield target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0)
     before: Added | None = None
     for index, block in enumerate(target.blk):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div
+from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention
 from dflash_core.backends.cuda.products import Arena, Op, Wanted
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
@@ -228,10 +229,11 @@ class AttentionBranch:
              self.layers.frequencies, eps, np.float32(heads.query_scale), splits.q, *cache],
             per_sm=2,
         )  # fmt: skip
+        windowed = {"WINDOWED": 1} if scope.window is not None else {}
         yield Launch(
-            "attention.cu", "attn_split", defines, split.grid, split.block,
+            "attention.cu", "attn_split", {**defines, **windowed}, split.grid, split.block,
             [scope.state.pointer, node0, rows, np.int32(splits.order.splits), splits.q, *cache, splits.out,
-             splits.stats],
+             splits.stats, *(() if scope.window is None else (scope.window,))],
             split.shared,
         )  # fmt: skip
         yield Launch(
@@ -287,15 +289,37 @@ class AttentionBranch:
                     Launch("attention_rows.cu", f"attn_unpack_{name}", defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
                 ))  # fmt: skip
 
+        def seen() -> tuple[Tensor, Tensor]:
+            """Keys and values of the chunk's runs, one behind the other."""
+            found, packed = list[Tensor](), iter(unpack)
+            for rows, kind, whole in zip((keys, values), (kv.kv.k, kv.kv.v), held):
+                if kind == F16.k:
+                    found.append(torch.cat([whole[:, run] for run in chunk.runs], dim=1))
+                    continue
+                launch, end = next(packed).launch, 0
+                for place, run in enumerate(chunk.runs):
+                    begin = together.start * kv.slots + run.start
+                    some: list[Argument] = [
+                        At(chunk.run_counts, 2 * place), At(rows, begin * rows.shape[-1]), np.int32(count), slots,
+                        At(whole, end * dim),
+                    ]  # fmt: skip
+                    self.layers.device.bind([replace(launch, args=some)])()
+                    end += run.stop - run.start
+                found.append(whole[:, :end])
+            return found[0], found[1]
+
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
             prepare()
-            for op in unpack:
-                op()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
-            k, v = (t[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for t in held)
-            with sdpa_kernel(LIBRARY):
-                mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
+            if chunk.runs:
+                mixed = windowed_attention(q, *seen(), chunk.window, length, LIBRARY)
+            else:
+                for op in unpack:
+                    op()
+                k, v = (t[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for t in held)
+                with sdpa_kernel(LIBRARY):
+                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
             # The queries are done with; rows of all heads side by side take their place.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
             if spec.gated:

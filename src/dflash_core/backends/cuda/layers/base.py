@@ -88,13 +88,15 @@ def acts_for(columns: int, device: torch.device) -> Acts:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The rows of one pass: nodes node0.. of the tree in `state`, `count` of which are live."""
+    """The rows of one pass: nodes node0.. of the tree in `state`, `count` of which are live. `window`: two int32,
+    the last and the first positions that layers of full attention see; None: they see all."""
 
     state: DeviceState
     buffers: PassBuffers
     rows: int
     node0: int
     count: At
+    window: Tensor | None = None
 
 
 class Branch(Protocol):

@@ -1,0 +1,49 @@
+"""What the target's full-attention layers see: every position, or the first ones and the last ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_SINKS = 64
+"""Positions at the beginning that stay in sight under every window: a softmax leans on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWindow:
+    """The position p sees the first `sinks` positions and the last `size` up to itself; all where `size` is 0.
+
+    What a position sees follows from its number alone, so plain decoding, chains and trees see the same.
+    """
+
+    size: int = 0
+    sinks: int = 0
+
+    @staticmethod
+    def of(size: int, system: int = 0) -> AttentionWindow:
+        """A window of `size`, behind a system message that ends at `system`; without a size everything is seen."""
+        return AttentionWindow(size, max(LEAST_SINKS, system)) if size else EVERYTHING
+
+    def hides(self, length: int) -> bool:
+        """Whether one of the first `length` positions does not see all before it."""
+        return self.size > 0 and length > self.sinks + self.size
+
+    def same_until(self, other: AttentionWindow, length: int) -> int:
+        """How many of the first `length` positions see the same under both, whatever is before them."""
+        if self == other:
+            return length
+        return min([length, *(one.sinks + one.size for one in (self, other) if one.size)])
+
+    def runs(self, begin: int, end: int) -> list[slice]:
+        """Of positions 0..end those that some position from `begin` on sees, as runs."""
+        first = max(begin - self.size + 1, 0) if self.size else 0
+        return [slice(0, end)] if first <= self.sinks else [slice(0, self.sinks), slice(min(first, begin), end)]
+
+    def __str__(self) -> str:
+        return f"window {self.size:,} and the first {self.sinks:,}" if self.size else "all positions"
+
+    def note(self, length: int) -> str:
+        """What is to be said of a sequence of `length` positions; nothing where it is the model's own."""
+        return f"{self}: not the model's exact output" if self.hides(length) else ""
+
+
+EVERYTHING = AttentionWindow()
