@@ -172,8 +172,8 @@ class Knobs:
     )  # fmt: skip
     attention_window: int = _knob(
         0, "attention window",
-        "the target sees so many last tokens, the first 64 and the system message; 0 is all. Else it is not the model's "
-        "exact output, and a change reads the conversation again",
+        "last tokens that the target sees, beside the first 64 and the system message; 0 is all, else it is not the "
+        "model's exact output. A change reads the conversation again",
         "answer", applies="next turn", bounds=(0, 1_048_576), step=64, slider=(0, 32_768),
     )  # fmt: skip
     thinking: bool = _knob(

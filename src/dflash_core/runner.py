@@ -282,8 +282,9 @@ class Runner:
         reachable = shared if whole else min(shared, len(ids) - 1)
         if not whole:
             self._keep_what_goes(reachable)
-        self._window = window
-        self.backend.look_back(window)
+        if window != self._window:
+            self._window = window
+            self.backend.look_back(window)
         self._checkpoints = [point for point in self._checkpoints if point.length <= reachable]
         if not self._resume(ids, reachable, whole=whole) and not whole:
             if not reachable or not self.backend.cut(reachable):
