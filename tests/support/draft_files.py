@@ -196,14 +196,19 @@ def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: 
     return CpuDFlash(file, config, DFlash(Weights(file, dtype=dtype), config), target, config.mask_token_id, 0)
 
 
-def write_random(folder: Path, target: Target, kind: str, seed: int = 0, **changes: Any) -> Path:
-    """A random drafter of a kind that fits `target`: dflash, dflash2 or dspark."""
+def config_for(target: Target, kind: str, **changes: Any) -> DraftConfig:
+    """Of a drafter of a kind that fits `target`: dflash, dflash2 or dspark."""
     spec = target.config
     hidden = spec.embedding_length
     heads: dict[str, Any] = {"dflash": {}, "dflash2": TWO, "dspark": {
         **SPARK, "markov": Markov(8, confidence=hidden + 8, confidence_bias=True)}}[kind]  # fmt: skip
     sized = {"embedding_length": hidden, "vocab_size": spec.vocab_size, "target_block_count": spec.block_count}
-    return write_drafter(folder / kind, changed(PLAIN, **{**sized, **heads, **changes}), seed=seed)
+    return changed(PLAIN, **{**sized, **heads, **changes})
+
+
+def write_random(folder: Path, target: Target, kind: str, seed: int = 0, **changes: Any) -> Path:
+    """Such a drafter with random weights."""
+    return write_drafter(folder / kind, config_for(target, kind, **changes), seed=seed)
 
 
 def random_draft(folder: Path, target: Target, kind: str, seed: int = 0, **changes: Any) -> Draft:

@@ -280,7 +280,7 @@ def test_what_each_flavour_may_leave_out(tmp_path: Path, flavour: int) -> None:
         (0, {"attention.head_count": 5}, FormatError, "head_count is 5, expected a multiple of attention.head_count"),
         (0, {"attention.sliding_window_pattern": [True]}, FormatError, "[True], expected true or false, or a list"),
         (0, {"attention.sliding_window_pattern": 4}, FormatError, "pattern is 4, expected true or false, or a list"),
-        (2, {"dflash.domino.enabled": True}, UnsupportedError, "a.gguf has a Domino or DSpark head, expected a plain"),
+        (2, {"dflash.domino.enabled": True}, UnsupportedError, "a.gguf has a Domino or DSpark head of a"),
     ],
 )  # fmt: skip
 def test_gguf_settings_that_do_not_fit(
@@ -303,10 +303,12 @@ def test_causal_key_of_gguf_flavours(tmp_path: Path) -> None:
     [
         ("dflash.domino.gru.weight_ih", "a Domino head (dflash.domino.gru.weight_ih)"),
         ("domino_head.W1", "a Domino head (domino_head.W1)"),
-        ("dflash.dspark.markov.w1", "a DSpark head (dflash.dspark.markov.w1)"),
-        ("mtp.2.markov_head.w", "a DSpark head (mtp.2.markov_head.w)"),
+        ("dflash.dspark.markov.w1", "a DSpark head of another kind (dflash.dspark.markov.w1)"),
+        ("mtp.2.markov_head.w", "a DSpark head of another kind (mtp.2.markov_head.w)"),
         ("markov_head.gate_proj.weight", "a gated Markov head (markov_head.gate_proj.weight)"),
+        ("markov_gate.weight", "a gated Markov head (markov_gate.weight)"),
         ("markov_head.rnn.weight_ih_l0", "an rnn Markov head (markov_head.rnn.weight_ih_l0)"),
+        ("markov_rnn_gate.weight", "an rnn Markov head (markov_rnn_gate.weight)"),
         ("dflash.aux_hidden_norm.0.weight", "per-layer feature norms"),
         ("blk.0.attn_gate.weight", "gated attention (blk.0.attn_gate.weight)"),
     ],
@@ -315,7 +317,7 @@ def test_other_heads_are_refused_by_name(tmp_path: Path, name: str, what: str) -
     tensors = weights({gguf_name(key, 2): shape for key, shape in DRAFT_SHAPES.items()} | {name: (8,)})
     message = refused(open_drafter, write_gguf(tmp_path / "a.gguf", draft_keys(2), tensors), UnsupportedError)
     assert message.startswith(f"a.gguf has {what}")
-    assert message.endswith(", expected a plain DFlash drafter; use one of those")
+    assert message.endswith(" or DSpark with a vanilla Markov head; use one of those")
     folder = write_zlab(tmp_path / "small", ZLAB, DRAFT_SHAPES | {name: (8,)})
     assert refused(open_drafter, folder, UnsupportedError).startswith(f"small has {what}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_core.config import DraftConfig, check_pair, paired
+from dflash_core.config import DraftConfig, check_pair, draft_tokens, paired
 from dflash_core.drafters.base import Draft, DraftLogits, DraftTarget
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.drafters.dflash_file import open_drafter
@@ -49,9 +49,11 @@ class OpenedDFlash:
 
 
 def open_dflash(path: str | Path, target: DraftTarget) -> OpenedDFlash:
-    """Read a DFlash drafter's header only. Raises FormatError, UnsupportedError, MismatchError."""
+    """Read a header, and a list of tokens where there is one. Raises FormatError, UnsupportedError, MismatchError."""
     config, file = open_drafter(path)
     notes = check_pair(target.config, config, target.mask_token_id)
+    if config.heads.draft_vocab:
+        draft_tokens(config, file)  # whatever runs it takes each for one of the target's
     config = paired(target.config, config, target.mask_token_id)
     assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
     return OpenedDFlash(target, config, config.mask_token_id, file, notes)

@@ -69,7 +69,8 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     check_families(source, weights.tensors)
     if keys.get("dflash.domino.enabled") or keys.get("dflash.dspark.enabled"):
         raise UnsupportedError(
-            f"{source} has a Domino or DSpark head, expected a plain DFlash drafter; use one of those"
+            f"{source} has a Domino or DSpark head of a fork's own kind, expected a drafter of DFlash, DFlash 2, or"
+            " DSpark with a vanilla Markov head; use one of those"
         )
     flavour = FLAVOURS[architecture]
     blocks = keys.integer("block_count", high=1024)

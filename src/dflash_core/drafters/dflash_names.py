@@ -88,9 +88,9 @@ UNUSED = ("t2d",)
 # Heads that do not run here, recognised by their tensors so that they can be refused by name.
 OTHER_HEADS = (
     (r"domino", "a Domino head"),
-    (r"markov_head\..*gate", "a gated Markov head"),
-    (r"markov_head\..*(rnn|gru|lstm|_hh|_ih)", "an rnn Markov head"),
-    (r"dspark|markov_head", "a DSpark head"),
+    (r"markov.*(rnn|gru|lstm|_hh|_ih)", "an rnn Markov head"),
+    (r"markov.*gate", "a gated Markov head"),
+    (r"dspark|markov", "a DSpark head of another kind"),
     (r"aux_hidden_norm", "per-layer feature norms"),
     (r"context_kv_layer_norm", "a norm over the context keys"),
     (r"attn_gate", "gated attention"),
@@ -142,7 +142,8 @@ def check_heads(source: str, names: Iterable[str]) -> None:
         found = [name for name in unknown if re.search(pattern, name)]
         if found:
             raise UnsupportedError(
-                f"{source} has {what} ({listed(found, 2)}), expected a plain DFlash drafter; use one of those"
+                f"{source} has {what} ({listed(found, 2)}), expected a drafter of DFlash, DFlash 2, or DSpark with a"
+                " vanilla Markov head; use one of those"
             )
 
 

@@ -26,7 +26,6 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.config import draft_tokens
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
@@ -130,8 +129,6 @@ class CudaTarget(OpenedTarget):
             self.footprint.replan(self.device.card)
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
-        if opened.config.heads.draft_vocab:
-            draft_tokens(opened.config, opened.file)  # kernels take every one for a token
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
