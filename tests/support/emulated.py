@@ -89,7 +89,7 @@ class EmulatedArray:
 
 class Library:
     """Kernels of one source under one set of definitions. Together they take hardly longer to compile than one: most of
-    their code is shared. A kernel that no line of the source names, the work of a macro, has one of its own."""
+    their code is shared."""
 
     def __init__(self, path: Path, names: Sequence[str], defines: Sequence[tuple[str, str]]) -> None:
         self._stem = path.stem
@@ -151,9 +151,20 @@ class EmulatedKernel:
 @functools.cache
 def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...]) -> EmulatedKernel:
     """Build `name` of the source at `path`, or take the library of an earlier run."""
-    declared = tuple(dict.fromkeys(_KERNEL.findall(path.read_text())))
+    always = _unconditional_kernels(path)
     _runtime()
-    return EmulatedKernel(_library(path, declared if name in declared else (name,), defines), name)
+    return EmulatedKernel(_library(path, always if name in always else (name,), defines), name)
+
+
+@functools.cache
+def _unconditional_kernels(path: Path) -> tuple[str, ...]:
+    """What is there under all definitions: neither inside of an #if nor the work of a macro."""
+    depth, text = 0, []
+    for line in path.read_text().splitlines():
+        depth += line.startswith("#if")
+        text.append(line if not depth else "")
+        depth -= line.startswith("#endif")
+    return tuple(_KERNEL.findall("\n".join(text)))
 
 
 @functools.cache
