@@ -14,6 +14,7 @@ from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
 from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
+from dflash_tui.chat.frames import Frames
 from dflash_tui.chat.running import Running
 from dflash_tui.figures.meter import Meter
 from dflash_tui.session import OnPrefill, TurnLike
@@ -23,10 +24,7 @@ from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.transcript import TurnBlock
 
 LOOK_S = 0.05  # how often the flow looks at the decoder's thread
-FIRST_S = 0.1  # the first text is on the screen at most this much later
-SLOWEST_S = 0.5  # and all that follows at most this much
 FIGURES_S = 0.5  # figures are drawn with a frame, and this often where no text comes
-SHARE = 0.08  # the part of the time that the app may take: the decoder stands still for most of it
 
 
 class FlowHost(Protocol):
@@ -40,8 +38,7 @@ class FlowHost(Protocol):
 class Flow:
     """Runs one turn at a time. The decoder's thread is never waited for; this side drains what has arrived.
 
-    Whatever changes on the screen is drawn in one frame, because a frame costs ten times what is new in it. The next
-    one waits until the processor time that the app has taken since is within its `SHARE`.
+    Whatever changes on the screen is drawn in one frame, because a frame costs ten times what is new in it.
     """
 
     def __init__(self, widget: Widget, host: FlowHost, folder: Path) -> None:
@@ -58,9 +55,8 @@ class Flow:
         self._block: TurnBlock | None = None
         self._taken = (0, 0)
         self._before: TurnRecord | None = None  # of the turn before, whose figures come back where one is refused
-        self._frame_at = self._frame_cpu = 0.0  # when the last frame began, by both clocks
+        self._frames = Frames(0.0, 0.0)
         self._figures_at = 0.0
-        self._shown = False  # something of the answer is on the screen
 
     @property
     def busy(self) -> bool:
@@ -84,9 +80,8 @@ class Flow:
         block.queued("")
         self.answer = await block.add_answer(knobs)
         self.answer.waiting("reading the prompt…")
-        self._shown = False
-        self._frame_at = self._figures_at = time.monotonic()
-        self._frame_cpu = time.thread_time()
+        self._figures_at = time.monotonic()
+        self._frames = Frames(self._figures_at, time.thread_time())
         running.start()
         self._look_again()
         self._host.turn_began()
@@ -122,10 +117,12 @@ class Flow:
             await self._take(running, meter, answer)
             await self._end()
             return
-        now = time.monotonic()
+        now, cpu = time.monotonic(), time.thread_time()
         figures = now - self._figures_at >= FIGURES_S
-        if (running.arrived or figures) and self._may_draw(now):
-            self._frame_at, self._frame_cpu = now, time.thread_time()
+        if running.arrived:
+            self._frames.arrived(now, cpu)
+        if (running.arrived or figures) and self._frames.due(now, cpu):
+            self._frames.drawn(now, cpu)
             with self._widget.app.batch_update():
                 await self._take(running, meter, answer)
                 self._say(running, meter, answer)
@@ -135,16 +132,9 @@ class Flow:
                     self._host.draw_figures()
         self._look_again()
 
-    def _may_draw(self, now: float) -> bool:
-        waited = now - self._frame_at
-        if self.running is not None and self.running.arrived and not self._shown and waited >= FIRST_S:
-            return True
-        return waited >= SLOWEST_S or time.thread_time() - self._frame_cpu <= SHARE * waited
-
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
         """Put what has arrived into the answer."""
         pieces = running.drain()
-        self._shown = self._shown or bool(pieces)
         meter.started = running.began
         for piece in pieces:
             meter.add(piece)
