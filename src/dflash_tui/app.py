@@ -195,10 +195,14 @@ class DFlashApp(App[int]):
         # In the footer an action without a key is still there to be clicked.
         return "" if is_nowhere(binding.key) else super().get_key_display(binding)
 
-    def asked_for(self, target: Path | None, draft: Path | None, context: int = 0, kv: str = "") -> LoadRequest:
+    @property
+    def request(self) -> LoadRequest:
+        """What was loaded last, or is to be."""
+        return self._request
+
+    def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest:
         """What another pair is loaded with: as the present one, but for what is named."""
-        now = self._request
-        return dataclasses.replace(now, target=target, draft=draft, context=context or now.context, kv=kv or now.kv)
+        return dataclasses.replace(self._request, target=target, draft=draft, context=context, kv=kv)
 
     def open_model(self, request: LoadRequest) -> tuple[Loader, str]:
         """What loads another pair, and its name until it is loaded."""

@@ -53,6 +53,9 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         hub, repo = cast(_Server, self.server).hub, self.path.split("/")[2]
+        if self.path.startswith("/api/"):  # of the library's own accord
+            self._head(404, {})
+            return
         asked = self.headers.get("Range", "")
         hub.asked.append((self.command, asked, self.headers.get("Authorization", "")))
         if repo in ("secret", "gone", "busy"):

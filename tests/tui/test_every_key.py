@@ -22,8 +22,12 @@ from dflash_core.backends.cuda.reckoner import CardReckoner
 from dflash_core.errors import DFlashError
 from dflash_tui import screens
 from dflash_tui.app import DFlashApp
+from dflash_tui.chat.fetching import Fetching
+from dflash_tui.hub.catalogue import Pair, Source
+from dflash_tui.hub.fetch import Wanted
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
+from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.measuring import MeasuringScreen
@@ -58,12 +62,25 @@ def card() -> CardReckoner:
     return reckoner(24 << 30)
 
 
+TINY = Pair("tiny", "a pair", "mit", Source("o/n", "m.gguf"), None)
+
+
+class NoHub(Fetching):
+    """What is fetched is there at once, and nothing is asked for."""
+
+    def work(self) -> None:
+        self.files = [Wanted(self.pair.target, "m.gguf", 1 << 20)]
+        self.ready = True
+        self._go.wait()
+
+
 DIALOGS: dict[type[Screen[object]], Opener] = {
     ConfirmScreen: lambda app: ConfirmScreen("A question", "yes", "no"),
     LineScreen: lambda app: LineScreen("A line", "text"),
     HelpScreen: lambda app: HelpScreen("about"),
     Palette: lambda app: Palette(id="--command-palette"),
     PlanScreen: lambda app: PlanScreen(app.chat, None, None, card),
+    GetScreen: lambda app: GetScreen(app.chat, TINY, NoHub),
     TextScreen: lambda app: TextScreen("A title", "a text"),
 }
 PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat, "") for name in PAGES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
+from dflash_core.demo import demo_target_path
 from dflash_core.errors import DFlashError
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, lines, pack
@@ -23,6 +25,7 @@ from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.journal import Journal, Place
 from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.replay import replaying
+from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config, config_folder
@@ -31,7 +34,7 @@ from support.stored import a_report, a_turn
 from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
-from .support import ask, idle, loaded, screen_text, settled, shows, wait_until
+from .support import ask, idle, loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Script = Callable[[Pilot[int]], Awaitable[None]]
@@ -215,18 +218,25 @@ def presets_and_themes(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script
 
 def models_near(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
     for name in (NAME, "model [Q4_K_M]", "model [Q8]"):
-        (home / f"{name}.gguf").write_bytes(b"")
+        shutil.copy(demo_target_path(), home / f"{name}.gguf")
+    (home / f"{NAME}-damaged.gguf").write_bytes(b"no")
 
     async def script(pilot: Pilot[int]) -> None:
         await shows(pilot, "Welcome", "model [Q4_K_M].gguf", "model [Q8].gguf", f"{MARKUP.replace('/', '')}.gguf")
+        await shows(pilot, "Not offered", "no drafter")
         rows = screen_text(pilot.app).splitlines()
         y = next(number for number, row in enumerate(rows) if SEEN in row)
         left = rows[y].index(SEEN)
         for x, line in itertools.product(range(left, left + 60, 6), (y, y + 1)):
             await pilot.click(offset=(x, line))
             assert pilot.app.is_running
-        await settled(pilot)
-        assert pilot.app.screen.query_one("#models-target", Input).value == str(home / f"{NAME}.gguf")
+            if not isinstance(pilot.app.screen, ModelsScreen):
+                break
+        assert isinstance(pilot.app, DFlashApp)
+        await wait_until(pilot, lambda: pilot.app.screen is pilot.app.chat)
+        assert pilot.app.request.target == home / f"{NAME}.gguf"
+        await loaded(pilot)
+        await pilot.app.push_screen(ModelsScreen(pilot.app.chat))
         pilot.app.screen.query_one("#models-target", Input).value = f"/nowhere/{NAME}"
         await press(pilot, "enter")
         await shows(pilot, "no such file")

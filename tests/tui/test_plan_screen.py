@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from dflash_core.fits import Setup, plan
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens import models
 from dflash_tui.screens import plan as screen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen, bar, drawn
@@ -46,6 +47,8 @@ async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of which a card of 24 GiB is reckoned, whatever this machine has."""
     monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(24 * GIB, "Q8_0"))
+    monkeypatch.setattr(models, "machine", lambda: "a machine")
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
     return file
@@ -83,6 +86,7 @@ async def test_esc_leaves_everything_as_it_was(make_app: Callable[..., DFlashApp
         await opened(pilot, app, path)
         await pilot.press("right", "escape")
         await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        await pilot.press("escape")  # what was typed
         await leave(pilot)
     assert not requests
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,16 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
+from dflash_core.demo import demo_target_path
 from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_tui import log
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat.ui_bench import measure_lag, measure_tax, tax_table
 from dflash_tui.figures.meter import Meter
-from dflash_tui.screens.models import ModelsScreen, nearby
+from dflash_tui.hub.header import Header
+from dflash_tui.hub.room import Room
+from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.themes import ThemesScreen
 from dflash_tui.session import Loader, LoadRequest, Progress
 from dflash_tui.settings.config import Config, Settings, config_folder, load_config, user_file
@@ -255,17 +259,15 @@ def models_app(make_app: MakeApp, requests: list[LoadRequest], **options: object
 
 async def test_another_model_from_the_list(make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep").mkdir()
-    for name in ("big.gguf", "deep/other.gguf", "notes.txt"):
-        (tmp_path / name).write_bytes(b"GGUF")
+    for name in ("big.gguf", "deep/other.gguf"):
+        shutil.copy(demo_target_path(), tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    assert [path.name for path in nearby(tmp_path)] == ["big.gguf", "other.gguf"]
     requests: list[LoadRequest] = []
     app = models_app(make_app, requests)
     async with app.run_test(size=(100, 30)) as pilot:
         await models(pilot, app)
+        await shows(pilot, "big.gguf", "other.gguf", "no drafter")
         await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: app.screen.query_one("#models-target", Input).value.endswith("big.gguf"))
-        await pilot.press("enter")
         await wait_until(pilot, lambda: len(requests) == 1)
         await shows(pilot, "big.gguf")
         assert requests[0].target == tmp_path / "big.gguf"
@@ -306,6 +308,9 @@ async def test_a_path_that_is_not_there_is_refused_in_the_dialog(make_app: MakeA
         target.value = "/none/such.gguf"
         await pilot.press("enter")
         await shows(pilot, "/none/such.gguf: no such file or folder")
+        assert target.value == "/none/such.gguf", "what was typed stays"
+        await pilot.press("escape")
+        assert target.value == ""
         await leave(pilot)
         assert app.chat.session is not None
         await send(pilot, "/load /none/such.gguf")
@@ -551,10 +556,14 @@ async def test_snapshots_of_the_dialogs(
     monkeypatch.chdir(tmp_path / "near")
     monkeypatch.setattr("dflash_tui.screens.models.host_memory", lambda: HostMemory(64 << 30, 12 << 30, 0))
     monkeypatch.setattr("dflash_tui.screens.models.Management", no_management)
+    header = Header("target", "", "Qwen3.6 27B", "qwen35", 26_900_000_000, "Q4_K", 262_144, 5120, own_head=True)
+    monkeypatch.setattr("dflash_tui.hub.find.read_header", lambda path, folder: header)
+    room = Room(32_768, 32_768, 19 << 30, 0, "12.0 GiB of main memory, on the CPU")
+    monkeypatch.setattr("dflash_tui.screens.models.room_for", lambda request, freed: room)
     app = models_app(make_app, [], first_run=True)
     prefix = f"{size[0]}x{size[1]}"
     async with app.run_test(size=size) as pilot:
-        await shows(pilot, "Welcome")
+        await shows(pilot, "Welcome", "fits, 32,768 positions")
         await loaded(pilot)
         snapshot(f"{prefix}-first-run", await settled(pilot))
         if size == (80, 24):

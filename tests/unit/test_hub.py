@@ -144,6 +144,7 @@ def test_refusals_are_one_line(hub: Hub, repo: str, why: str) -> None:
 def test_no_hub_at_all() -> None:
     with pytest.raises(HubError) as refused:
         wanted(pair("good"), "http://127.0.0.1:9")
+    assert "the hub cannot be reached" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

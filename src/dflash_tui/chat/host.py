@@ -9,6 +9,7 @@ from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.tuning import Tuning
 
@@ -22,6 +23,8 @@ class ChatHost(Desk, Protocol):
     def gauges(self) -> Gauges: ...
     @property
     def program(self) -> ProgramController: ...
+    @property
+    def profiles(self) -> ProfileKeeper: ...
     @property
     def tuning(self) -> Tuning: ...
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
-from dflash_core.errors import DFlashError
+from dflash_core.errors import DFlashError, KnobError
 from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.conversation import ConversationController
@@ -14,18 +15,35 @@ from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.loading import PairLoading
 from dflash_tui.chat.tuning import Tuning
+from dflash_tui.hub.places import Place, places
 from dflash_tui.log import LOG, log_file
 from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.settings.config import Settings
+from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.widgets.text_dialog import TextScreen
 
 BENCH_ROUNDS = 3
 TIDY_S = 1.0  # after an answer, when its last frames are drawn
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be loaded, and remembered once it has. `profile`: whose parameters count then."""
+
+    request: LoadRequest
+    profile: Profile | None = None
+
+
 class Program(Protocol):
     """The app, as far as it outlives its screens."""
 
-    def asked_for(self, target: Path | None, draft: Path | None, context: int = 0, kv: str = "") -> LoadRequest: ...
+    settings: Settings
+
+    @property
+    def request(self) -> LoadRequest:
+        """What was loaded last, or is to be."""
+
+    def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest: ...
     def open_model(self, request: LoadRequest) -> tuple[Loader, str]: ...
     def open_again(self, context: int, kv: str) -> tuple[Loader, str]: ...
     def restart(self, conversation: str, context: int, kv: str) -> None: ...
@@ -53,30 +71,45 @@ class ProgramController:
         self._conversation = conversation
         self._tuning = tuning
         self._gauges = gauges
-        self._wanted: tuple[Path | None, Path | None] | None = None  # a pair to remember once it has loaded
+        self._wanted: Wanted | None = None
+        self.profiles = Profiles()
+        self.present: LoadRequest | None = None  # what is loaded, or was last
 
     @property
     def _program(self) -> Program:
         return cast(Program, self._desk.screen.app)
 
-    def planned(self, target: Path | None, draft: Path | None) -> LoadRequest:
+    def places(self) -> list[Place]:
+        """Where models are looked for."""
+        return places(self._program.settings.model_folders)
+
+    def planned(self, target: Path | None, draft: Path | None, context: int | None = None, kv: str = "") -> LoadRequest:
         """What `change_model` would load."""
-        return self._program.asked_for(target, draft)
+        tuning = self._tuning
+        return self._program.asked_for(target, draft, tuning.context if context is None else context, kv or tuning.kv)
 
     def change_model(
-        self, target: Path | None, draft: Path | None, *, same: bool = False, context: int = 0, kv: str = ""
+        self, target: Path | None, draft: Path | None, *, same: bool = False, context: int | None = None, kv: str = ""
     ) -> None:
         """Load another pair, and remember it if it loads; None is the demo pair. `same`: it is here already. `context`
         and `kv`: what was chosen for it, else as before."""
+        self._change(Wanted(self.planned(target, draft, context, kv)), same=same)
+
+    def use_profile(self, profile: Profile) -> None:
+        """Load what a profile names; its parameters count once it is loaded, and nothing of it where it is not."""
+        request = self.planned(profile.target, profile.draft, profile.context, profile.kv)
+        self._change(Wanted(replace(request, knobs=profile.knobs), profile))
+
+    def _change(self, wanted: Wanted, *, same: bool = False) -> None:
         desk = self._desk
         if not same and (desk.busy or desk.loading_now or desk.experiment is not None):
             desk.say("something is being loaded or answered: change the model when it has ended")
             return
-        self._wanted = (target, draft)
+        self._wanted = wanted
         if same:
             self.loaded()
         else:
-            self._replace(*self._program.open_model(self._program.asked_for(target, draft, context, kv)))
+            self._replace(*self._program.open_model(wanted.request))
 
     def _replace(self, loader: Loader, title: str) -> None:
         self._plain.stop()
@@ -84,9 +117,25 @@ class ProgramController:
 
     def loaded(self) -> None:
         """The pair that was wanted is here: open with it from the next start on."""
-        if self._wanted is not None and (problem := self._program.remember_model(*self._wanted)):
+        self.present, wanted, self._wanted = self._program.request, self._wanted, None
+        if wanted is None:
+            return
+        request = wanted.request
+        if problem := self._program.remember_model(request.target, request.draft):
             self._desk.screen.notify(problem, title="Not remembered", severity="warning")
-        self._wanted = None
+        self._tuning.context, self._tuning.kv = request.context, request.kv
+        if wanted.profile is not None:
+            self._take_knobs(wanted.profile)
+
+    def _take_knobs(self, profile: Profile) -> None:
+        """The profile's pair is loaded: its parameters count, all of them or none."""
+        self.profiles.used(profile.name)
+        try:
+            self._tuning.set_all(profile.knobs)
+        except KnobError as error:
+            self._desk.say(f"profile {profile.name}: {error}; the parameters stay as they were")
+        else:
+            self._desk.say(f"profile {profile.name}: {profile.words}")
 
     def reload(self) -> None:
         """Load the present pair again, with what only a load can take."""

@@ -313,4 +313,6 @@ def _explained(error: Exception, where: str) -> HubError:
     if isinstance(error, errors.FileMetadataError):
         return HubError(f"{where}: the answer is no file of a hub (a page, or a proxy's); look at HF_ENDPOINT")
     why = one_line(str(error)) or type(error).__name__
+    if type(error).__name__.startswith("Connect"):  # the connection's own classes are none of the library's interface
+        return HubError(f"{where}: the hub cannot be reached ({why[:100]}); look at the network, and at HF_ENDPOINT")
     return HubError(f"{where}: {why[:160]}; what is here stays, and is gone on with at the next try")

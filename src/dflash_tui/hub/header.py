@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Literal
@@ -36,7 +37,7 @@ def key_of(path: Path, *, folder: bool = False) -> str:
     files = _weights(path) if folder else parts(path)
     stats = [one.stat() for one in files]
     sizes = ",".join(f"{about.st_size}:{about.st_mtime_ns}" for about in stats)
-    return f"{path.resolve()}|{sizes}"
+    return f"{os.fsencode(path.resolve()).decode(errors='backslashreplace')}|{sizes}"  # a name may be no UTF-8
 
 
 def size_of(path: Path, *, folder: bool = False) -> int:

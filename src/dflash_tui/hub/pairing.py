@@ -58,9 +58,10 @@ def drafters_of(target: Read, drafts: Iterable[Read], shelf: Shelf) -> tuple[Dra
                 shelf.pairs[both] = one_line(str(error)) or type(error).__name__
         if not shelf.pairs[both]:
             made_for, here = (generation(f"{one.name} {one.header.title}") for one in (draft, target))
-            foreign = bool(made_for and here and made_for != here)
+            sizes, own = (_sizes(f"{one.name} {one.header.title}") for one in (draft, target))
+            foreign = bool((made_for and here and made_for != here) or (sizes and own and sizes.isdisjoint(own)))
             alike, near = likeness(draft.name, f"{target.name} {target.header.title}"), _near(draft.path, target.path)
-            drafter = Drafter(draft.path, draft.name, not foreign and (near or alike > 0))
+            drafter = Drafter(draft.path, one_line(draft.name), not foreign and (near or alike > 0))
             found.append(((foreign, -alike, not near, draft.name), drafter))
     return tuple(drafter for _, drafter in sorted(found, key=lambda one: one[0]))
 
@@ -74,6 +75,11 @@ def likeness(draft: str, target: str) -> float:
 def _words(name: str) -> set[str]:
     parts = re.split(r"[^a-z0-9.]+", name.lower().removesuffix(".gguf"))
     return {part for part in parts if part and not _COMMON.fullmatch(part)}
+
+
+def _sizes(name: str) -> set[str]:
+    """What a name says of the number of parameters: 27b, 35b."""
+    return set(re.findall(r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])", name.lower()))
 
 
 def _near(draft: Path, target: Path) -> bool:

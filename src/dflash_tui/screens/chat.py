@@ -24,6 +24,7 @@ from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import Layout
 from dflash_tui.chat.loading import PairLoading
+from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.sending import Sending
 from dflash_tui.chat.tuning import Tuning
@@ -82,6 +83,7 @@ class ChatScreen(Screen[None]):
         self.sending = Sending(self)
         self.pair = PairLoading(self, loader, self.loaded, self.sending.no_model)
         self.program = ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
+        self.profiles = ProfileKeeper(self, self.program)
         self.places = Layout(self, self.gauges)
         self.copying = Copying(self, self.conversation.branching)
         self.typed = Typed(self, self.gauges, partial(slash.complete, host=self))
@@ -153,9 +155,9 @@ class ChatScreen(Screen[None]):
 
     async def loaded(self) -> None:
         """`session` is another pair."""
+        self.program.loaded()
         self.tuning.loaded()
         self.conversation.model_loaded()
-        self.program.loaded()
         self.gauges.context()
         await self.gauges.memory()
         collector.calm()

@@ -55,7 +55,16 @@ def _themes(chat: ChatHost, text: str) -> Screen[None]:
 def _models(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.models import ModelsScreen
 
-    return ModelsScreen(chat)
+    return ModelsScreen(chat, only=text)
+
+
+def _get(chat: ChatHost, text: str) -> Screen[Any]:
+    """`text`: the name of a pair; without one the catalogue is shown."""
+    from dflash_tui.hub.catalogue import load_catalogue
+    from dflash_tui.screens.get import GetScreen
+
+    pair = load_catalogue().pairs.get(text)
+    return _models(chat, text or "get") if pair is None else GetScreen(chat, pair)
 
 
 def _prompt(chat: ChatHost, text: str) -> Screen[None]:
@@ -82,7 +91,8 @@ def _full(chat: ChatHost, text: str) -> Screen[None]:
     return FullScreen(chat)
 
 
-# Each takes what to run at once, "" for nothing; only the screens of the lab use it.
+# Each takes what to run at once, "" for nothing: the lab's screens an experiment, `models` words that its list begins
+# narrowed to, `get` the name of a pair to fetch.
 PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "whatif": _whatif,
     "sweep": _sweep,
@@ -92,6 +102,7 @@ PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "chats": _chats,
     "themes": _themes,
     "models": _models,
+    "get": _get,
     "prompt": _prompt,
     "full": _full,
     "tune": _tune,

@@ -74,11 +74,18 @@ class PlanScreen(ModalScreen[bool]):
     ]
 
     def __init__(
-        self, chat: ChatHost, target: Path | None, draft: Path | None, make: Callable[[], Reckoner] | None = None
+        self,
+        chat: ChatHost,
+        target: Path | None,
+        draft: Path | None,
+        make: Callable[[], Reckoner] | None = None,
+        *,
+        context: int | None = None,
+        kv: str = "",
     ) -> None:
         super().__init__()
         self._chat, self._pair = chat, (target, draft)
-        request = chat.program.planned(target, draft)
+        request = chat.program.planned(target, draft, context, kv)
         self._planning = Planning(
             make or (lambda: _reckoner(request)),
             lambda reckoner: asked(reckoner, request.context or None, request.kv),

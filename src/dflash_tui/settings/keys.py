@@ -90,7 +90,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("param.reload", "", "Reload", "load the model again, with another context", "reload"),
     Action("chat.full", "", "Context", "what can be done when the context is full", "open('full')", slash="full"),
     Action("param.reset", "", "Reset parameters", "every parameter back to its default", "reset", slash="reset"),
-    Action("app.models", "", "Model", "another model: the demo pair, a file near, a path", "open('models')"),
+    Action("app.models", "", "Models", "profiles, models here, models to fetch", "open('models')", slash="models"),
     Action("app.theme", "", "Theme", "other colours, tried while you choose", "open('themes')"),
     Action("app.bench", "", "Bench", "what the app costs the decoder, measured here", "bench", slash="bench"),
     Action("app.log", "", "Log", "where the log file is", "log", slash="log"),
@@ -151,6 +151,25 @@ ACTIONS: tuple[Action, ...] = (
     Action("chats.new", "n", "New", "an empty conversation", "new", True, scope="chats"),
     Action("chats.help", "f1", "Help", "these keys", "help", True, scope="chats"),
     Action("chats.back", "escape", "Back", "close the search; else the list", "back", True, scope="chats"),
+    Action("models.load", "enter", "Load", "load what is under the cursor; of what is to fetch, ask", scope="models"),
+    Action("models.drafter", "left,right", "Drafter", "another drafter for the model, in the list", scope="models"),
+    Action("models.plan", "f5", "Memory", "what it takes, and what would fit", "plan", True, scope="models"),
+    Action(
+        "models.save",
+        "ctrl+s",
+        "Save",
+        "keep it as a profile, with the parameters of now",
+        "save",
+        True,
+        scope="models",
+    ),
+    Action("models.rename", "ctrl+r", "Rename", "another name for the profile", "rename", True, scope="models"),
+    Action(
+        "models.delete", "delete", "Delete", "delete the profile; Ctrl+Z brings it back", "delete", True, scope="models"
+    ),
+    Action("models.undo", "ctrl+z", "Undo", "bring back the profile", "undo", scope="models"),
+    Action("models.help", "f1", "Help", "these keys", "help", True, scope="models"),
+    Action("models.back", "escape", "Back", "to the whole list, then to the chat", "back", True, scope="models"),
     Action("app.quit", "ctrl+q", "Quit", "quit; asks once while an answer is written", "app.quit", slash="quit"),
 )
 

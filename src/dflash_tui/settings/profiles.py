@@ -129,6 +129,10 @@ class Profiles:
             raise ProfileError(f"no profile {one_line(name)!r}{bad}; there are {there}")
         return self._all[name]
 
+    def get(self, name: str) -> Profile | None:
+        """The profile of that name, if there is one."""
+        return self._all.get(name)
+
     def __contains__(self, name: str) -> bool:
         return name in self._all
 

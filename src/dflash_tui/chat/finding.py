@@ -1,0 +1,69 @@
+"""Looking for models on a thread: rows as their headers are read, then their drafters, then whether they fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from dflash_tui.chat.background import Background
+from dflash_tui.hub.find import Found, PassedOver, look
+from dflash_tui.hub.places import Place
+from dflash_tui.hub.room import Room, room_for
+from dflash_tui.hub.shelf import Shelf
+from dflash_tui.session import LoadRequest
+
+Reckon = Callable[[LoadRequest, int], Room]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whether `request` fits; `key` is what the answer is asked for by."""
+
+    key: Hashable
+    request: LoadRequest
+
+
+class Finding(Background):
+    """`start` it and look at `models`, `others`, `rooms` whenever `changes` has grown. They are only added to.
+
+    `ask` for rooms: the newest list counts, its first first. `freed`: bytes that the present pair gives back.
+    """
+
+    def __init__(self, where: Callable[[], Sequence[Place]], freed: int, reckon: Reckon = room_for) -> None:
+        super().__init__("dflash-models")
+        self._where, self._freed, self._reckon = where, freed, reckon
+        self._asked = threading.Event()
+        self._questions: Sequence[Question] = ()
+        self.models: dict[str, Found] = {}
+        self.others: list[PassedOver] = []
+        self.rooms: dict[Hashable, Room] = {}
+        self.changes = 0
+        self.looked = False  # everywhere
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Answer these next, in their order."""
+        self._questions = questions
+        self._asked.set()
+
+    def stop(self) -> None:
+        super().stop()
+        self._asked.set()
+
+    def work(self) -> None:
+        for one in look(self._where(), Shelf(), lambda: self.stopping):
+            if isinstance(one, Found):
+                self.models[str(one.path)] = one
+            else:
+                self.others.append(one)
+            self.changes += 1
+        self.looked = True
+        self.changes += 1
+        while not self.stopping:
+            question = next((one for one in self._questions if one.key not in self.rooms), None)
+            if question is None:
+                self._asked.wait()
+                self._asked.clear()
+                continue
+            self.rooms[question.key] = self._reckon(question.request, self._freed)
+            self.changes += 1

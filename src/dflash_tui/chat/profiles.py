@@ -1,0 +1,111 @@
+"""What the chat does with profiles: load, keep, rename, delete, undo; the commands and the list of models share it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.program import ProgramController
+from dflash_tui.hub.find import of_name
+from dflash_tui.settings.presets import changed
+from dflash_tui.settings.profiles import Profile, ProfileError, Profiles
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+
+Say = Callable[[str], None]
+
+
+class ProfileKeeper:
+    """Belongs to one chat."""
+
+    def __init__(self, desk: Desk, program: ProgramController) -> None:
+        self._desk, self._program = desk, program
+        self._before: Profile | None = None  # what was deleted or replaced last
+
+    @property
+    def all(self) -> Profiles:
+        return self._program.profiles
+
+    def load(self, name: str, say: Say, begun: Callable[[], None] = lambda: None) -> None:
+        """Load a profile, all of it or nothing; `begun` is called when that begins. Where a file is not there, `say`
+        says so, or another one of its name is offered. Raises ProfileError."""
+        self.all.read()
+        profile = self.all[name]
+        gone = profile.gone()
+        if gone is None:
+            begun()
+            self._program.use_profile(profile)
+        else:
+            say(f"profile {name}: {gone} is not there; looking for {gone.name} elsewhere")
+            self._desk.screen.run_worker(self._offer(profile, gone, say, begun), group="profiles", exclusive=True)
+
+    async def _offer(self, profile: Profile, gone: Path, say: Say, begun: Callable[[], None]) -> None:
+        places = self._program.places()
+        found = await asyncio.to_thread(of_name, gone.name, places)
+        if found is None:
+            looked = ", ".join(dict.fromkeys(place.name for place in places)) or "nowhere: there is no such place"
+            say(f"profile {profile.name}: {gone} is not there, and no {gone.name} elsewhere ({looked})")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if not yes:
+                say(f"profile {profile.name} stays as it is; nothing was loaded")
+                return
+            try:
+                self.all.save(profile.moved(gone, found))
+                self.load(profile.name, say, begun)
+            except ProfileError as error:
+                say(str(error))
+
+        question = f"{profile.name}: {gone} is not there, but {found} is."
+        self._desk.screen.app.push_screen(ConfirmScreen(question, "change the profile, load it", "back"), answered)
+
+    def of_present(self, name: str) -> Profile:
+        """What is loaded, with the parameters of the next turn. Raises ProfileError where nothing is."""
+        request = self._program.present
+        if request is None:
+            raise ProfileError("no model is loaded yet; a profile keeps what is loaded")
+        return self.of_pair(name, request.target, request.draft)
+
+    def of_pair(self, name: str, target: Path | None, draft: Path | None) -> Profile:
+        """A pair with the context, the cache type and the parameters of now."""
+        planned = self._program.planned(target, draft)
+        return Profile(name, target, draft, planned.context, planned.kv, changed(self._desk.knobs))
+
+    def save(self, profile: Profile) -> str:
+        """Keep it, also in place of one of its name; says so. Raises ProfileError."""
+        self.all.read()
+        before = self.all.get(profile.name)
+        self.all.save(profile)
+        self._before = before or self._before
+        how = "replaced; Ctrl+Z in the list brings the old one back" if before else f"kept in {self.all.path}"
+        return f"profile {profile.name} is {how}: {profile.words}"
+
+    def rename(self, name: str, to: str) -> str:
+        """Another name; says so. Raises ProfileError."""
+        self.all.read()
+        self.all.rename(name, to)
+        return f"profile {name} is called {to} now"
+
+    def delete(self, name: str) -> str:
+        """Take it out; says how it comes back. Raises ProfileError."""
+        self.all.read()
+        self._before = self.all.delete(name)
+        return f"profile {name} is deleted; /profile undo brings it back"
+
+    def undo(self) -> str:
+        """Bring back what was deleted or replaced last; says so. Raises ProfileError."""
+        if self._before is None:
+            raise ProfileError("no profile was deleted or replaced here")
+        self.all.read()
+        self.all.save(self._before)
+        name, self._before = self._before.name, None
+        return f"profile {name} is back"
+
+
+def suggested(target: Path | None) -> str:
+    """A name for a profile of this model."""
+    stem = re.sub(r"-0000\d-of-\d{5}$", "", target.stem) if target else "demo"
+    return re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:48] or "profile"

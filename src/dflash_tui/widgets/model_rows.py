@@ -1,0 +1,119 @@
+"""Models as rows and as a page: what each is, whether it fits, which drafter it gets. No widget here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual.content import Content
+from textual.widgets.option_list import Option
+
+from dflash_core.clean import one_line
+from dflash_core.memory import gib
+from dflash_tui.hub.find import Found, PassedOver
+from dflash_tui.hub.room import Room
+from dflash_tui.text.bars import short
+
+DIM = "$foreground 75%"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A drafter that a target may get: in words, and as it is loaded."""
+
+    words: str
+    draft: Path | None
+
+
+def at_home(path: Path) -> str:
+    """A path as people write it, with ~ for their home."""
+    home = Path.home()
+    return one_line(f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path))
+
+
+def choices(one: Found) -> list[Choice]:
+    """What a target can draft with, the best guess first."""
+    belongs = [Choice(drafter.name, drafter.path) for drafter in one.drafters or () if drafter.belongs]
+    others = [
+        Choice(f"{drafter.name} (of another?)", drafter.path) for drafter in one.drafters or () if not drafter.belongs
+    ]
+    own = Choice("its own MTP head" if one.header.own_head else "no drafter", None)
+    return [*belongs, own, Choice("text", Path("text")), *others]
+
+
+def option(
+    id: str,
+    name: str,
+    about: str,
+    found: Found | None = None,
+    *,
+    choice: Choice | None = None,
+    room: Room | None = None,
+    gone: Path | None = None,
+    present: bool = False,
+) -> Option:
+    """A row: the name, and what matters of it below."""
+    first = ["● " if present else "  ", (one_line(name), "bold")]
+    parts: list[tuple[str, str]] = []
+    if found is None:
+        parts.append((one_line(about), DIM))
+    else:
+        first.append((f"   {one_line(about)}", DIM))
+        header = found.header
+        parts.append((f"{gib(found.size)} · {_with(choice)} · {header.architecture}, {header.types}", DIM))
+    if gone is not None:
+        parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
+    elif room is not None:
+        parts.insert(0, (f"{room.words}", colour(room)))
+        parts.insert(1, (" · ", DIM))
+    return Option(Content.assemble(*first, "\n  ", *parts), id=id)
+
+
+def _with(choice: Choice | None) -> str:
+    if choice is None:
+        return "looking for its drafter"
+    return choice.words if choice.draft is None else f"+ {choice.words}"
+
+
+def colour(room: Room) -> str:
+    """Green where it fits, red where it does not."""
+    return DIM if room.why else "$success" if not room.short else "$warning" if room.context else "$error"
+
+
+def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: Room | None) -> Content:
+    """All that is known of a model; `chosen` of its drafters is the one that Enter takes."""
+    header = one.header
+    parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{at_home(one.path)}\n\n", DIM)]
+    facts = (
+        ("found in", one.where),
+        ("architecture", header.architecture),
+        ("weights", f"{short(header.parameters)}, most {header.types}"),
+        ("size", gib(one.size)),
+        ("made for", f"{header.context:,} positions"),
+    )
+    for name, value in facts:
+        parts += [(f"{name:<14}", DIM), f"{value}\n"]
+    if room is None:
+        parts += [(f"{'memory':<14}", DIM), ("being reckoned\n", DIM)]
+    else:
+        parts += [(f"{'memory':<14}", DIM), (f"{room.words}\n", colour(room))]
+        if room.why:
+            parts.append((f"{room.why}\n", DIM))
+        else:
+            parts.append((f"takes {gib(room.taken)}; reckoned for {room.machine}\n", DIM))
+    parts.append(("\ndrafter, ← → change it\n" if drafters else "", DIM))
+    for choice in drafters:
+        taken = choice == chosen
+        parts.append((f"{'●' if taken else ' '} {choice.words}\n", "bold" if taken else ""))
+    return Content.assemble(*parts)
+
+
+def passed_over(others: Iterable[PassedOver]) -> list[Content]:
+    """A line for what is no model to chat with, and one for each file that should have been one."""
+    found = list(others)
+    counts = Counter(one.why for one in found if not one.broken)
+    said = ", ".join(f"{count} {why}" for why, count in counts.most_common())
+    lines = [Content.styled(f"  {said}", DIM)] if said else []
+    return [*lines, *(Content.assemble(("  ! ", "$warning"), (one.why, DIM)) for one in found if one.broken)]

@@ -1,0 +1,465 @@
+"""The list of models: rows as they are found, search, drafters, profiles, paths; and fetching from a hub."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.errors import FormatError
+from dflash_core.memory import HostMemory
+from dflash_core.progress import Progress
+from dflash_tui.app import DFlashApp
+from dflash_tui.hub import fetch as fetching
+from dflash_tui.hub import room
+from dflash_tui.hub.catalogue import Catalogue, Pair, Source
+from dflash_tui.hub.room import Room
+from dflash_tui.screens import models as screen
+from dflash_tui.screens.get import GetScreen
+from dflash_tui.screens.models import FILE, PAIR, PROFILE, ModelsScreen, is_path
+from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.settings.config import Config, Settings
+from dflash_tui.settings.profiles import Profile, Profiles
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.line_dialog import LineScreen
+from support.hub_server import BODY, Hub, serving
+
+from .fake import FakeSession
+from .scenes import send
+from .support import loaded, screen_text, settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+SIZES = [(80, 24), (120, 40)]
+TARGET, DRAFT = "Qwen3.6-27B-Q4_K_M.gguf", "Qwen3.6-27B-DFlash.gguf"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with two models and a drafter, 24 GiB, and none of the caches of whoever runs this."""
+    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_HOME", "LLAMA_CACHE", "OLLAMA_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    near = tmp_path / "near"
+    near.mkdir()
+    shutil.copy(demo_target_path(), near / TARGET)
+    shutil.copy(demo_draft_path(), near / DRAFT)
+    other = tmp_path / "models" / "Other-4B.gguf"
+    other.parent.mkdir()
+    shutil.copy(demo_target_path(), other)
+    monkeypatch.chdir(near)
+    monkeypatch.setattr(screen, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
+    monkeypatch.setattr(screen, "Management", _no_cards)
+    monkeypatch.setattr(screen, "room_for", lambda request, freed: Room(32768, 32768, 5 << 30, 0, "a card"))
+    return tmp_path
+
+
+def _no_cards() -> None:
+    from dflash_core.errors import DeviceError
+
+    raise DeviceError("no card")
+
+
+class Opened:
+    """An app with the list of models open, and what it was asked to load."""
+
+    def __init__(self, make_app: MakeApp, **options: object) -> None:
+        self.asked: list[LoadRequest] = []
+        self.refuse = ""  # the name of a target that does not load
+
+        def loaders(request: LoadRequest) -> Loader:
+            self.asked.append(request)
+
+            def load(progress: Progress) -> FakeSession:
+                if self.refuse and request.target is not None and self.refuse in request.target.name:
+                    raise FormatError(f"{self.refuse} is damaged")
+                return FakeSession(title=request.target.name if request.target else "demo pair")
+
+            return load
+
+        self.app = make_app(loaders=loaders, **options)
+
+    async def open(self, pilot: Pilot[int], command: str = "/models") -> ModelsScreen:
+        await loaded(pilot)
+        await send(pilot, command)
+        await wait_until(pilot, lambda: isinstance(self.app.screen, ModelsScreen))
+        return await self.found(pilot)
+
+    async def found(self, pilot: Pilot[int]) -> ModelsScreen:
+        """Everything has been looked at and drawn."""
+        it = self.screen
+        await wait_until(pilot, lambda: it._finding.looked and it._seen == it._finding.changes, timeout=30)
+        await wait_until(pilot, lambda: len(it._finding.rooms) >= len(it._finding.models), timeout=30)
+        await wait_until(pilot, lambda: it._seen == it._finding.changes)
+        return it
+
+    @property
+    def screen(self) -> ModelsScreen:
+        assert isinstance(self.app.screen, ModelsScreen)
+        return self.app.screen
+
+    async def to(self, pilot: Pilot[int], id: str) -> None:
+        """The cursor onto a row."""
+        ids = [one.id for one in self.screen._list.options]
+        self.screen._list.highlighted = ids.index(id)
+        await pilot.pause()
+
+    async def closed(self, pilot: Pilot[int]) -> None:
+        await wait_until(pilot, lambda: self.app.screen is self.app.chat)
+        await loaded(pilot)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_is_here(
+    make_app: MakeApp, size: tuple[int, int], home: Path, snapshot: Callable[[str, str], None]
+) -> None:
+    (home / "models" / "page.gguf").write_bytes(b"<html>no</html>")
+    profiles = Profiles()
+    profiles.save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"budget": 15}))
+    profiles.save(Profile("travel", Path("/gone/m.gguf")))
+    it = Opened(make_app)
+    async with it.app.run_test(size=size) as pilot:
+        await it.open(pilot)
+        await shows(
+            pilot, TARGET, "Other-4B.gguf", f"+ {DRAFT}"[:20], "coding", "/gone/m.gguf is not there", "qwen3-4b"
+        )
+        snapshot(f"{size[0]}x{size[1]}-models", await settled(pilot))
+        await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
+        if size == (120, 40):
+            await shows(pilot, "architecture", "fits, 32,768 positions", "5.0 GiB")
+        snapshot(f"{size[0]}x{size[1]}-models-row", await settled(pilot))
+        await pilot.press("end")
+        await shows(pilot, "page.gguf is not a GGUF file")
+        assert f"{FILE}{home}/models/page.gguf" not in [one.id for one in it.screen._list.options]
+
+
+async def test_enter_loads_with_the_drafter_that_belongs(make_app: MakeApp, home: Path) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        await it.open(pilot)
+        await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
+        await pilot.press("enter")
+        await it.closed(pilot)
+        assert (it.asked[-1].target, it.asked[-1].draft) == (home / "near" / TARGET, home / "near" / DRAFT)
+        await it.open(pilot)
+        await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
+        await pilot.press("right", "right")
+        await shows(pilot, "+ text")
+        await pilot.press("left")
+        await shows(pilot, "no drafter")
+        await pilot.press("enter")
+        await it.closed(pilot)
+        assert it.asked[-1].draft is None
+
+
+async def test_what_is_typed_narrows_the_list(make_app: MakeApp, home: Path) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        await it.open(pilot)
+        await pilot.press(*"other 4b")
+        await wait_until(pilot, lambda: TARGET not in screen_text(it.app))
+        await shows(pilot, "Other-4B.gguf")
+        await pilot.press("enter")
+        await it.closed(pilot)
+        assert it.asked[-1].target == home / "models" / "Other-4B.gguf"
+        await it.open(pilot)
+        await pilot.press(*"zzz")
+        await shows(pilot, "Nothing has these words")
+        await pilot.press("enter")
+        assert isinstance(it.app.screen, ModelsScreen)
+        await pilot.press("escape")
+        await shows(pilot, TARGET)
+        await pilot.press("down", "escape")
+        await it.closed(pilot)
+        assert len(it.asked) == 1
+
+
+def test_a_path_is_told_from_words() -> None:
+    for text in ("/a", "~/x", "./m", "../m", "m.gguf", "M.GGUF"):
+        assert is_path(text)
+    for text in ("qwen3", "Qwen/Qwen3-8B-GGUF", "hf.co/o/n:q4", "27b q4"):
+        assert not is_path(text)
+
+
+async def test_rows_come_while_others_are_still_read(
+    make_app: MakeApp, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header that takes long (a file on a slow disk) holds up neither the keys nor the rows before it."""
+    from dflash_tui.hub import find
+
+    read, slow = find.read_header, threading.Event()
+
+    def reads(path: Path, *, folder: bool = False) -> object:
+        if path.name.startswith("Other"):
+            slow.wait(30)
+        return read(path, folder=folder)
+
+    monkeypatch.setattr(find, "read_header", reads)
+    it = Opened(make_app)
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/models")
+        await shows(pilot, TARGET, "looking…", "looking for its drafter")
+        await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
+        slow.set()
+        await it.found(pilot)
+        await shows(pilot, "Other-4B.gguf")
+        assert it.screen._row == f"{FILE}{home}/near/{TARGET}", "the cursor stays on its row"
+        assert "looking" not in screen_text(it.app)
+
+
+async def test_leaving_ends_the_looking(make_app: MakeApp) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        finding = (await it.open(pilot))._finding
+        await pilot.press("escape")
+        await it.closed(pilot)
+        await wait_until(pilot, lambda: finding.over)
+
+
+# Profiles
+
+
+async def test_a_profile_is_loaded_whole(make_app: MakeApp, home: Path) -> None:
+    Profiles().save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"budget": 15}))
+    Profiles().save(Profile("plain", None))
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await it.open(pilot, "/profile")
+        await it.to(pilot, f"{PROFILE}coding")
+        await pilot.press("enter")
+        await it.closed(pilot)
+        await wait_until(pilot, lambda: it.app.chat.knobs.budget == 15)
+        [one] = it.asked
+        assert (one.target, one.draft, one.context, one.kv) == (home / "near" / TARGET, Path("text"), 65536, "q8_0")
+        assert it.app.chat.tuning.kv == "q8_0", "a reload keeps it so"
+        await send(pilot, "/profile plain")
+        await wait_until(pilot, lambda: len(it.asked) == 2)
+        await loaded(pilot)
+        assert (it.asked[-1].target, it.asked[-1].context, it.asked[-1].kv) == (None, 0, "auto")
+        await wait_until(pilot, lambda: it.app.chat.knobs.budget != 15)
+        assert [one.name for one in Profiles()] == ["plain", "coding"], "the last used first"
+
+
+async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeApp, home: Path) -> None:
+    bad = home / "near" / "bad.gguf"
+    bad.write_bytes(b"GGUF")
+    Profiles().save(Profile("bad", bad, None, 8192, "q4_0", {"budget": 3}))
+    it = Opened(make_app)
+    it.refuse = "bad"
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        before = it.app.chat.knobs
+        await send(pilot, "/profile bad")
+        await shows(pilot, "the model did not load: bad is damaged")
+        chat = it.app.chat
+        assert chat.knobs == before
+        assert (chat.tuning.context, chat.tuning.kv) == (0, "auto")
+        await send(pilot, f"/load {home / 'near' / TARGET}")
+        await loaded(pilot)
+        await wait_until(pilot, lambda: len(it.asked) == 2)
+        assert (it.asked[-1].context, it.asked[-1].kv) == (0, "auto"), "nothing of it goes on to the next"
+
+
+async def test_a_profile_whose_file_moved(make_app: MakeApp, home: Path) -> None:
+    Profiles().save(Profile("coding", Path("/old") / TARGET, Path("/old/none"), 0, "auto", {"budget": 15}))
+    it = Opened(make_app)
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        await it.open(pilot)
+        await it.to(pilot, f"{PROFILE}coding")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(it.app.screen, ConfirmScreen))
+        await shows(pilot, f"/old/{TARGET} is not there, but")
+        await pilot.press("escape")
+        await shows(pilot, "stays as it is; nothing was loaded")
+        assert Profiles()["coding"].target == Path("/old") / TARGET
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(it.app.screen, ConfirmScreen))
+        await pilot.press("enter")
+        await shows(pilot, "no none elsewhere")
+        assert not it.asked, "its drafter is not there: not half of it either"
+        assert Profiles()["coding"].target == home / "near" / TARGET
+        await pilot.press("escape")
+        await it.closed(pilot)
+        (home / "models" / "none").mkdir()
+        assert it.app.chat.knobs.budget != 15
+
+
+async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: MakeApp, home: Path) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        it.app.chat.set_knobs(budget=12)
+        await it.open(pilot)
+        await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
+        await pilot.press("ctrl+s")
+        await wait_until(pilot, lambda: isinstance(it.app.screen, LineScreen))
+        await pilot.press("enter")
+        await shows(pilot, "profile qwen3.6-27b-q4_k_m is kept in")
+        made = Profiles()["qwen3.6-27b-q4_k_m"]
+        assert (made.target, made.draft) == (home / "near" / TARGET, home / "near" / DRAFT)
+        assert made.changes["budget"] == 12
+        await it.to(pilot, f"{PROFILE}qwen3.6-27b-q4_k_m")
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: isinstance(it.app.screen, LineScreen))
+        await pilot.press("ctrl+u", *"work", "enter")
+        await shows(pilot, "is called work now")
+        await it.to(pilot, f"{PROFILE}work")
+        await pilot.press("delete")
+        await shows(pilot, "profile work is deleted")
+        assert "work" not in Profiles()
+        await pilot.press("ctrl+z")
+        await shows(pilot, "profile work is back")
+        assert Profiles()["work"] == Profile(**{**_fields(made), "name": "work"})
+        await pilot.press("ctrl+z")
+        await shows(pilot, "no profile was deleted or replaced")
+
+
+def _fields(profile: Profile) -> dict[str, object]:
+    return {name: getattr(profile, name) for name in ("name", "target", "draft", "context", "kv", "changes")}
+
+
+async def test_profiles_by_commands(make_app: MakeApp) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/profile save mine")
+        await shows(pilot, "profile mine is kept in")
+        await send(pilot, "/profile rename mine yours")
+        await shows(pilot, "profile mine is called yours now")
+        await send(pilot, "/profile delete yours")
+        await shows(pilot, "/profile undo brings it back")
+        await send(pilot, "/profile undo")
+        await shows(pilot, "profile yours is back")
+        assert [one.name for one in Profiles()] == ["yours"]
+        for text, why in (
+            ("/profile save", "write /profile NAME"),
+            ("/profile save a b", "write /profile NAME"),
+            ("/profile nobody", "no profile 'nobody'"),
+            ("/profile save UP", "expected a name"),
+            ("/get nobody", "no pair 'nobody' in the catalogue"),
+        ):
+            await send(pilot, text)
+            await shows(pilot, why)
+            assert it.app.chat.prompt.text == text, "what was typed stays"
+
+
+async def test_what_is_wrong_with_the_file_is_said(make_app: MakeApp) -> None:
+    path = Profiles().path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("[profiles.x]\ntarget = 3\n")
+    it = Opened(make_app)
+    async with it.app.run_test(size=(200, 60), notifications=True) as pilot:
+        await it.open(pilot)
+        await shows(pilot, "Left out", "profiles.x: expected")
+        await pilot.press("escape")
+
+
+# Fetching
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    entry = Pair("tiny", "a tiny pair", "mit", Source("o/good", "tiny.gguf"), Source("o/also", "d.gguf"))
+    both = {"tiny": entry, "lost": Pair("lost", "not there", "", Source("o/gone", "m.gguf"), None)}
+    both["broken"] = Pair("broken", "breaks off", "", Source("o/cut", "m.gguf"), None)
+    for place in ("dflash_tui.screens.models", "dflash_tui.slash.models", "dflash_tui.hub.catalogue"):
+        monkeypatch.setattr(f"{place}.load_catalogue", lambda: Catalogue(both, ()))
+    monkeypatch.setattr(fetching, "PAUSE_S", 0.01)
+    monkeypatch.setattr(room, "card", lambda: None)
+    monkeypatch.setattr(room, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
+    with serving() as it:
+        for name, value in (
+            ("ENDPOINT", it.endpoint),
+            ("HUGGINGFACE_CO_URL_TEMPLATE", it.endpoint + "/{repo_id}/resolve/{revision}/{filename}"),
+        ):
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        yield it
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_pair_is_fetched_and_loaded(
+    make_app: MakeApp, hub: Hub, home: Path, size: tuple[int, int], snapshot: Callable[[str, str], None]
+) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=size) as pilot:
+        await it.open(pilot, "/get")
+        await it.to(pilot, f"{PAIR}tiny")
+        await shows(pilot, "Get")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(it.app.screen, GetScreen))
+        await shows(pilot, "licence  mit", "3.0 MiB", "6.0 MiB", "fits: about 1.6 GiB of 32.0 GiB", "Enter fetches it")
+        snapshot(f"{size[0]}x{size[1]}-get", await settled(pilot))
+        assert hub.gets == [], "not a byte before it is agreed to"
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked", "Enter loads it")
+        await pilot.press("enter")
+        await it.closed(pilot)
+        folder = home / "xdg_data_home" / "dflash-tui" / "models"
+        [one] = it.asked
+        assert (one.target, one.draft) == (folder / "o--good" / "tiny.gguf", folder / "o--also" / "d.gguf")
+        assert one.target.read_bytes() == BODY
+
+
+async def test_esc_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, on = threading.Event(), threading.Event()
+    receive = fetching._receive
+
+    def slowly(url: str, one: object, file: object, told: Callable[..., None]) -> None:
+        def tell(name: str, here: int, size: int, said: str) -> None:
+            if here > size // 2:
+                reached.set()
+                on.wait(30)
+            told(name, here, size, said)
+
+        receive(url, one, file, tell)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fetching, "_receive", slowly)
+    it = Opened(make_app)
+    async with it.app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/get tiny")
+        await shows(pilot, "Enter fetches it")
+        await pilot.press("enter")
+        await wait_until(pilot, reached.is_set)
+        await shows(pilot, "of 6.0 MiB", "Esc ends it")
+        await pilot.press("escape")
+        await shows(pilot, "ending")
+        on.set()
+        await shows(pilot, "ended; ", "the next try goes on there", "Enter tries again")
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked")
+        assert any(one not in ("", "bytes=0-") for one in hub.gets), "gone on with"
+        await pilot.press("escape")
+        await it.closed(pilot)
+    assert not it.asked
+
+
+async def test_a_hub_that_refuses_is_a_line(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "TRIES", 1)
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/get lost")
+        await shows(pilot, "not on the hub (404)", "Enter tries again")
+        await pilot.press("escape")
+        await it.closed(pilot)
+        await send(pilot, "/get broken")
+        await shows(pilot, "Enter fetches it")
+        await pilot.press("enter")
+        await shows(pilot, "kept in", "Enter tries again")
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked")
+
+
+async def test_the_users_own_folders_are_looked_into(make_app: MakeApp, home: Path) -> None:
+    own = home / "own" / "deep"
+    own.mkdir(parents=True)
+    shutil.copy(demo_target_path(), own / "mine.gguf")
+    it = Opened(make_app, config=Config(Settings(model_folders=(home / "own",))))
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await it.open(pilot)
+        await shows(pilot, "mine.gguf")
