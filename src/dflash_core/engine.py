@@ -23,7 +23,7 @@ from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
-from dflash_core.memory import OTHERS, Component, MemoryBreakdown
+from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
@@ -225,7 +225,8 @@ class Engine:
         """Bytes by component at full context, beside what is really held."""
         target, draft = self.target, self.draft
         drafting = draft.config if draft else None
-        components = [Component("target", target.weight_bytes, f"{target.config.block_count} layers")]
+        detail = weights_detail(target.config.block_count, target.host_bytes)
+        components = [Component("target", target.weight_bytes, detail)]
         if draft and drafting:
             components.append(Component("drafter", draft.weight_bytes, f"{drafting.block_count} layers"))
         components += self.machine.sequence(target.config, drafting, self.context_length, self.session, self.kv.pair)

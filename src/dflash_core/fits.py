@@ -24,6 +24,9 @@ DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
 UNKNOWN_COST, NODES_COST, NO_DRAFTER_COST = 6, 1, 20
 SHORTER_COST = 12  # of a context of nothing; half of it for half of the positions
 
+ON_CARD, ON_HOST = "card", "host"
+EMBEDDING_COST = 1.5  # a row of it crosses the bus for every token
+
 CEILING = 32_768  # positions that are taken where nobody asks for more
 SMALLEST_CONTEXT = 512  # that memory is kept for
 
@@ -33,7 +36,8 @@ class Setup:
     """What memory depends on, of how a pair is loaded.
 
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that there is room for;
-    `draft_type`: what a drafter's matrices are packed as, "" as they are; `drafted`: with the drafter.
+    `draft_type`: what a drafter's matrices are packed as, "" as they are; `drafted`: with the drafter; `embedding`:
+    where the target's token embedding lies.
     """
 
     context: int
@@ -41,6 +45,7 @@ class Setup:
     nodes: int = 64
     draft_type: str = ""
     drafted: bool = True
+    embedding: str = ON_CARD
 
 
 class Reckoner(Protocol):
@@ -128,9 +133,17 @@ def total(reckoner: Reckoner, setup: Setup) -> int:
     return sum(one.bytes for one in reckoner.components(setup))
 
 
-def longest(most: int, fits: Callable[[int], bool]) -> int:
-    """The most positions, in steps of CONTEXT_STEP up to `most`, that `fits` says yes to; 0 where there are none."""
+def longest(most: int, fits: Callable[[int], bool], guess: int = 0) -> int:
+    """The most positions, in steps of CONTEXT_STEP up to `most`, that `fits` says yes to; 0 where there are none. It is
+    looked for around `guess` first, where there is one."""
     low, high = 0, -(-most // CONTEXT_STEP)
+    at, reach = guess // CONTEXT_STEP, 1
+    while low < at <= high:
+        if fits(min(at * CONTEXT_STEP, most)):
+            low, at = at, at + reach
+        else:
+            high, at = at - 1, at - reach
+        reach *= 2
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(min(middle * CONTEXT_STEP, most)) else (low, middle - 1)
@@ -140,7 +153,17 @@ def longest(most: int, fits: Callable[[int], bool]) -> int:
 def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = None) -> int:
     """The most positions that there is room for with everything else as in `setup`."""
     room = reckoner.available if available is None else available
-    return longest(reckoner.longest_context, lambda context: total(reckoner, replace(setup, context=context)) <= room)
+    most = reckoner.longest_context
+
+    def taken(context: int) -> int:
+        return total(reckoner, replace(setup, context=context))
+
+    least = min(CONTEXT_STEP, most)
+    if taken(most) <= room or taken(least) > room:
+        return most if taken(most) <= room else 0
+    # Nearly all of it grows evenly with the positions.
+    guess = least + (room - taken(least)) * (most - least) // max(taken(most) - taken(least), 1)
+    return longest(most, lambda context: taken(context) <= room, guess)
 
 
 def asked(reckoner: Reckoner, context: int | None, kv: str) -> Setup:
@@ -201,6 +224,7 @@ def cost(way: Setup, setup: Setup) -> float:
     found = _cache_cost(way.kv) - _cache_cost(setup.kv)
     found += DRAFT_COST.get(way.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
     found += NODES_COST * (way.nodes < setup.nodes)
+    found += EMBEDDING_COST * (way.embedding != setup.embedding)
     found += NO_DRAFTER_COST * (setup.drafted - way.drafted)
     return found + SHORTER_COST * (1 - way.context / max(setup.context, 1))
 

@@ -14,7 +14,7 @@ from dflash_core.cache_types import AUTO, checked
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import DeviceError, UnsupportedError
-from dflash_core.fits import MemoryPlan, Reckoner, asked, plan
+from dflash_core.fits import ON_CARD, MemoryPlan, Reckoner, asked, plan
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -26,13 +26,15 @@ class CardOptions:
     """How weights are held and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
     "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" packs a drafter's matrices tighter when loaded; `tune`: ways of
     computing are timed at the first load on a card; `placement`: which layer lies on which card, all on the first where
-    nothing is said; `vram_limit`: bytes of a smaller card that a card is to behave as, 0 for none."""
+    nothing is said; `vram_limit`: bytes of a smaller card that a card is to behave as, 0 for none; `embedding`: where
+    the target's token embedding lies, on the "card" or on the "host"."""
 
     activations: str = "int8"
     draft_type: str = ""
     tune: bool = True
     placement: Placement | None = None
     vram_limit: int = 0
+    embedding: str = ON_CARD
 
 
 DEFAULT_CARD = CardOptions()
@@ -80,7 +82,7 @@ def _on_card(path: str | Path, card: CardOptions) -> Target:
 
     return CudaTarget(
         path, card.placement, activations=card.activations, draft_type=card.draft_type, tune=card.tune,
-        vram_limit=card.vram_limit,
+        vram_limit=card.vram_limit, embedding=card.embedding,
     )  # fmt: skip
 
 
@@ -155,5 +157,6 @@ def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions
     here = not memory and (device == "cuda" or _driver_is_there())
     planned: Any = PlannedDevice(card_here() if here else card_of(memory or card.vram_limit))
     return CudaTarget(
-        path, device=planned, activations=card.activations, draft_type=card.draft_type, vram_limit=card.vram_limit
-    )
+        path, device=planned, activations=card.activations, draft_type=card.draft_type, vram_limit=card.vram_limit,
+        embedding=card.embedding,
+    )  # fmt: skip

@@ -53,6 +53,11 @@ def gib(count: int) -> str:
     return f"{count} B"
 
 
+def weights_detail(layers: int, host_bytes: int) -> str:
+    """What a target's weights are made of. `host_bytes`: of the token embedding, where that stays in main memory."""
+    return f"{layers} layers" + (f"; token embedding in main memory, {gib(host_bytes)}" if host_bytes else "")
+
+
 def parse_bytes(text: str) -> int:
     """Bytes of a size such as 24GiB, 24G, 512MiB or a plain number of bytes. Raises KnobError."""
     match = _SIZE.fullmatch(text.strip())

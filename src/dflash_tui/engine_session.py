@@ -133,7 +133,7 @@ def load_engine(
     target, draft = request.target, request.draft
     if target is None:
         target, draft = demo_target_path(), demo_draft(draft)
-    card = CardOptions(request.activations, request.draft_type, request.tune, vram_limit=request.vram_limit)
+    card = _card(request)
     engine = load_pair(
         target,
         draft,
@@ -167,8 +167,17 @@ def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
     target, draft = request.target, request.draft
     if target is None:
         target, draft = demo_target_path(), demo_draft(draft)
-    card = CardOptions(request.activations, request.draft_type, vram_limit=request.vram_limit)
-    return reckoner_of(target, draft, request.device, memory=memory, card=card)
+    return reckoner_of(target, draft, request.device, memory=memory, card=_card(request))
+
+
+def _card(request: LoadRequest) -> CardOptions:
+    return CardOptions(
+        request.activations,
+        request.draft_type,
+        request.tune,
+        vram_limit=request.vram_limit,
+        embedding=request.embedding,
+    )
 
 
 def state_folder(keep: int = 0) -> StateFolder:

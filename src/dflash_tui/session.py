@@ -42,6 +42,7 @@ class LoadRequest:
     context: int = 0  # positions; 0 is as many as fit
     activations: str = "int8"  # on a card: how inputs of products are rounded
     draft_type: str = ""  # on a card: "q8_0" or "q4_0" packs the drafter tighter
+    embedding: str = "card"  # on a card: where the token embedding lies, or "host"
     vram_limit: int = 0  # bytes of a smaller card that a card is to behave as; 0 for none
     kv: str = "auto"  # how keys and values are kept: auto, a type, or two as K/V
     tune: bool = True  # on a card: time ways of computing at the first load

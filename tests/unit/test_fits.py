@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 from dflash_core import loading
+from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.planned import KNOWN, card_of
 from dflash_core.backends.cuda.reckoner import CardReckoner, context_bytes
+from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import KnobError, MismatchError
 from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, longest, longest_context, plan, total
+from dflash_core.formats import gguf as gguf_file
 from dflash_core.loading import CardOptions, plan_pair
 from dflash_core.memory import parse_bytes
 from dflash_tui.cli.command_line import main
@@ -66,6 +70,22 @@ def test_the_longest_context_is_the_longest() -> None:
     assert total(found, replace(setup, context=most)) <= 24 * GIB
     assert total(found, replace(setup, context=most + CONTEXT_STEP)) > 24 * GIB
     assert [longest(1000, lambda n, most=m: n <= most) for m in (0, 511, 512, 999, 1000)] == [0, 0, 512, 512, 1000]
+
+
+def test_the_token_embedding_is_a_remedy() -> None:
+    """Where its bytes are what is missing; loaded so, the plan is that much smaller from the start."""
+    roomy = plan(reckoner(24 * GIB), Setup(8192))
+    short = reckoner(roomy.total - 100 * MIB)
+    made = plan(short, Setup(8192))
+    walk(made, short)
+    (remedy,) = (one for one in made.remedies if one.setup == replace(made.setup, embedding="host"))
+    assert 680 * MIB < remedy.saves < 684 * MIB
+    assert words.options(remedy, made.setup) == "--embedding host"
+    assert "token embedding in main memory, 682.0 MiB" in short.components(remedy.setup)[0].detail
+    asked_so = plan_pair(TARGET, DRAFT, memory=24 * GIB, context=2048, card=CardOptions(embedding="host"))
+    other = plan_pair(TARGET, DRAFT, memory=24 * GIB, context=2048)
+    assert asked_so.setup.embedding == "host"
+    assert asked_so.total < other.total
 
 
 def walk(made: MemoryPlan, found: CardReckoner) -> None:
@@ -188,6 +208,48 @@ def test_the_context_is_the_models_own_at_most(capsys: pytest.CaptureFixture[str
     assert asked(capsys, "--memory", "24GiB", "--context", "1000000")["context"] == 4096
     assert main(["plan", "--target", str(TARGET), "--memory", "24GiB", "--context", "1000000"]) == 0
     assert capsys.readouterr().out.startswith("1,000,000 positions were asked for, the model has 4,096\n")
+
+
+def test_a_plan_reads_lists_of_words_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are most of the time of opening a file; a drafter's too is opened once it is known what it is."""
+    read, whole = Counter[str](), gguf_file._Cursor.strings
+
+    def counted(self: Any, count: int) -> list[str]:
+        read[f"{self.name} {self.inside}"] += 1
+        return whole(self, count)
+
+    monkeypatch.setattr(gguf_file._Cursor, "strings", counted)
+    plan_pair(demo_target_path(), demo_draft_path(), memory=24 * GIB)
+    assert any("tokenizer.ggml.tokens" in name for name in read)
+    assert set(read.values()) == {1}
+
+
+def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest context of seven types: bytes grow nearly evenly, so they are looked for where that says."""
+    asked, whole = Counter[int](), Footprint.sequence
+
+    def counted(self: Footprint, context: int, **options: Any) -> Any:
+        asked[context] += 1
+        return whole(self, context, **options)
+
+    monkeypatch.setattr(Footprint, "sequence", counted)
+    found = reckoner(24 * GIB)
+    made = plan(found, Setup(32_768))
+    assert len(made.context_that_fits) == 7
+    assert asked.total() <= 45
+    for kv, context in made.context_that_fits.items():
+        assert context == longest(
+            found.longest_context,
+            lambda n, kv=kv: total(found, Setup(n, kv)) <= 24 * GIB,  # type: ignore[misc]
+        )
+
+
+@pytest.mark.parametrize("most", [1, 511, 512, 513, 5000])
+def test_a_guess_changes_nothing(most: int) -> None:
+    for border in range(0, most + 600, 97):
+        expected = longest(most, lambda n, border=border: n <= border)  # type: ignore[misc]
+        for guess in (-700, 0, 300, 512, 1024, 4096, 4999, 9000):
+            assert longest(most, lambda n, border=border: n <= border, guess) == expected  # type: ignore[misc]
 
 
 def test_a_plan_reads_no_weight_and_no_compiler(tmp_path: Path) -> None:

@@ -258,6 +258,10 @@ class Target(Protocol):
         """What the weights take in memory as they are held."""
 
     @property
+    def host_bytes(self) -> int:
+        """What of the weights of a target on a card stays in main memory."""
+
+    @property
     def machine(self) -> Machine:
         """Where it runs."""
 

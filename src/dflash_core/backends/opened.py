@@ -40,6 +40,8 @@ class TeacherForced(Protocol):
 class OpenedTarget(ABC):
     """The part of `backends.base.Target` that needs no machine. Raises FormatError or UnsupportedError."""
 
+    host_bytes = 0
+
     def __init__(self, path: str | Path) -> None:
         self.notes: tuple[str, ...] = ()
         self.program_bytes = memory.host_memory().process  # Python and torch, before any of the model

@@ -246,7 +246,7 @@ class StepBench:
         recurrent states there and back."""
         states, model = self.session.nbytes.get("states", 0), self.target.model
         # An embedding that is the head too is held twice, once as rows to look up.
-        return int(self.target.weight_bytes - model.embedding.blocks.nbytes - model.idle_bytes(1) + 2 * states)
+        return int(self.target.weight_bytes - model.embedding.device_bytes - model.idle_bytes(1) + 2 * states)
 
 
 def _timed(case: Case, rounds: _Rounds) -> Timed:

@@ -34,11 +34,12 @@ def holds_mtp(path: Path) -> bool:
     if path.is_dir() or path.suffix != ".gguf":
         return False
     from dflash_core.arch.registry import ARCHITECTURES
-    from dflash_core.formats.gguf import open_gguf
+    from dflash_core.formats.gguf import architecture_of, open_gguf
 
-    metadata = open_gguf(path).metadata
-    nextn = metadata.get(f"{metadata.get('general.architecture')}.nextn_predict_layers")
-    return metadata.get("general.architecture") in ARCHITECTURES and isinstance(nextn, int) and nextn > 0
+    if (architecture := architecture_of(path)) not in ARCHITECTURES:
+        return False
+    nextn = open_gguf(path).metadata.get(f"{architecture}.nextn_predict_layers")
+    return isinstance(nextn, int) and nextn > 0
 
 
 def is_named(source: str | Path) -> bool:

@@ -26,6 +26,7 @@ MetaValue = str | int | float | bool | list[Any]
 MAX_ITEMS = 1 << 22  # of all arrays together; a real vocabulary with its merges and types has some 750,000
 MAX_HEADER = 1 << 28  # bytes; a real header has some 10 MB
 FIRST_READ = 1 << 16  # bytes of it; then twice as many each time
+ARCHITECTURE = "general.architecture"
 MAX_DEPTH = 4  # arrays of arrays; no known key nests at all
 MAX_DIMENSIONS = 4
 MAX_DIMENSION = 1 << 48
@@ -96,7 +97,15 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
     return GGUFFile(path, tensors, tuple(s.data for s in shards), shards[0].version, shards[0].metadata)
 
 
-def _read_shard(path: Path, index: int) -> _Opened:
+def architecture_of(path: str | Path) -> MetaValue | None:
+    """What a GGUF file names as its architecture, read no further than that: vocabularies stand behind it. Raises
+    FormatError or UnsupportedError."""
+    cursor, _, _, count = _read_counts(Path(path))
+    return _read_metadata(cursor, count, until=ARCHITECTURE).get(ARCHITECTURE)
+
+
+def _read_counts(path: Path) -> tuple[_Cursor, int, int, int]:
+    """Where the metadata begins; the version, and how many tensors and metadata entries there are."""
     shard = Shard(path)
     head = shard.read(0, min(len(shard), 64)).tobytes()
     if head[:4] != b"GGUF":
@@ -113,12 +122,17 @@ def _read_shard(path: Path, index: int) -> _Opened:
     n_tensors, n_metadata = cursor.scalar("Q"), cursor.scalar("Q")
     cursor.claim(n_metadata, 13, "metadata entries")
     cursor.claim(n_tensors, 32, "tensors")
+    return cursor, version, n_tensors, n_metadata
+
+
+def _read_shard(path: Path, index: int) -> _Opened:
+    cursor, version, n_tensors, n_metadata = _read_counts(path)
     metadata = _read_metadata(cursor, n_metadata)
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise FormatError(f"{path.name}: general.alignment is {alignment!r}, expected a power of two")
     tensors = _read_tensors(cursor, n_tensors, alignment, index)
-    return _Opened(version, metadata, tensors, shard)
+    return _Opened(version, metadata, tensors, cursor.shard)
 
 
 class _Cursor:
@@ -239,7 +253,7 @@ class _Cursor:
         return number
 
 
-def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetaValue]:
+def _read_metadata(cursor: _Cursor, count: int, until: str = "") -> dict[str, MetaValue]:
     metadata: dict[str, MetaValue] = {}
     for index in range(count):
         cursor.inside = f"the name of metadata entry {index:,}"
@@ -249,6 +263,8 @@ def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetaValue]:
             raise FormatError(f"{cursor.name}: metadata entry {index:,} {found}; the file is damaged")
         cursor.inside = f"metadata {shown(key)}"
         metadata[key] = cursor.value()
+        if key == until:
+            break
     return metadata
 
 

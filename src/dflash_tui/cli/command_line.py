@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         activations=args.activations,
         draft_type=args.draft_type,
         vram_limit=args.vram_limit,
+        embedding=settings.embedding,
         kv=settings.kv,
         tune=not args.no_tune,
         resume=args.resume,
@@ -197,6 +198,12 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         help="on a GPU: int8; mixed, finer where it matters and a little slower; f16, exact and slower",
     )
     add("--draft-type", choices=("q8_0", "q4_0"), default=default(""), help="on a GPU: pack the drafter tighter")
+    add(
+        "--embedding",
+        choices=("card", "host"),
+        default=default(None),
+        help="on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
+    )
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of kernels at a first load")
     add(
         "--vram-limit",
@@ -266,7 +273,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         given |= {"target": args.target, "draft": args.draft}
     elif args.draft:
         given |= {"draft": args.draft} if args.profile else {"target": None, "draft": args.draft}
-    plain = (("device", args.device), ("theme", args.theme), ("kv", args.kv))
+    plain = (("device", args.device), ("theme", args.theme), ("kv", args.kv), ("embedding", args.embedding))
     given |= {name: value for name, value in plain if value is not None}
     if args.no_mouse:
         given["mouse"] = False

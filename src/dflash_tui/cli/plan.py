@@ -41,6 +41,7 @@ def facts(plan: MemoryPlan) -> dict[str, Any]:
         "card": plan.machine,
         "context": plan.setup.context,
         "kv": plan.setup.kv,
+        "embedding": plan.setup.embedding,
         "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
         "total": plan.total,
         "available": plan.available,

@@ -59,6 +59,7 @@ class Settings:
     system: str = _setting("", "the system message of new conversations", "words")
     device: str = _setting("auto", "where to decode", "choice", ("auto", "cpu", "cuda"))
     kv: str = _setting("auto", f"how keys and values are kept: {KV_HELP}", "cache")
+    embedding: str = _setting("card", "on a GPU: where the token embedding lies", "choice", ("card", "host"))
     keep_states: int = _setting(0, "conversations whose state is kept on disk, so that they resume at once", "count")
     states_memory: str = _setting("auto", "memory for states of conversations: auto, 4GiB; 0 is none", "size")
     log_level: str = _setting("info", "the least that the log file keeps", "choice", ("debug", "info", "warning"))

@@ -19,6 +19,8 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
         yield "no drafter", "without --draft"
     elif setup.draft_type != before.draft_type:
         yield f"the drafter packed as {setup.draft_type}", f"--draft-type {setup.draft_type}"
+    if setup.embedding != before.embedding:
+        yield "the token embedding in main memory", f"--embedding {setup.embedding}"
     if setup.nodes != before.nodes:
         yield f"trees of at most {setup.nodes} nodes", f"--set budget={setup.nodes - 1}"
     if setup.context != before.context:

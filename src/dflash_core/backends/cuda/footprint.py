@@ -11,10 +11,12 @@ from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
+from dflash_core.backends.cuda.layers.embedding import TOKENS
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import aligned
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.formats.weights import WeightFile
 
@@ -33,14 +35,28 @@ class Footprint:
     """Of a target on a card, and of its drafter once `add_draft` was called. Raises UnsupportedError for tensor types
     without a kernel, and for shapes that the card has too little shared memory for."""
 
-    def __init__(self, file: WeightFile, spec: ModelSpec, card: Card, activations: Activations = DEFAULT) -> None:
+    def __init__(
+        self,
+        file: WeightFile,
+        spec: ModelSpec,
+        card: Card,
+        activations: Activations = DEFAULT,
+        *,
+        embedding_on_host: bool = False,
+    ) -> None:
         self._device, self._activations = MetaDevice(card), activations
         upload = MetaUpload(file)
-        self.target = DeviceTarget(self._device, upload, spec, activations)
+        self.target = DeviceTarget(self._device, upload, spec, activations, embedding_on_host=embedding_on_host)
+        self.host_bytes, self.tokens_bytes = upload.host_bytes, file.tensors[TOKENS].n_bytes
         for mixer in self.target.mixers:
             mixer.check()
         self._draft: OnDevice | None = None
         self.target_bytes, self.draft_bytes = upload.nbytes, 0
+
+    def weights(self, *, on_host: bool) -> int:
+        """Bytes of the target's weights on the card, where the token embedding lies in main memory or does not."""
+        embedding = aligned(self.tokens_bytes)
+        return self.target_bytes + embedding * (bool(self.host_bytes) - on_host)
 
     def add_draft(self, file: WeightFile, config: DeviceConfig, requantise: str = "") -> None:
         upload = MetaUpload(file, requantise)

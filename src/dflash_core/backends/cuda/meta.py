@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
+from dflash_core.backends.cuda.launch import At, HasAddress, Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
@@ -53,7 +53,7 @@ class MetaUpload:
 
     def __init__(self, file: WeightFile, requantise: str = "") -> None:
         self.file, self.requantise = file, requantise
-        self.nbytes = 0
+        self.nbytes = self.host_bytes = 0
 
     def matrix(self, name: str) -> Matrix:
         info = self.file.tensors[name]
@@ -68,6 +68,11 @@ class MetaUpload:
     def raw(self, name: str) -> tuple[str, Tensor]:
         info = self.file.tensors[name]
         return info.type, self._empty((info.n_bytes,), torch.uint8)
+
+    def on_host(self, name: str) -> tuple[str, HasAddress]:
+        info = self.file.tensors[name]
+        self.host_bytes += info.n_bytes
+        return info.type, At(torch.empty(info.n_bytes, dtype=torch.uint8, device="meta"), 0)
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         tensor = torch.empty(shape, dtype=dtype, device="meta")

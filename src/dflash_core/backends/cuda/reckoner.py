@@ -15,9 +15,9 @@ from dflash_core.backends.cuda.upload import PACKED, held_type
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import UnsupportedError
-from dflash_core.fits import CEILING, KV_TYPES, SMALLEST_CONTEXT, Setup, halved
+from dflash_core.fits import CEILING, KV_TYPES, ON_CARD, ON_HOST, SMALLEST_CONTEXT, Setup, halved
 from dflash_core.formats.weights import WeightFile
-from dflash_core.memory import Component
+from dflash_core.memory import Component, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which a sequence's components are shown
 # Left free where nobody asks for a context: the allocator's rounding, the caches of libraries, other programs.
@@ -60,11 +60,13 @@ class CardReckoner:
         processors: int,
         available: int,
         draft_type: str = "",
+        embedding: str = ON_CARD,
         auto: Sequence[str] = ("f16",),
     ) -> None:
         self.machine, self.available, self.auto = machine, available, auto
         self.longest_context = spec.context_length
         self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
+        self._embedding = embedding
         self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
         self._sequence = functools.cache(self._reckon)
@@ -82,7 +84,7 @@ class CardReckoner:
 
     @property
     def default(self) -> Setup:
-        setup = Setup(0, self.auto[-1], nodes=PASS_ROWS, draft_type=self._draft_type)
+        setup = Setup(0, self.auto[-1], nodes=PASS_ROWS, draft_type=self._draft_type, embedding=self._embedding)
         return halved(self, setup, CEILING, SMALLEST_CONTEXT, SPARE)
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
@@ -90,21 +92,25 @@ class CardReckoner:
         tighter = [kind for kind in PACKED if drafted and self._packs(setup.draft_type, kind)]
         fewer = [nodes for nodes in CAPACITIES if nodes < setup.nodes]
         ways = [
-            replace(setup, kv=kv, draft_type=kind, nodes=nodes)
+            replace(setup, kv=kv, draft_type=kind, nodes=nodes, embedding=where)
             for kv in dict.fromkeys((setup.kv, *self.kv_types))
             for kind in (setup.draft_type, *tighter)
             for nodes in (setup.nodes, *fewer)
+            for where in dict.fromkeys((setup.embedding, ON_HOST))
         ]
         return [*ways[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         footprint = self._of(setup)
-        found = [Component("target", footprint.target_bytes, f"{self._spec.block_count} layers")]
+        on_host = setup.embedding == ON_HOST
+        detail = weights_detail(self._spec.block_count, footprint.tokens_bytes if on_host else 0)
+        found = [Component("target", footprint.weights(on_host=on_host), detail)]
         if self._drafted(setup):
             found.append(Component("drafter", footprint.draft_bytes, setup.draft_type))
         return (*found, *self._sequence(setup), self._context)
 
     def _reckon(self, setup: Setup) -> tuple[Component, ...]:
+        setup = replace(setup, embedding=ON_CARD)  # a sequence does not depend on it
         return sequence_components(
             self._of(setup), self._drafted(setup), setup.context, setup.nodes, CachePair.parse(setup.kv)
         )

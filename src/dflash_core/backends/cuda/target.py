@@ -31,7 +31,7 @@ from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
 from dflash_core.errors import Code, Shortage, UnsupportedError
-from dflash_core.fits import SMALLEST_CONTEXT, asked, longest_context
+from dflash_core.fits import ON_CARD, ON_HOST, SMALLEST_CONTEXT, asked, longest_context
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
 from dflash_core.progress import Progress
@@ -48,6 +48,7 @@ class CudaTarget(OpenedTarget):
     activations.CHOICES. `draft_type`: "q8_0" or "q4_0" packs a drafter's matrices tighter when loaded. `tune`: ways
     to compute products are timed where they were not yet, and the fastest taken. `device`: the card of the placement,
     where it is open already, or what stands in for one. `vram_limit`: bytes of a smaller card that it is to behave as.
+    `embedding`: "host" leaves the token embedding in main memory.
     """
 
     model: DeviceTarget
@@ -63,6 +64,7 @@ class CudaTarget(OpenedTarget):
         tune: bool = True,
         device: CudaDevice | None = None,
         vram_limit: int = 0,
+        embedding: str = ON_CARD,
     ) -> None:
         super().__init__(path)
         self.placement = placement or Placement.on_one(self.config.block_count)
@@ -72,7 +74,11 @@ class CudaTarget(OpenedTarget):
         if isinstance(self.device, CudaDevice):  # what stands in for a card is not timed
             self._tuner = Tuner(self.device, self.device.programs.cache.folder) if tune else None
             self.device.card = replace(self.device.card, ways=())
-        self.footprint = Footprint(self.file, self.config, self.device.card, self.activations)
+        self.embedding = embedding
+        self.footprint = Footprint(
+            self.file, self.config, self.device.card, self.activations, embedding_on_host=embedding == ON_HOST
+        )
+        self.host_bytes = self.footprint.host_bytes
         if self._tuner is not None:
             self.footprint.replan(self._tuner.card(target_name(self.footprint.target)))
         self._machine = CudaMachine(self.device, self.footprint, self._tuner, vram_limit)
@@ -91,7 +97,7 @@ class CudaTarget(OpenedTarget):
         processors = self.machine.processors
         return CardReckoner(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
-            available=self.machine.room_and_context(), draft_type=self.draft_type,
+            available=self.machine.room_and_context(), draft_type=self.draft_type, embedding=self.embedding,
             auto=[str(one) for one in self.machine.auto_pairs],
         )  # fmt: skip
 
@@ -116,7 +122,12 @@ class CudaTarget(OpenedTarget):
         self.machine.hold_limit()
         with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(
-                self.device, upload, self.config, self.activations, lambda n, of: progress("loading the target", n / of)
+                self.device,
+                upload,
+                self.config,
+                self.activations,
+                lambda n, of: progress("loading the target", n / of),
+                embedding_on_host=self.embedding == ON_HOST,
             )
 
         if self._tuner is not None:

@@ -43,7 +43,8 @@ class Block:
 
 
 class DeviceTarget:
-    """The target's weights. `activations`: how inputs of products are rounded."""
+    """The target's weights. `activations`: how inputs of products are rounded; `embedding_on_host`: the token embedding
+    stays in main memory. A head that shares its tensor has tiles of its own, on the card."""
 
     def __init__(
         self,
@@ -52,11 +53,13 @@ class DeviceTarget:
         spec: ModelSpec,
         activations: Activations = DEFAULT,
         progress: Callable[[int, int], None] | None = None,
+        *,
+        embedding_on_host: bool = False,
     ) -> None:
         self.device, self.spec, self.activations = device, spec, activations
         self.mixers = [MIXERS[type(mixer)](device, mixer, activations) for mixer in spec.mixers]
         groups = list(spec.mixers)
-        self.embedding = Embedding(upload, spec.embedding_length)
+        self.embedding = Embedding(upload, spec.embedding_length, on_host=embedding_on_host)
         self.blk: list[Block] = []
         for index, layer in enumerate(spec.layers):
             prefix, group = f"blk.{index}.", groups.index(layer.mixer)

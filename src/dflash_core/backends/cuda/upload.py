@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import Device
+from dflash_core.backends.cuda.launch import Device, PinnedMemory
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
 from dflash_core.errors import UnsupportedError
@@ -70,6 +70,13 @@ class DeviceUpload:
         for begin, part in self._parts(name, 1):
             out[begin : begin + len(part)] = part
         return info.type, out
+
+    def on_host(self, name: str) -> tuple[str, PinnedMemory]:
+        info = self.file.tensors[name]
+        rows = info.n_elements // info.shape[-1]
+        held = self.device.pinned((rows, info.n_bytes // rows), np.uint8)
+        self.file.raw(name, out=held.array)
+        return info.type, held
 
     def matrix(self, name: str) -> Matrix:
         info = self.file.tensors[name]

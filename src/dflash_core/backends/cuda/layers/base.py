@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.acts import F16_GROUP, Q8_GROUP
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import At, Launch
+from dflash_core.backends.cuda.launch import At, HasAddress, Launch
 from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
@@ -43,6 +43,9 @@ class Upload(Protocol):
 
     def raw(self, name: str) -> tuple[str, Tensor]:
         """Type and blocks as they lie in the file, (rows, bytes per row)."""
+
+    def on_host(self, name: str) -> tuple[str, HasAddress]:
+        """The same in host memory that kernels reach."""
 
 
 class PassBuffers:

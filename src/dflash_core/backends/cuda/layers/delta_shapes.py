@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -107,6 +108,7 @@ class DeltaLaunch:
         return launch
 
     @staticmethod
+    @functools.cache
     def fitting(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch | None:
         """Of what fits, the blocks whose busiest multiprocessor is done first, of equals about one for each. The cut
         does not change a bit."""

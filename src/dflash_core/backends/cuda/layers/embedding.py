@@ -9,15 +9,22 @@ from dflash_core.backends.cuda.launch import At, HasAddress, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import Upload
 
 EMBED_THREADS = 256
+TOKENS = "token_embd.weight"
 NO_MASK = -1
 
 
 class Embedding:
-    """token_embd as it lies in the file, or another matrix of its kind."""
+    """token_embd as it lies in the file, or another matrix of its kind. `on_host`: in main memory, where the kernel
+    reads the few rows that a pass needs over the bus; a step stays one graph."""
 
-    def __init__(self, upload: Upload, width: int, name: str = "token_embd.weight") -> None:
-        self.type, self.blocks = upload.raw(name)
-        self.width = width
+    def __init__(self, upload: Upload, width: int, name: str = TOKENS, *, on_host: bool = False) -> None:
+        self.blocks: Tensor | HasAddress
+        self.width, self.device_bytes = width, 0
+        if on_host:
+            self.type, self.blocks = upload.on_host(name)
+        else:
+            self.type, held = upload.raw(name)
+            self.blocks, self.device_bytes = held, held.nbytes
 
     def launch(
         self,
