@@ -3,7 +3,9 @@
 Every drafter has a policy of its own, with what was learned of it alone. Which of them decides a step is chosen by what
 its steps brought behind steps like the last two: a block drafter that was right far down goes on, one that was wrong
 leaves to a drafter of few sure tokens. What is little known, or was found long ago, counts as somewhat better than it
-was, so that it is tried again. Text that can be copied has a price beforehand, and is compared by that.
+was, so that it is tried again. Where the present answer brings less than steps like its own did elsewhere, or more, so
+much less or more is expected of all drafters here, above all of those whose steps they were: texts differ more than two
+steps show. Text that can be copied has a price beforehand, and is compared by that.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
 KEEP = 0.97  # of a sum of steps, at each further one
 FADE = 0.99  # of what was found of a drafter, at each step that another took in its place
 RATE_WEIGHT = 0.01  # of a step in the present rate of tokens per millisecond
-NOISE = 0.5  # a drafter's step may well bring so much more than was found, over the root of how many steps that is from
+NOISE = 0.25  # a drafter's step may bring so much more than was found, over the root of how many steps that is from
 WIDER = 2.0  # steps that what is known of wider circumstances counts for, beside what is known of these
 FIRST = 2  # steps of each drafter before any is compared
+SHRINK = 4.0  # tokens of an answer that count as expected, before what it brought tells otherwise
 LENGTHS = (1, 2, 4, 8)  # tokens of a step up to which steps count as alike
 LONG = 4  # tokens of a step before the last that make it a long one
 
@@ -52,6 +55,10 @@ class Found:
         """What was found counts less: it was some time ago."""
         self.tokens, self.ms, self.steps = share * self.tokens, share * self.ms, share * self.steps
 
+    def scaled(self, by: float) -> Found:
+        """With so many times the tokens."""
+        return Found(by * self.tokens, self.ms, self.steps)
+
     def within(self, wider: Found) -> Found:
         """Beside what was found in wider circumstances, which counts for a few steps at most."""
         share = min(WIDER / wider.steps, 1.0) if wider.steps > 0 else 0.0
@@ -64,6 +71,26 @@ class Found:
             return math.inf
         tokens = self.tokens / self.steps
         return tokens * (1 + NOISE / math.sqrt(self.steps)) - rate * self.ms / self.steps
+
+
+@dataclass(slots=True)
+class Answer:
+    """What steps of the present answer brought beside what was expected of them, in tokens by drafter."""
+
+    brought: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    expected: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, at: int, tokens: int, known: Found) -> None:
+        """Count a step of drafter `at`, of which so much was known."""
+        if known.steps > 0:
+            self.brought[at] += tokens
+            self.expected[at] += known.tokens / known.steps
+
+    def factor(self, at: int) -> float:
+        """Tokens of drafter `at` for each that is expected elsewhere: as all drafters' here, where it has few of its
+        own."""
+        here = (sum(self.brought.values()) + SHRINK) / (sum(self.expected.values()) + SHRINK)
+        return (self.brought[at] + SHRINK * here) / (self.expected[at] + SHRINK)
 
 
 @dataclass(slots=True)
@@ -110,7 +137,7 @@ class SeveralPolicy:
         self.kinds = [one.kind for one in policies]
         self._drafting = [at for at, one in enumerate(policies) if not one.copies_only]
         self._copying = next((at for at, one in enumerate(policies) if one.copies_only), None)
-        self._ledger = Ledger()
+        self._ledger, self._answer = Ledger(), Answer()
         self._steps: list[tuple[int, int]] = []  # of the answer: drafter and tokens
         self._at = 0
         self._chosen = False  # for the step under way
@@ -126,6 +153,7 @@ class SeveralPolicy:
         for one in self.policies:
             one.begin(ids, stops)
         self._steps.clear()
+        self._answer = Answer()
         self._chosen = False
 
     def next(self, knobs: Knobs) -> Decision:
@@ -145,6 +173,7 @@ class SeveralPolicy:
     def observe(self, step: StepEvent) -> None:
         ms = step.stages.total - step.stages.host
         if ms > 0:
+            self._answer.add(self._at, len(step.tokens), self._ledger.known(self._levels(), self._at))
             self._ledger.add(self._levels(), self._part, self._at, len(self.policies), len(step.tokens), ms)
         for at, one in enumerate(self.policies):
             if at == self._at:
@@ -178,6 +207,10 @@ class SeveralPolicy:
         before = steps[-2][1] >= LONG if len(steps) > 1 else None
         return [(part,), (part, last), (part, last, before)]
 
+    def _known(self, levels: Sequence[Circumstances], at: int) -> Found:
+        """What is known of a drafter, for this answer."""
+        return self._ledger.known(levels, at).scaled(self._answer.factor(at))
+
     def _choose(self, knobs: Knobs) -> None:
         """Pick the drafter of the next step and say why."""
         self._why = ""
@@ -190,7 +223,7 @@ class SeveralPolicy:
             self._at = untried[0]
             self._why = f"{self.kinds[self._at]} is tried"
             return
-        nets = {at: ledger.known(levels, at).net(ledger.rate) for at in self._drafting}
+        nets = {at: self._known(levels, at).net(ledger.rate) for at in self._drafting}
         self._at = max(nets, key=lambda at: nets[at])
         if part == "answer" and not self._steps:
             # The first step of an answer tells most of its text where it may reach far.
@@ -211,7 +244,7 @@ class SeveralPolicy:
         """Each drafter's tokens and milliseconds of a step, the chosen one first."""
         parts = []
         for at in sorted(nets, key=lambda at: at != self._at):
-            known = self._ledger.known(levels, at)
+            known = self._known(levels, at)
             parts.append(f"{self.kinds[at]} {known.tokens / known.steps:.1f} in {known.ms / known.steps:.0f} ms")
         return ", ".join(parts)
 

@@ -122,20 +122,27 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=Path, default=None, help="a folder with HumanEval and gsm8k files")
-    parser.add_argument("--texts", type=int, default=16, help="of a set; others than held-out get half")
+    parser.add_argument("--texts", type=int, default=16, help="held-out prompts")
+    parser.add_argument("--others", type=int, default=8, help="prompts of each other set")
+    parser.add_argument("--part", type=int, default=0, choices=range(4), help="which prompts: no two parts share one")
     parser.add_argument("--kinds", default="dflash2+mtp")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the order of answers")
+    parser.add_argument("--draft-ms", type=float, nargs="+", help="what drafting takes, by kind; else it is timed")
     options = parser.parse_args()
     kinds = options.kinds.split("+")
     pair, copies = Pair(kinds), {name: set(numbers) for name, numbers in _facts()["near_copies"].items()}
-    held = _fresh(held_questions(), copies.get("held", set()), options.texts)
-    asked = [("held-out", one.text, False) for one in held]
-    asked += [("held-out, thinking on", one.text, True) for one in held[: options.texts // 2]]
+    held, near = held_questions(), copies.get("held", set())
+    asked = [("held-out", one.text, False) for one in _fresh(held, near, options.texts, options.part)]
+    asked += [("held-out, thinking on", one.text, True) for one in _fresh(held, near, options.others, options.part)]
     for name in FILES if options.prompts else ():
-        questions = _fresh(file_questions(options.prompts, name), copies.get(name, set()), options.texts // 2)
-        asked += [(name, one.text, False) for one in questions]
+        questions = file_questions(options.prompts, name)
+        chosen = _fresh(questions, copies.get(name, set()), options.others, options.part)
+        asked += [(name, one.text, False) for one in chosen]
     answers = [found for one in asked if (found := pair.answered(*one)) is not None]
-    drafting = {kind: 0.0 if kind == "text" else pair.draft_ms(kind, answers[0].prompt) for kind in kinds}
+    if options.draft_ms:
+        drafting = dict(zip(kinds, options.draft_ms, strict=True))
+    else:
+        drafting = {kind: 0.0 if kind == "text" else pair.draft_ms(kind, answers[0].prompt) for kind in kinds}
     costs, blocks = {kind: costs_of(ms) for kind, ms in drafting.items()}, {}
     for kind, draft in pair.drafts.items():
         blocks[kind] = Capabilities(kind, draft.capabilities.block)
@@ -143,13 +150,15 @@ def main() -> None:
     def policy(kind: str) -> LearnedPolicy:
         return LearnedPolicy(blocks[kind], PairState(), costs[kind], think_ids=pair.think)
 
-    mixed, groups = stream(answers, options.seed), list(dict.fromkeys(one.group for one in answers))
+    groups = list(dict.fromkeys(one.group for one in answers))
     _say(f"drafting: {', '.join(f'{kind} {ms:.1f} ms' for kind, ms in drafting.items())}; {len(answers)} answers")
     _say(f"| tokens per second | {' | '.join(groups)} | all |\n{'|---' * (len(groups) + 2)}|")
-    for kind in kinds:
-        _say(_row(kind, speeds(pair, mixed, policy(kind), costs, kind), groups))
-    several = SeveralPolicy([policy(kind) for kind in kinds])
-    _say(_row("auto, both", speeds(pair, mixed, several, costs, kinds[0]), groups))
+    for seed in options.seeds:
+        mixed = stream(answers, seed)
+        for kind in kinds:
+            _say(_row(f"{kind}, order {seed}", speeds(pair, mixed, policy(kind), costs, kind), groups))
+        several = SeveralPolicy([policy(kind) for kind in kinds])
+        _say(_row(f"auto, order {seed}", speeds(pair, mixed, several, costs, kinds[0]), groups))
 
 
 def _say(line: str) -> None:

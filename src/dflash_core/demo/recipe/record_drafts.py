@@ -76,9 +76,11 @@ class Recording:
         return Recorded(tuple(prompt), tuple(answer), tokens.astype(np.int64), log_probs)
 
 
-def _fresh(questions: Sequence[Question], copies: set[int], most: int) -> list[Question]:
+def _fresh(questions: Sequence[Question], copies: set[int], most: int, part: int = 0) -> list[Question]:
+    """Some of them, evenly spread. `part` 1 to 3: others, which lie between those of part 0."""
     clean = [one for one in questions if one.number not in copies]
-    return clean[:: max(1, len(clean) // most)][:most]
+    apart = max(1, len(clean) // most)
+    return clean[apart * part // 4 :: apart][:most]
 
 
 def main() -> None:
