@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from dflash_core.fits import Setup, plan
 from dflash_tui.app import DFlashApp
+from dflash_tui.chat.program import ProgramController
 from dflash_tui.screens import models
 from dflash_tui.screens import plan as screen
 from dflash_tui.screens.models import ModelsScreen
@@ -48,8 +49,9 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of which a card of 24 GiB is reckoned, whatever this machine has."""
     monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(24 * GIB, "Q8_0"))
     monkeypatch.setattr(models, "machine", lambda: "a machine")
+    monkeypatch.setattr(ProgramController, "given_back", 0)
     monkeypatch.chdir(tmp_path)
-    file = tmp_path / "model.gguf"
+    file = Path("model.gguf")
     file.write_bytes(b"GGUF")
     return file
 
@@ -77,6 +79,18 @@ async def test_arrows_change_it_and_enter_loads_it_so(
         await wait_until(pilot, lambda: app.screen is app.chat)
     [asked] = requests
     assert (asked.target, asked.context, asked.kv) == (path, 131_072, "q8_0")
+
+
+async def test_what_the_present_pair_holds_is_room(
+    make_app: Callable[..., DFlashApp], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone before another one is loaded; without it a full card had room for nothing."""
+    monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(10 * GIB, "Q8_0"))
+    monkeypatch.setattr(ProgramController, "given_back", 14 * GIB)
+    app = app_of(make_app, [])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await opened(pilot, app, path)
+        await shows(pilot, "to spare")
 
 
 async def test_esc_leaves_everything_as_it_was(make_app: Callable[..., DFlashApp], path: Path) -> None:

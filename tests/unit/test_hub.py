@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -372,6 +373,27 @@ def test_get_says_what_is_kept(
     with pytest.raises(HubError):
         models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint)
     assert f"kept in {tmp_path / 'to'}; the next try goes on there" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tiny")
+def test_ctrl_c_keeps_what_is_here(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = fetching._receive
+
+    def half_way(url: str, one: Wanted, file: Any, told: Any) -> None:
+        def tell(name: str, here: int, size: int, said: str) -> None:
+            if here > size // 2:
+                signal.raise_signal(signal.SIGINT)
+            told(name, here, size, said)
+
+        receive(url, one, file, tell)
+
+    monkeypatch.setattr(fetching, "_receive", half_way)
+    assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
+    assert f"interrupted; 1.8 MiB kept in {tmp_path / 'to'}" in capsys.readouterr().err
+    monkeypatch.setattr(fetching, "_receive", receive)
+    assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
 
 
 def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

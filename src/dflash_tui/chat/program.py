@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from dflash_core.errors import DFlashError, KnobError
+from dflash_core.memory import OTHERS
 from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.conversation import ConversationController
@@ -82,6 +83,15 @@ class ProgramController:
     def places(self) -> list[Place]:
         """Where models are looked for."""
         return places(self._program.settings.model_folders)
+
+    @property
+    def given_back(self) -> int:
+        """Bytes of its device that the present pair holds, and gives back before another one is loaded."""
+        session = self._desk.session
+        if session is None:
+            return 0
+        held = session.memory().components
+        return sum(one.bytes if one.measured is None else one.measured for one in held if one.name != OTHERS)
 
     def planned(self, target: Path | None, draft: Path | None, context: int | None = None, kv: str = "") -> LoadRequest:
         """What `change_model` would load."""

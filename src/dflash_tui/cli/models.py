@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from dflash_core.memory import gib
+from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.hub.catalogue import Pair, load_catalogue
-from dflash_tui.hub.fetch import HubError, Told, Wanted, check_room, fetch, kept, place, wanted
+from dflash_tui.hub.fetch import CancelledError, HubError, Told, Wanted, check_room, fetch, kept, place, wanted
 from dflash_tui.hub.find import Found, PassedOver, look
 from dflash_tui.hub.places import downloads, places
 from dflash_tui.hub.room import Room, by_size, room_for
@@ -109,12 +111,16 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             notes.line("nothing was fetched")
             return 1
-    try:
-        for one in files:
-            fetch(one, folder, _telling(notes), endpoint)
-    except HubError:
-        notes.line(kept(files, folder))
-        raise
+    stop = threading.Event()
+    with stop_on_interrupt(stop.set) as interrupted:
+        try:
+            for one in files:
+                fetch(one, folder, _telling(notes, stop), endpoint)
+        except HubError:
+            notes.line(f"{'interrupted; ' if interrupted else ''}{kept(files, folder)}")
+            if interrupted:
+                return 130
+            raise
     notes.end_line()
     target, draft = fetched(pair, folder)
     write_out(f"dflash-tui --target {target}{f' --draft {draft}' if draft else ''}\n")
@@ -139,8 +145,10 @@ def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
     return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
 
 
-def _telling(notes: Notes) -> Told:
+def _telling(notes: Notes, stop: threading.Event) -> Told:
     def told(file: str, here: int, size: int, more: str) -> None:
+        if stop.is_set():
+            raise CancelledError("interrupted")
         notes.progress(
             f"{file} {gib(here)} of {gib(size)}{f', {more}' if more else ''}" if notes.is_terminal else file,
             here / size,

@@ -98,7 +98,7 @@ class ModelsScreen(Screen[None]):
         self._chat, self._first, self._only = chat, first, only
         self._profiles = chat.profiles
         self._catalogue: Catalogue = load_catalogue()
-        self._finding = Finding(chat.program.places, _held(chat), room_for)
+        self._finding = Finding(chat.program.places, chat.program.given_back, room_for)
         self._seen = -1
         self._drafters: dict[str, int] = {}  # which of its choices a file has, where it is not the first
 
@@ -516,14 +516,6 @@ def is_path(text: str) -> bool:
 def _has(words: tuple[str, ...], *texts: str) -> bool:
     said = " ".join(texts).lower()
     return all(word in said for word in words)
-
-
-def _held(chat: ChatHost) -> int:
-    """Bytes that the present pair gives back when another one is loaded."""
-    if chat.session is None:
-        return 0
-    memory = chat.session.memory()
-    return sum(one.bytes if one.measured is None else one.measured for one in memory.components)
 
 
 def machine() -> str:

@@ -32,11 +32,12 @@ LOOK_S = 0.05
 
 
 class Planning(Background):
-    """Reckons on a thread: torch is imported there, and headers are read. The newest `wanted` counts."""
+    """Reckons on a thread: torch is imported there, and headers are read. The newest `wanted` counts. `freed`: bytes
+    that the present pair gives back before another one is loaded."""
 
-    def __init__(self, make: Callable[[], Reckoner], first: Callable[[Reckoner], Setup]) -> None:
+    def __init__(self, make: Callable[[], Reckoner], first: Callable[[Reckoner], Setup], freed: int) -> None:
         super().__init__("dflash-plan")
-        self._make, self._first = make, first
+        self._make, self._first, self._freed = make, first, freed
         self._wanted: Setup | None = None
         self._asked = threading.Event()
         self.reckoner: Reckoner | None = None
@@ -53,12 +54,13 @@ class Planning(Background):
 
     def work(self) -> None:
         reckoner = self.reckoner = self._make()
-        self.plan = plan(reckoner, self._first(reckoner))
+        room = reckoner.available + self._freed
+        self.plan = plan(reckoner, self._first(reckoner), room)
         while not self.stopping:
             self._asked.wait()
             self._asked.clear()
             if self._wanted is not None and not self.stopping:
-                self.plan = plan(reckoner, self._wanted)
+                self.plan = plan(reckoner, self._wanted, room)
 
 
 class PlanScreen(ModalScreen[bool]):
@@ -89,6 +91,7 @@ class PlanScreen(ModalScreen[bool]):
         self._planning = Planning(
             make or (lambda: _reckoner(request)),
             lambda reckoner: asked(reckoner, request.context or None, request.kv),
+            chat.program.given_back,
         )
         self._setup: Setup | None = None
         self._shown: MemoryPlan | None = None
