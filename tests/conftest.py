@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -57,6 +58,27 @@ NOT_QUICK = frozenset(
         "whatif",
     )
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow-threads", type=float, metavar="SECONDS", help="every thread of the app begins its work so much later"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What a test takes for granted of the app's threads shows where they are late, as on a busy machine."""
+    if (seconds := config.getoption("--slow-threads")) is None:
+        return
+    from dflash_tui.chat.background import Background
+
+    run = Background._run
+
+    def late(self: Background) -> None:
+        time.sleep(seconds)
+        run(self)
+
+    Background._run = late  # type: ignore[method-assign]
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from dflash_tui.app import DFlashApp
 
 
-async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool], timeout: float = 10.0) -> None:
+async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool], timeout: float = 60.0) -> None:
     """Let the app run until `predicate` holds; fail with the screen as text when it does not."""
     end = time.monotonic() + timeout
     while not predicate():

@@ -38,7 +38,7 @@ class Terminal:
     def tmux(self, *words: str, **environment: str) -> str:
         command = ["tmux", "-S", str(self.socket), *words]
         env = {**os.environ, "TERM": "xterm-256color", **environment}
-        return subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=20).stdout
+        return subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=60).stdout
 
     def keys(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)

@@ -75,7 +75,7 @@ class TestPrompt:
         with open(reading, encoding="utf-8") as stdin:
             assert ask.read_prompt(["explain"], stdin) == "explain"
         os.close(writing)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(
