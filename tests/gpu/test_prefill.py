@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -174,3 +175,29 @@ def test_a_chunk_that_finds_no_room_is_halved(
     with pytest.raises(torch.OutOfMemoryError if device_name == "emulated" else OutOfMemoryError):
         ours.prefill([1, 2, 3])
     assert ours.length == held
+
+
+def test_a_turn_begins_with_chunks_that_fit(
+    device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is asked of the allocator: as many rows as what is free has room for, the logits the same."""
+    one = pair(device_name, "tiny-F16.gguf")
+    session = CudaSession(one.device_target, context=300)
+    assert session.chunk_pass is not None
+    sizes, whole = list[int](), session.chunk_pass.run
+
+    def counted(tokens: Sequence[int], *rest: Any) -> Any:
+        sizes.append(len(tokens))
+        return whole(tokens, *rest)
+
+    monkeypatch.setattr(session.chunk_pass, "run", counted)
+    ids = random_prompt(rng, 200)
+    expected = session.prefill(ids)
+    need = {rows: session._results(rows) for rows in (300, 150)}
+    cases = (need[300], [200]), (need[300] - 1, [150, 50]), (need[150] - 1, [75, 75, 50]), (0, [64, 64, 64, 8])
+    for free, rows in cases:
+        session._free = lambda free=free: free
+        sizes.clear()
+        session.restore(None)
+        close(session.prefill(ids), expected)
+        assert sizes == rows

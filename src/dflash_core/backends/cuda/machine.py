@@ -117,6 +117,12 @@ class CudaMachine:
     def processors(self) -> int:
         return self.device.card.multiprocessors
 
+    def free(self) -> int:
+        """Bytes that torch can give out now, those that it keeps for itself among them."""
+        with self.device.stream():
+            kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return self._as_limited(*self.device.runtime.memory())[0] + kept
+
     def room(self) -> int:
         """Bytes that weights and a sequence may take now."""
         return self._memory()[0]

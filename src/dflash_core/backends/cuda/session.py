@@ -66,6 +66,7 @@ class CudaSession:
 
     `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it
     can hold. `capacity`: nodes of the largest tree that there is room for at first. `kv`: how keys and values are kept.
+    `free`: says how many bytes of the device there are for the results of a prompt's chunk.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class CudaSession:
         context: int,
         capacity: int = CAPACITIES[0],
         kv: CachePair = F16,
+        free: Callable[[], int] | None = None,
     ) -> None:
         self.target, self.draft_weights, self.device = target, draft, target.device
         self.host_drafter = host_drafter
@@ -98,7 +100,7 @@ class CudaSession:
                 self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
-        self.window = EVERYTHING
+        self.window, self.kv, self._free = EVERYTHING, kv, free
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
         self.steps = Steps(self)
@@ -291,7 +293,7 @@ class CudaSession:
     def _prefill_chunk(
         self, chunk_pass: ChunkPass, tokens: Sequence[int], cancelled: Callable[[], bool] | None
     ) -> Logits:
-        rows, begin = chunk_pass.chunk.rows, 0
+        rows, begin = self._rows_that_fit(chunk_pass.chunk.rows), 0
         while begin < len(tokens):
             with self.device.stream():
                 self.update_drafter()
@@ -310,6 +312,17 @@ class CudaSession:
             begin += len(part)
         with self.device.stream():
             return self._logits_of(last)
+
+    def _rows_that_fit(self, rows: int) -> int:
+        """Rows of a chunk by what is free now, so that the allocator need not be asked in vain for its results."""
+        free = self._free() if self._free is not None else None
+        while free is not None and rows > FEWEST_ROWS and self._results(rows) > free:
+            rows = max(rows // 2, FEWEST_ROWS)
+        return rows
+
+    def _results(self, rows: int) -> int:
+        """What torch allocates for a chunk of `rows` rows beside its library's workspace, which it keeps."""
+        return max(mixer.chunk_results(rows, self.kv) for mixer in self.target.mixers)
 
     def _logits_of(self, h: Tensor) -> Logits:
         """Logits (vocab,) of one row of the residual (hidden,)."""

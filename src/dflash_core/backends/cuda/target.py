@@ -162,11 +162,12 @@ class CudaTarget(OpenedTarget):
         kv: CachePair | None = None,
     ) -> CudaSession:
         kept = kv or F16
+        free = self.machine.free
         if isinstance(draft, CudaDFlash | CudaMtp):
-            return CudaSession(self.model, draft.model, context=context, kv=kept)
+            return CudaSession(self.model, draft.model, context=context, kv=kept, free=free)
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
         drafter = draft.drafter() if draft else None
-        return CudaSession(self.model, host_drafter=drafter, captured=captured, context=context, kv=kept)
+        return CudaSession(self.model, None, captured, host_drafter=drafter, context=context, kv=kept, free=free)
 
     def step_seconds(self, rows: int) -> None:
         """None: no step on a card is slow enough to be announced."""
