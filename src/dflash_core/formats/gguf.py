@@ -6,7 +6,6 @@ next multiple of `general.alignment`. A file that opens has all its tensors insi
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import LISTS, SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED
+from dflash_core.formats.splits import SPLIT_NAME
 from dflash_core.formats.weights import Shard, StoredWeights, check_apart, shown
 from dflash_core.formats.weights import TensorInfo as TensorInfo
 
@@ -32,7 +32,6 @@ MAX_DIMENSIONS = 4
 MAX_DIMENSION = 1 << 48
 STRING, ARRAY, BOOL = 8, 9, 7
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

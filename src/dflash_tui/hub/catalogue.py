@@ -11,7 +11,7 @@ from typing import Any
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
-from dflash_core.formats.gguf import SPLIT_NAME
+from dflash_core.formats.splits import SPLIT_NAME
 from dflash_tui.settings.config import config_folder
 from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 

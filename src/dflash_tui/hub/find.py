@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_tui.hub.header import Header, key_of, read_header, size_of
-from dflash_tui.hub.pairing import Drafter, Read, drafters_of
 from dflash_tui.hub.places import Place
 from dflash_tui.hub.shelf import Shelf
 from dflash_tui.hub.walk import Candidate, TooMany, walk
+
+if TYPE_CHECKING:
+    from dflash_tui.hub.pairing import Drafter, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ def look(
     where: Sequence[Place], shelf: Shelf, stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[Found | PassedOver]:
     """Every file once, under the first place that has it; then each model again with its drafters."""
+    from dflash_tui.hub.pairing import Read, drafters_of  # it loads numpy, and the app's first frame is drawn without
+
     seen, targets, drafts = set[Path](), list[tuple[Found, Read]](), list[Read]()
     for place in where:
         for one in walk(place, stopping):
@@ -98,5 +103,7 @@ def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
             return None, 0
         shelf.headers[key] = header
     if header.kind in ("target", "draft"):
+        from dflash_tui.hub.pairing import Read
+
         return Read(one.path, one.name, header, key), size
     return PassedOver(one.path, one_line(header.why), header.kind == "broken"), size

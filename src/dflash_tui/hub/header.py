@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from dflash_core.errors import DFlashError, UnsupportedError
-from dflash_core.formats.gguf import SPLIT_NAME, GGUFFile
+from dflash_core.formats.splits import SPLIT_NAME
+
+if TYPE_CHECKING:
+    from dflash_core.formats.gguf import GGUFFile
 
 Kind = Literal["target", "draft", "other", "broken"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.files import folder_name
-from dflash_core.formats.gguf import SPLIT_NAME
+from dflash_core.formats.splits import SPLIT_NAME
 from dflash_tui.hub.ollama import stored
 from dflash_tui.hub.places import Place
 
