@@ -27,13 +27,14 @@ from textual.widgets import TextArea
 from dflash_core.cache_types import AUTO
 from dflash_core.clean import lines
 from dflash_core.knobs import Knobs
+from dflash_core.progress import Progress
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.conversations.history import History, data_folder
 from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
-from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.session import Loader, LoadRequest, SessionLike
 from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
 from dflash_tui.settings.keys import is_nowhere, nowhere, remapped
 from dflash_tui.settings.themes import installed, load_themes, unknown_theme
@@ -361,12 +362,15 @@ def share_the_interpreter() -> None:
 
 def run_app(request: LoadRequest, config: Config | None = None) -> int:
     """Open the app; returns the exit code."""
-    from dflash_tui.engine_session import load_session
-
     share_the_interpreter()
 
     def loader(request: LoadRequest) -> Loader:
-        return partial(load_session, request)
+        def load(progress: Progress) -> SessionLike:
+            from dflash_tui.engine_session import load_session  # on the loader's thread: it brings torch
+
+            return load_session(request, progress)
+
+        return load
 
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
     return open_app(DFlashApp(request, loader(request), loaders=loader, first_run=first_run, config=config))
