@@ -53,6 +53,8 @@ from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.strip import StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript, TurnBlock
 
+LOOKS = 20  # for the first frame
+
 
 class ChatScreen(Screen[None]):
     """Holds the session, the parameters of the next turn, and the one turn that may run."""
@@ -115,7 +117,20 @@ class ChatScreen(Screen[None]):
         self.conversation.tell_problems()
         self.tuning.tell_problems()
         self.set_interval(1, self.gauges.tick)
-        self.call_after_refresh(self.pair.begin)
+        self.call_after_refresh(self._load_once_seen, LOOKS)
+
+    def _load_once_seen(self, looks: int) -> None:
+        """Begin to load behind the first frame: the loader's imports would take turns with it.
+
+        Widgets have their places before that, while the app is still drawing nothing. A screen that is not laid out
+        after so many refreshes has another one over it.
+        """
+        seen = any(child.region.area for child in self.children) and not self.app._batch_count
+        if looks and not seen:
+            self.call_after_refresh(self._load_once_seen, looks - 1)
+        else:
+            self.refresh()
+            self.call_after_refresh(self.pair.begin)
 
     def on_unmount(self) -> None:
         self.plain.stop()
