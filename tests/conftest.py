@@ -11,6 +11,8 @@ from pathlib import Path
 # Read by torch when it is imported, here and in the programs that tests start. Models are tiny: more threads bring
 # nothing, and those of several workers would wait for each other in every operation.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test reaches a hub: what a key that is pressed at random asks for ends at a closed port of this machine.
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 import pytest
 

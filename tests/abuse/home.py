@@ -11,7 +11,8 @@ from pathlib import Path
 def environment(folder: Path) -> dict[str, str]:
     """What a child process is given."""
     kinds = ("DATA", "CONFIG", "CACHE", "STATE")
-    return {"HOME": str(folder)} | {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in kinds}
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # a key at random may ask for gigabytes
+    return {"HOME": str(folder)} | nowhere | {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in kinds}
 
 
 @contextmanager

@@ -189,6 +189,11 @@ def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> 
         assert (one.target, one.draft, one.context, one.kv) == (target, Path("text"), 1024, "q8_0")
         assert one.knobs.budget == 15
     asked.clear()
+    profile_of(Profiles().path.read_text() + "[profiles.another]\ntarget = 'demo'\n")
+    assert next(iter(Profiles())).name == "tiny"
+    cli.main(["ask", "--profile", "another", "hi"])
+    assert [one.name for one in Profiles()] == ["another", "tiny"], "the last used first"
+    asked.clear()
     words = ["--kv", "q4_0", "--context", "512", "--set", "budget=7", "--draft", "text"]
     assert cli.main(["--profile", "tiny", "ask", *words, "hi"]) == 0, "what is named beside it counts more"
     [one] = asked

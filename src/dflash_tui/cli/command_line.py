@@ -85,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
         if args.command not in [one.name for one in COMMANDS if not one.models]:
             _check_files(config, profile)
+        if profile is not None:
+            Profiles().used(profile.name)
         # Whoever redirects both outputs does not want the terminal to end this; the app draws on it, and reads it.
         with watched((1, 2)), tracing(args.trace) as trace:
             asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))

@@ -100,6 +100,7 @@ class ModelsScreen(Screen[None]):
         self._catalogue: Catalogue = load_catalogue()
         self._finding = Finding(chat.program.places, chat.program.given_back, room_for)
         self._seen = -1
+        self._told = False  # why the looking ended early
         self._drafters: dict[str, int] = {}  # which of its choices a file has, where it is not the first
 
     def compose(self) -> ComposeResult:
@@ -181,7 +182,8 @@ class ModelsScreen(Screen[None]):
         if self._finding.changes != self._seen:
             self._seen = self._finding.changes
             self._draw()
-        if self._finding.over and self._finding.error is not None:
+        if self._finding.over and self._finding.error is not None and not self._told:
+            self._told = True
             self.say(f"not all places could be looked at: {self._finding.error}")
 
     def _draw(self) -> None:
