@@ -14,7 +14,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
-from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
@@ -55,6 +55,16 @@ def engine() -> Engine:
 def demo(_: object) -> EngineSession:
     engine().reset()
     return EngineSession(engine(), "demo pair", KNOBS, ())
+
+
+@cache
+def engine_of_two() -> Engine:
+    return load_pair(demo_target_path(), demo_draft("dflash2+mtp"), context_length=1024)
+
+
+def two_drafters(_: object) -> EngineSession:
+    engine_of_two().reset()
+    return EngineSession(engine_of_two(), "demo pair", KNOBS, ())
 
 
 @pytest.fixture
@@ -148,6 +158,44 @@ class TestWhatIf:
             await pilot.pause()
             assert app.chat.knobs.budget == 20
             assert table.get_row_at(table.cursor_row)[0].plain.strip() == "20"
+
+    async def test_each_of_several_drafters_has_curves_of_its_own(
+        self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
+        app = make_app(load=two_drafters, knobs=KNOBS)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await loaded(pilot)
+            app.chat.set_knobs(mode="tree", draft="mtp", budget=8)
+            await asked(pilot)
+            screen = await opened(pilot, "/whatif", WhatIfScreen)
+            assert isinstance(screen, WhatIfScreen)
+            assert (screen.drafter, screen.drafters) == ("mtp", ("dflash2", "mtp"))
+            assert "that mtp drafted" in text_of(screen, "#whatif-finding")
+            assert "drafters: dflash2, mtp" in text_of(screen, "#whatif-notes")
+            assert screen.curve is not None
+            lengths = [point.acceptance.length for point in screen.curve.points]
+            await pilot.press("d")
+            await finished(pilot)
+            assert screen.drafter == "dflash2"
+            assert screen.curve is None
+            assert "dflash2 drafted nothing in the last turn" in text_of(screen, "#whatif-finding")
+            await pilot.press("m")
+            await finished(pilot)
+            await pilot.press("e")
+            await finished(pilot)
+            assert screen.curve is not None
+            assert screen.curve.kind == "exact"
+            assert screen.curve.measured == (4, 8, 16)
+            assert [point.acceptance.length for point in screen.curve.points] != lengths, "another's trees"
+            assert "dflash2 ran again alone" in text_of(screen, "#whatif-finding")
+            await pilot.press("a")
+            assert screen.curve.best is not None
+            assert (app.chat.knobs.draft, app.chat.knobs.budget) == ("dflash2", screen.curve.best.budget)
+            await pilot.press("d")
+            await finished(pilot)
+            assert screen.drafter == "mtp"
+            assert screen.curve is not None
 
     async def test_without_a_turn(self, app: DFlashApp) -> None:
         async with app.run_test(size=(80, 24)) as pilot:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.capabilities import BLOCK_KNOBS, Capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.lab.candidates import arms, around, changes, label
 from dflash_core.lab.grid import Setting
@@ -151,6 +151,22 @@ def test_the_candidates_of_a_pair() -> None:
     assert "chain 15" in labels
     fixed = arms(Knobs(mode="tree", budget=15), LIMITS)
     assert [one.role for one in fixed if one.role] == ["now", "auto", "plain"]
+    two = Capabilities(
+        "dflash2+mtp", 16, knobs=BLOCK_KNOBS | {"draft"}, parts=(Capabilities("dflash2", 16), Capabilities("mtp", 7))
+    )
+    several = arms(Knobs(), Limits(two, 4096))
+    kinds = {(arm.setting.knobs.draft, arm.setting.knobs.mode) for arm in several}
+    assert {(kind, mode) for kind in ("dflash2", "mtp") for mode in ("chain", "tree")} <= kinds
+    assert (
+        max(
+            arm.setting.knobs.budget
+            for arm in several
+            if (arm.setting.knobs.draft, arm.setting.knobs.mode) == ("mtp", "chain")
+        )
+        == 6
+    )
+    assert len({arm.setting.label for arm in several}) == len(several), "labels tell them apart"
+    assert changes(Knobs(draft="mtp"), Knobs()) == {"draft": "mtp"}
     without = arms(Knobs(), Limits(None, 4096))
     assert [one.setting.label for one in without] == ["auto", "plain"]
     text = arms(Knobs(), Limits(Capabilities("text", 16, knobs=frozenset({"budget"})), 4096))

@@ -36,6 +36,10 @@ class Capabilities:
         """Positions below the root that it proposes tokens for, at most."""
         return self.block - 1
 
+    def named(self, kind: str) -> Capabilities:
+        """Those of the one of that kind among several; of all of them where none is."""
+        return next((one for one in self.parts if one.kind == kind), self)
+
     def drafted(self, knobs: Knobs) -> int:
         """Positions that it proposes for with these knobs."""
         return min(self.depths, knobs.mtp_depth) if self.kind == "mtp" else self.depths

@@ -14,26 +14,29 @@ BUDGETS = (4, 8, 15, 22, 32, 48)
 P_MINS = (0.0, 0.1, 0.25)
 TREE_TEMPERATURES = (0.7, 1.4)
 WINDOWS = (512, 2048)
-CHANGED = ("mode", "policy", "budget", "p_min", "tree_temperature", "draft_window")
+CHANGED = ("mode", "policy", "draft", "budget", "p_min", "tree_temperature", "draft_window")
 """What a candidate may differ in from the present setting."""
 
 
 def arms(now: Knobs, limits: Limits) -> list[Arm]:
-    """The present setting, `auto`, plain decoding, chains, and trees of several budgets and cuts; no two the same.
+    """The present setting, `auto`, plain decoding, chains, and trees of several budgets and cuts; no two the same. Of
+    several drafters each has chains and trees of its own.
 
     Without a drafter that is the present setting and plain decoding. What the pair cannot run is left out.
     """
     found = {now: Arm(Setting("", now), "now")}
-    _put(found, now, limits, {"mode": "auto", "policy": "auto"}, "auto")
+    several = limits.drafter.parts if limits.drafter is not None else ()
+    choice: dict[str, Value] = {"draft": "auto"} if several else {}
+    _put(found, now, limits, {"mode": "auto", "policy": "auto", **choice}, "auto")
     _put(found, now, limits, {"mode": "ar"}, "plain")
-    drafter = limits.drafter
-    if drafter is not None:
-        for depth in sorted({drafter.depths, max(drafter.depths // 2, 1)}):
+    for one in several or ([limits.drafter] if limits.drafter is not None else []):
+        named: dict[str, Value] = {"draft": one.kind} if several else {}
+        for depth in sorted({one.depths, max(one.depths // 2, 1)}):
             for p_min in P_MINS[:2]:
-                _put(found, now, limits, {"mode": "chain", "budget": depth, "p_min": p_min})
+                _put(found, now, limits, {"mode": "chain", "budget": depth, "p_min": p_min, **named})
         for budget in BUDGETS:
-            for p_min in P_MINS:
-                _put(found, now, limits, {"mode": "tree", "budget": budget, "p_min": p_min})
+            for p_min in P_MINS[:2] if several else P_MINS:
+                _put(found, now, limits, {"mode": "tree", "budget": budget, "p_min": p_min, **named})
     return [_named(arm) for arm in found.values()]
 
 
@@ -66,7 +69,8 @@ def label(knobs: Knobs) -> str:
         return "plain"
     if knobs.mode == "auto" and knobs.policy == "auto":
         return "auto"
-    parts = [f"{'tree' if knobs.mode == 'auto' else knobs.mode} {knobs.budget}"]
+    by = "" if knobs.draft == "auto" else f"{knobs.draft} "
+    parts = [f"{by}{'tree' if knobs.mode == 'auto' else knobs.mode} {knobs.budget}"]
     if knobs.p_min:
         parts.append(f"p_min {show(SPEC['p_min'], knobs.p_min)}")
     for name, short in (("tree_temperature", "tree T"), ("draft_window", "window")):

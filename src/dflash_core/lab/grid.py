@@ -94,7 +94,7 @@ def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Setting
 
 def check(setting: Setting, changed: frozenset[str], limits: Limits) -> None:
     """Raise KnobError where `setting` could not run as asked, or what was `changed` in it has no effect."""
-    knobs, drafter = setting.knobs, limits.drafter
+    knobs, drafter = setting.knobs, limits.drafter and limits.drafter.named(setting.knobs.draft)
     limits.check(knobs, changed)
     if knobs.max_tokens < 2:
         raise KnobError("max_tokens=1 leaves no step to measure; expected 2 or more")

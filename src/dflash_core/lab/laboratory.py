@@ -18,7 +18,7 @@ from dflash_core.lab.plain import PlainRun
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import Case, Sweep
 from dflash_core.lab.tune import Tune
-from dflash_core.lab.whatif import ExactReplay
+from dflash_core.lab.whatif import ExactReplay, drafted_by
 from dflash_core.limits import Limits
 from dflash_core.record import TurnRecord
 from dflash_core.runner import Runner
@@ -61,19 +61,24 @@ class Laboratory:
         answerer = Answerer(self._engine, self._tokenizer, self._template)
         return Tune(answerer, arms, cases, self.limits)
 
-    def replay(self, record: TurnRecord, budgets: Sequence[int]) -> ExactReplay:
-        """The turn as other budgets would have drafted it. Raises DFlashError for a turn without a step."""
+    def replay(self, record: TurnRecord, budgets: Sequence[int], drafter: str = "") -> ExactReplay:
+        """The turn as other budgets would have drafted it, by the named one of several drafters.
+
+        Raises DFlashError for a turn without a step.
+        """
         answer = [token for event in record.events for token in event.tokens]
-        return ExactReplay(
-            self._engine.propose, record.start.prompt_ids, answer, record.knobs, budgets, self._engine.stop_ids
-        )
+        knobs = drafted_by(record.knobs, drafter)
+        return ExactReplay(self._engine.propose, record.start.prompt_ids, answer, knobs, budgets, self._engine.stop_ids)
 
     def time_plain(self, record: TurnRecord) -> PlainRun:
         """How fast plain decoding is behind the turn's prompt."""
         return PlainRun(self._engine, record)
 
-    def time_steps(self, record: TurnRecord, budgets: Sequence[int], costs: StepCosts) -> Iterator[ExperimentProgress]:
-        """Time a few steps of each budget behind the turn's prompt, into `costs`; what they write is thrown away.
+    def time_steps(
+        self, record: TurnRecord, budgets: Sequence[int], costs: StepCosts, drafter: str = ""
+    ) -> Iterator[ExperimentProgress]:
+        """Time a few steps of each budget behind the turn's prompt, into `costs`; what they write is thrown away. The
+        named one of several drafters drafts.
 
         The budgets take turns, so that a busy machine is busy for all of them. Stop iterating to give up; what was
         timed is kept. Raises DFlashError without a drafter, and what the engine raises.
@@ -86,7 +91,8 @@ class Laboratory:
                 budget = budgets[slot.setting]
                 yield ExperimentProgress(done, len(slots), None, f"timing steps of budget {budget}")
                 # p_min would leave the trees smaller than asked for; a stop token would leave too few of them.
-                knobs = record.knobs.replace(mode="tree", budget=budget, p_min=0.0, ignore_eos=True, max_tokens=MOST)
+                asked = drafted_by(record.knobs, drafter)
+                knobs = asked.replace(mode="tree", budget=budget, p_min=0.0, ignore_eos=True, max_tokens=MOST)
                 ids, sinks = record.start.prompt_ids, record.start.sinks
                 events = self._engine.generate(ids, knobs, keep=(len(ids) - 1,), sinks=sinks)
                 steps = (event for event in events if isinstance(event, StepEvent))

@@ -8,6 +8,9 @@ other, so one tree of the largest budget tells it for all smaller ones.
                 would have begun its next steps elsewhere, so this is not what it would have done.
     exact       the drafter runs again from every step start that a budget would have had. Equals a real run, but for
                 near-ties in the drafter's order.
+
+Of several drafters each has curves of its own: an estimate goes by the steps that it drafted, an exact one by what it
+alone would have drafted.
 """
 
 from __future__ import annotations
@@ -126,16 +129,28 @@ class _Reach:
         return sum(node <= budget for node in self.path)
 
 
-def estimate(steps: Sequence[StepEvent], budgets: Sequence[int]) -> tuple[Acceptance, ...]:
-    """Acceptance lengths over the turn's own step starts. Raises DFlashError where it drafted nothing.
+def drafted_by(knobs: Knobs, drafter: str) -> Knobs:
+    """These with a drafter of that kind named; "" names none."""
+    return knobs.replace(draft=drafter) if drafter else knobs
+
+
+def of_drafter(steps: Sequence[StepEvent], drafter: str) -> list[StepEvent]:
+    """The steps for which a drafter of that kind was asked; "" for any."""
+    return [step for step in steps if step.drafts.tokens and drafter in ("", step.drafter)]
+
+
+def estimate(steps: Sequence[StepEvent], budgets: Sequence[int], drafter: str = "") -> tuple[Acceptance, ...]:
+    """Acceptance lengths over the turn's own step starts, where a drafter of that kind was asked. Raises DFlashError
+    where none was.
 
     For the budget that the turn ran with it is what was measured.
     """
     text = [token for step in steps for token in step.tokens]
     starts = [0, *itertools.accumulate(len(step.tokens) for step in steps)]
-    drafted = [(step, start) for step, start in zip(steps, starts) if step.drafts.tokens]
+    drafted = [(step, start) for step, start in zip(steps, starts) if of_drafter([step], drafter)]
     if not drafted:
-        raise DFlashError("this turn drafted nothing, so there is nothing to go by; answer again with mode=tree")
+        by = f"{drafter} drafted nothing in this turn" if drafter else "this turn drafted nothing"
+        raise DFlashError(f"{by}, so there is nothing to go by; answer again with mode=tree")
     largest = max(budgets)
     # Below the token that ended the answer nothing is drafted; other tokens that would have are not recorded.
     stops = {text[-1]} if steps[-1].stop == "stop token" else ()
@@ -200,9 +215,10 @@ class ExactReplay:
         return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets), stops=self._stops)
 
 
-def own_ms(steps: Sequence[StepEvent]) -> float | None:
-    """Milliseconds of a step of the turn itself, by its wall time; None where no time was taken."""
-    drafted = [step for step in steps if step.drafts.tokens]
+def own_ms(steps: Sequence[StepEvent], drafter: str = "") -> float | None:
+    """Milliseconds of a step of the turn itself, of a drafter's alone where one is named, by its wall time; None where
+    no time was taken."""
+    drafted = of_drafter(steps, drafter)
     total = sum(step.stages.total for step in drafted)
     return total / len(drafted) if drafted and total > 0 else None
 

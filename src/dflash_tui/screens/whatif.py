@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import SPEC
+from dflash_core.knobs import SPEC, Value
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.laboratory import TIMED_BUDGETS
 from dflash_core.lab.progress import ExperimentProgress
@@ -25,6 +26,7 @@ from dflash_core.lab.whatif import (
     auto_turn,
     curve,
     estimate,
+    of_drafter,
     own_ms,
 )
 from dflash_core.record import TurnRecord
@@ -67,6 +69,7 @@ class WhatIfScreen(LabScreen):
         self.costs = StepCosts()
         self._estimate: tuple[Acceptance, ...] = ()
         self._timed = False  # steps were timed for this: all are of the same moment
+        self.drafter = ""  # of several that are loaded the one that is looked at
         self.auto: AutoTurn | None = None
         turns = self.chat.session.turns if self.chat.session is not None else ()
         if self.chat.session is not None and self.chat.session.limits.drafter is None:
@@ -77,6 +80,7 @@ class WhatIfScreen(LabScreen):
             self.query_one("#whatif-finding", Static).update(" No turn yet: send a message first, then come back.")
             return
         self.record = turns[-1]
+        self.drafter = self._first()
         # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
         self.begin(self._reckon(), lambda _: self.draw())
 
@@ -85,11 +89,23 @@ class WhatIfScreen(LabScreen):
         turns = self.chat.session.turns[-TURNS:] if self.chat.session is not None else ()
         for number, turn in enumerate(turns):
             yield ExperimentProgress(number, len(turns), None, "reading the session's step times")
-            for step in turn.steps:
+            for step in of_drafter(turn.steps, self.drafter) if self.drafter else turn.steps:
                 self.costs.add(step)
         self.auto = auto_turn(self.record.steps)
-        self._estimate = estimate(self.record.steps, self.budgets)
+        self._estimate = estimate(self.record.steps, self.budgets, self.drafter)
         self.take("estimate", self._estimate)
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Kinds of the drafters, where several are loaded."""
+        loaded = self.chat.session.limits.drafter if self.chat.session is not None else None
+        return tuple(one.kind for one in loaded.parts) if loaded is not None else ()
+
+    def _first(self) -> str:
+        """The drafter of most steps of the turn, where there are several."""
+        assert self.record is not None
+        kinds = Counter(step.drafter for step in of_drafter(self.record.steps, "") if step.drafter in self.drafters)
+        return next((kind for kind, _ in kinds.most_common(1)), self.drafters[0] if self.drafters else "")
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -101,10 +117,21 @@ class WhatIfScreen(LabScreen):
     def take(self, kind: Kind, acceptance: tuple[Acceptance, ...]) -> None:
         """Put the session's step times beside these acceptance lengths."""
         assert self.record is not None
-        own = None if self._timed or self.auto is not None else own_ms(self.record.steps)
+        own = None if self._timed or self.auto is not None else own_ms(self.record.steps, self.drafter)
         self.curve = curve(kind, acceptance, self.costs, self.record.knobs.budget, own)
 
     # Actions
+
+    def action_drafter(self) -> None:
+        """Look at the next of several drafters."""
+        if len(self.drafters) < 2:
+            self.say("one drafter is loaded; start with --draft A --draft B to compare several")
+            return
+        if self.record is None or self.laboratory() is None:
+            return
+        self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
+        self.costs, self._estimate, self._timed, self.curve = StepCosts(), (), False, None
+        self.begin(self._reckon(), lambda _: self.draw())
 
     def action_exact(self) -> None:
         """Draft again from the step starts that each budget would have had."""
@@ -112,7 +139,7 @@ class WhatIfScreen(LabScreen):
         if lab is None or self.record is None:
             return
         try:
-            replay = lab.replay(self.record, self.budgets)
+            replay = lab.replay(self.record, self.budgets, self.drafter)
         except DFlashError as error:
             self.say(advice.in_app(error))
             return
@@ -126,16 +153,17 @@ class WhatIfScreen(LabScreen):
     def action_measure(self) -> None:
         """Time steps of several budgets."""
         lab = self.laboratory()
-        if lab is None or self.record is None or self.curve is None:
+        if lab is None or self.record is None or (self.curve is None and not self.drafter):
             return
         # Times of the session are of other moments; those taken now are compared with each other only.
         costs, budgets = StepCosts(), tuple(sorted({*TIMED_BUDGETS, self.record.knobs.budget}))
-        self.begin(lab.time_steps(self.record, budgets, costs), lambda _: self._measured(costs))
+        self.begin(lab.time_steps(self.record, budgets, costs, self.drafter), lambda _: self._measured(costs))
 
     def _measured(self, costs: StepCosts) -> None:
-        if len(costs.measured) > 1 and self.curve is not None:
+        if len(costs.measured) > 1:
             self.costs, self._timed = costs, True
-            self.take(self.curve.kind, tuple(point.acceptance for point in self.curve.points))
+            if self.curve is not None:
+                self.take(self.curve.kind, tuple(point.acceptance for point in self.curve.points))
         self.draw()
 
     def action_adopt(self) -> None:
@@ -144,20 +172,30 @@ class WhatIfScreen(LabScreen):
         if best is None:
             self.say("no best yet: step times of other budgets are not known; m measures them")
         else:
-            self.adopt({"budget": best.budget})
+            self.adopt(self._with(best.budget))
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
         if row_key(event) == AUTO:
-            self.adopt({"mode": "auto", "policy": "auto"})
+            self.adopt({"mode": "auto", "policy": "auto", **({"draft": "auto"} if self.drafter else {})})
         elif (key := row_key(event)) is not None:
-            self.adopt({"budget": int(key)})
+            self.adopt(self._with(int(key)))
+
+    def _with(self, budget: int) -> dict[str, Value]:
+        """A budget, and the drafter that it was looked at for."""
+        return {"budget": budget, **({"draft": self.drafter} if self.drafter else {})}
 
     # Drawing
 
     def draw(self) -> None:
         it = self.curve
         if it is None:
+            if self.drafter:
+                none = f"{self.drafter} drafted nothing in the last turn: e is what it would have, d the next drafter"
+                self.query_one("#whatif-finding", Static).update(f" {none}")
+                self.query_one(_Table).clear()
+                for name in ("speed", "length"):
+                    self.query_one(f"#whatif-{name}", CurveView).show([], "not known", (1.0, 64.0))
             return
         self.query_one("#whatif-finding", Static).update("\n".join(f" {line}" for line in self._finding(it)))
         self.query_one("#whatif-notes", Static).update("\n".join(f" {line}" for line in self._notes(it)))
@@ -174,14 +212,18 @@ class WhatIfScreen(LabScreen):
         self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {_name(it)}", span)
 
     def _finding(self, it: Curve) -> Iterator[str]:
-        steps = len(self.record.steps) if self.record is not None else 0
+        steps = self.record.steps if self.record is not None else ()
         if it.kind == "estimate":
             had = "policy auto" if self.auto is not None else f"budget {it.current}"
-            yield f"ESTIMATE from the {counted(steps, 'step')} of the last turn, which had {had}"
+            drafted = of_drafter(steps, self.drafter) if self.drafter else steps
+            by = f" that {self.drafter} drafted" if self.drafter else ""
+            yield f"ESTIMATE from the {counted(len(drafted), 'step')}{by} of the last turn, which had {had}"
+        elif not self._estimate:
+            yield f"EXACT: {self.drafter} ran again alone; it drafted nothing in the turn itself"
         else:
             worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
             off = f"the estimate was off by up to {percent(worst[1])} (budget {worst[0]})"
-            yield f"EXACT: the drafter ran again; {off}"
+            yield f"EXACT: {self.drafter or 'the drafter'} ran again{' alone' if self.drafter else ''}; {off}"
         yield lab_text.best_line(it)
         if self.auto is not None:
             yield lab_text.auto_line(self.auto, it)
@@ -195,6 +237,8 @@ class WhatIfScreen(LabScreen):
         yield lab_text.sources(it)
         if it.kind == "estimate":
             yield "another budget would have begun its next steps elsewhere: e is exact"
+        if len(self.drafters) > 1:
+            yield f"drafters: {', '.join(self.drafters)}; d is the next, and adopting names the one that is looked at"
 
 
 def _name(it: Curve) -> str:

@@ -126,6 +126,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("plain.back", "escape", "Back", "stop what runs; else close", "back", True, scope="plain"),
     Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True, scope="whatif"),
     Action("whatif.measure", "m", "Time steps", "measure ms per step by budget", "measure", True, scope="whatif"),
+    Action("whatif.drafter", "d", "Drafter", "the next of several drafters", "drafter", scope="whatif"),
     Action("whatif.adopt", "a", "Adopt best", "the best budget from the next turn", "adopt", True, scope="whatif"),
     Action("whatif.choose", "enter", "Adopt", "the budget under the cursor from the next turn", scope="whatif"),
     Action("whatif.help", "f1", "Help", "these keys", "help", True, scope="whatif"),
