@@ -4,6 +4,9 @@
 //   tree_build        one warp
 //   step_begin        one thread: when a step began
 //
+// With TEXT a tree by value takes successors from the conversation's own text too (text.cuh), no deeper than the drafts:
+// what followed the same words is offered under every node, and `copied` tells the host which nodes came from there.
+//
 // With PAIRS tree_build takes a table of what candidates are below each other (pairs.cuh), and goes by it where the state
 // says by_parent.
 //
@@ -12,6 +15,9 @@
 #include "head.cuh"
 #include "pairs.cuh"
 #include "ring.cuh"
+#ifdef TEXT
+#include "text.cuh"
+#endif
 
 // The better of all lanes' (value, id), to every lane.
 __device__ __forceinline__ void warp_best(float& value, int& id) {
@@ -158,7 +164,13 @@ struct Tree {
 
 // ---- The tree by learned value ---------------------------------------------------------------------------------------
 
-constexpr int VALUE_NODES = 64, VALUE_OFFERS = 2 * VALUE_NODES + 2;  // each pop leaves two slots more at most
+constexpr int VALUE_NODES = 64;
+#ifdef TEXT
+constexpr int VALUE_OFFERS = 3 * VALUE_NODES + 2;  // each pop leaves three slots more at most
+constexpr int COPIED = 0xff;                       // the rank of an offer from the text
+#else
+constexpr int VALUE_OFFERS = 2 * VALUE_NODES + 2;  // each pop leaves two slots more at most
+#endif
 constexpr double SMALLEST = 1e-4, BLOCK = 15.0;  // policy/values.py
 
 struct ValueBuilder {
@@ -173,6 +185,12 @@ struct ValueBuilder {
     int depth[VALUE_NODES], off[VALUE_NODES];  // off: 0 on the spine, else steps since it was left
     u64 mask[VALUE_NODES][4];
     u8 slot[VALUE_NODES];
+#ifdef TEXT
+    double offer_log_prob[VALUE_OFFERS];  // of an offer from the text
+    int tail[VALUE_NODES][LONGEST];       // the newest tokens at a node, its own first
+    int tail_size[VALUE_NODES];
+    u64 copied;                           // nodes from the text
+#endif
 };
 
 struct ValueTree {
@@ -181,6 +199,58 @@ struct ValueTree {
     const Choices choices;
     const int depths, width;
     int n, offers;
+#ifdef TEXT
+    TextView text;
+
+    // The tail at the root: of the answer, and of the prompt before it.
+    __device__ __forceinline__ void begin_tails() {
+        const int lane = lane_id(), all = st->prompt_length + st->answered, at = all - 1 - lane;
+        if (lane < LONGEST) {
+            const int said = at - st->prompt_length;
+            b.tail[0][lane] = lane == 0 ? st->root : at < 0 ? 0 : said >= 0 ? st->history[said % HISTORY] : text.tokens[at];
+        }
+        if (lane == 0) b.tail_size[0] = min(all, LONGEST), b.copied = 0;
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void extend_tail(int node, int parent, int token) {
+        const int lane = lane_id();
+        if (lane < LONGEST) b.tail[node][lane] = lane == 0 ? token : b.tail[parent][lane - 1];
+        if (lane == 0) b.tail_size[node] = min(b.tail_size[parent] + 1, LONGEST);
+        __syncwarp();
+    }
+
+    // Offer what the text has behind `node`, unless it is the drafter's first choice there. All lanes call; says whether
+    // a slot was taken.
+    __device__ __forceinline__ bool offer_copied(int slot, int order, int node) {
+        const int depth = b.depth[node], lane = lane_id();
+        if (depth >= depths) return false;
+        const Successor found = successor_of(text, b.tail[node], b.tail_size[node]);
+        if (found.match < 0 || found.token == st->candidate[depth][0]) return false;
+        const u32 among = __ballot_sync(FULL_WARP, lane < width && st->candidate[depth][lane % MAX_WIDTH] == found.token);
+        if (lane == 0) {
+            const double p = fmax(among ? b.p[depth][__ffs(int(among)) - 1] : 0.0, LEAST_COPIED);
+            const double best = b.p[depth][0], kept = fmin(fmax(p, SMALLEST), 1 - SMALLEST);
+            const double first = fmin(fmax(best, SMALLEST), 1 - SMALLEST);
+            const float* const w = text.head->weights[found.match];
+            const double kind = b.copied >> node & 1 ? 2 : b.off[node] ? 1 : 0;
+            const double z = w[0] + w[1] * log(kept / (1 - kept)) + w[2] * log(first / (1 - first)) + w[4] * kind;
+            b.offer_value[slot] = b.value[node] * (z > -500 ? 1 / (1 + exp(-z)) : 0.0);
+            b.offer_order[slot] = order;
+            b.offer_log_prob[slot] = log(p);
+            b.offer[slot] = u64(u32(found.token)) << 32 | u64(depth) << 24 | u64(COPIED) << 16 | u64(node);
+        }
+        __syncwarp();
+        return true;
+    }
+
+    // Whether `parent` has a child with this token already.
+    __device__ __forceinline__ bool taken(int parent, int token) const {
+        bool found = false;
+        for (int i = lane_id(); i < n; i += WARP) found |= st->parent[i] == parent && st->token[i] == token;
+        return __any_sync(FULL_WARP, found);
+    }
+#endif
 
     // What the drafter says of every candidate, and the chances below the spine: a candidate a lane. Where each node has its
     // own, only how likely the spine is above a depth: the best of the best below the root.
@@ -286,6 +356,51 @@ __device__ __forceinline__ bool ends_answer(const StepState* st, int token) {
     return __any_sync(FULL_WARP, token >= 0 && st->stop_ids[lane_id() % MAX_STOP_IDS] == token);
 }
 
+#ifdef TEXT
+// As below, with what the text offers: policy/best_first.py as a whole.
+__device__ __forceinline__ void build_with_text(StepState* st, ValueBuilder& b, const TextView& text, int depths, int budget) {
+    ValueTree tree{st, b, {st, nullptr}, depths, min(st->width, MAX_WIDTH), 0, 0, text};
+    tree.begin_tails();
+    tree.state_candidates();
+    tree.add({st->root, 0, 0.0}, -1, 0, 1.0);
+    const int lane = lane_id(), most = min(budget, VALUE_NODES - 1);
+    if (lane == 0) tree.offer(0, 0, 0, 0);
+    __syncwarp();
+    tree.offers = 1 + tree.offer_copied(1, 1, 0);
+    for (int pops = 1; tree.n <= most; ++pops) {
+        const int slot = tree.best();
+        if (slot < 0) break;
+        const u64 offer = b.offer[slot];
+        const double value = b.offer_value[slot];
+        const int depth = int(offer >> 24 & 0xff), rank = int(offer >> 16 & 0xff), parent = int(offer & 0xffff);
+        const int token = int(offer >> 32), node = tree.n, order = 4 * pops;
+        const bool copied = rank == COPIED;
+        const int off = copied || b.off[parent] || rank ? b.off[parent] + 1 : 0;
+        const double log_prob = copied ? b.offer_log_prob[slot] : 0.0;
+        __syncwarp();
+        if (lane == 0) {
+            if (!copied && (off < 2 || rank > 0)) tree.offer(slot, order, rank + 1, parent);
+            else b.offer[slot] = EMPTY;
+        }
+        __syncwarp();
+        if (tree.taken(parent, token)) continue;
+        if (copied && lane == 0) b.copied |= 1ull << node;
+        tree.add(copied ? Choice{token, 0, log_prob} : tree.choices.at(depth, rank, 0), parent, copied ? 1 : rank, value);
+        tree.extend_tail(node, parent, token);
+        if (ends_answer(st, token)) continue;
+        tree.offers += tree.offer_copied(tree.offers, order + 1, node);
+        if (lane == 1) tree.offer(tree.offers, order + 2, 0, node);
+        if (lane == 2 && off >= 1) tree.offer(tree.offers + 1, order + 3, 1, node);
+        tree.offers += off >= 1 ? 2 : 1;
+        __syncwarp();
+    }
+    if (lane == 0) {
+        st->built = tree.n;
+        st->n = min(tree.n, st->rows);
+    }
+    __syncwarp();
+}
+#else
 __device__ __forceinline__ void build_by_value(
     StepState* st, ValueBuilder& b, const PairTable* given, int depths, int budget
 ) {
@@ -321,11 +436,15 @@ __device__ __forceinline__ void build_by_value(
         st->n = min(tree.n, st->rows);
     }
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(32) tree_build(
     StepState* st, u64* stamps
 #ifdef PAIRS
     , const int* pair_ids, const Pairing* pair_rows
+#endif
+#ifdef TEXT
+    , const TextHead* text_head, const int* text_tokens, const int* text_last, u64* copied, int slots
 #endif
 ) {
     __shared__ union {
@@ -354,7 +473,13 @@ extern "C" __global__ void __launch_bounds__(32) tree_build(
     if (st->by_value) {
         // The token behind the deepest node is drawn, so the last one that the answer has room for is never drafted.
         depths = min(depths, min(st->max_tokens, st->context_length - st->prompt_length) - st->answered - 1);
+#ifdef TEXT
+        build_with_text(st, room.learned, {text_head, text_tokens, text_last}, max(depths, 0), budget);
+        if (lane_id() == 0) copied[st->steps % slots] = room.learned.copied;  // pinned, as the ring
+        __threadfence_system();
+#else
         build_by_value(st, room.learned, given, max(depths, 0), budget);
+#endif
         stamp(stamps, VERIFY_BEGIN);
         return;
     }

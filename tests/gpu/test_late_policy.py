@@ -8,19 +8,23 @@ import numpy as np
 import pytest
 
 from dflash_core import Knobs
+from dflash_core.backends.cuda.device_text import DeviceText
+from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.replay import GivenCosts
-from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
+from dflash_core.drafters.text_table import TextTable
+from dflash_core.events import Choice, StageTimes, StepEvent, StepTotals, StepTree
 from dflash_core.knobs import Value
 from dflash_core.policy.costs import H200
 from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, described
 from dflash_core.policy.pair import PairState
-from dflash_core.policy.values import start_weights
+from dflash_core.policy.values import COPIED, start_weights
 from dflash_core.runner import Runner
 from support.device_pairs import CONTEXT, prompt
+from support.emulated_device import EmulatedDevice
 from support.planted_device import planted
 
 FILE = "tiny-F16.gguf"
-TOKENS = 40
+TOKENS, SAID = 40, 24
 SAMPLED: dict[str, Value] = {"temperature": 0.9, "top_k": 20, "seed": 4}
 
 
@@ -57,8 +61,8 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
     session, _ = planted(FILE, expected, ranks)
     policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
     runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
-    fixed, tree = knobs.replace(budget=9), knobs.replace(mode="tree", budget=20)
-    found, steps = answered(runner, knobs, {3: fixed, 5: knobs, 7: tree, 9: knobs})
+    fixed, tree, drafts = knobs.replace(budget=9), knobs.replace(mode="tree", budget=20), knobs.replace(from_text=False)
+    found, steps = answered(runner, knobs, {3: fixed, 5: knobs, 7: tree, 9: drafts, 10: knobs})
     assert found == expected
     kinds = Counter(step.choice is not None for step in steps)
     assert kinds[True] >= 3
@@ -75,6 +79,61 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
         assert tree_of.off[0] == 0
     assert not np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
     assert session.length == 7 + TOKENS - 1
+
+
+class Knowing(LatePolicy):
+    """As `LatePolicy`, with a text that holds the answer."""
+
+    def __init__(self, session: CudaSession, text: TextTable) -> None:
+        super().__init__(session.capabilities, PairState(), GivenCosts(H200))
+        self.known = text
+
+    def copies_from(self, knobs: Knobs) -> TextTable | None:
+        return self.known if super().copies_from(knobs) is not None else None
+
+
+@pytest.mark.parametrize("sampled", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
+    """Drafts are wrong, and what is copied is right: many tokens a step, each said to be from the text; the answer is
+    plain decoding's. Without the knob none is copied."""
+    session, pair = planted(FILE, [], ())
+    vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=SAID).replace(**(SAMPLED if sampled else {}))
+    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="ar"))
+    copied, lengths = [], []
+    for from_text in (True, False):
+        session, _ = planted(FILE, [], ())
+        policy = Knowing(session, TextTable([*prompt()[:7], *expected]))
+        runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
+        found, steps = answered(runner, knobs.replace(from_text=from_text))
+        assert found == expected
+        copied.append(sum(len(set(step.tree.copied) & set(step.tree.accepted)) for step in steps))
+        lengths.append(len(steps))
+        assert all(node in range(1, len(step.tree.tokens)) for step in steps for node in step.tree.copied)
+        totals = StepTotals()
+        for step in steps:
+            totals.add(step)
+        assert (totals.copied > 0) == from_text
+        assert totals.copied_accepted == copied[-1]
+        assert (policy.state.parts["answer"].learned.trials[COPIED:].sum() > 0) == from_text
+    assert copied[0] > SAID / 2 > copied[1] == 0
+    assert lengths[0] < lengths[1] / 2
+
+
+def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
+    """By what was added, where nothing was taken away; else all of it."""
+    device = EmulatedDevice()
+    there, here = DeviceText(device, 500), TextTable()
+    rng = np.random.default_rng(3)
+    for turn in range(30):
+        if turn % 9 == 8:
+            here.become(here.tokens[: len(here) // 2].tolist())
+        here.extend(rng.integers(0, 9, int(rng.integers(0, 12))).tolist())
+        there.follow(here)
+        _, tokens, last, *_ = there.inputs
+        assert np.array_equal(tokens.numpy()[: len(here)], here.tokens)
+        assert np.array_equal(last.numpy(), here.last.reshape(-1))
+    there.follow(other := TextTable([5, 6, 5]))
+    assert np.array_equal(there.inputs[2].numpy(), other.last.reshape(-1))
 
 
 def _step(rows: int, taken: int, mode: str = "tree") -> StepEvent:

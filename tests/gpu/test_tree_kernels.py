@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,12 @@ import pytest
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import state
+from dflash_core.backends.cuda.device_text import DEFINES
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
+from dflash_core.drafters.successors import LONGEST, Successor
+from dflash_core.drafters.text_table import TextTable
 from dflash_core.policy import best_first
-from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
+from dflash_core.policy.values import CLASSES, COPIED, FEATURES, Learned, Stated, start_weights
 from dflash_core.tree import Candidates, Tree
 from support.engines import At, Engine
 from support.step_state import fresh_state, put_tree, random_candidates, random_tree
@@ -288,6 +293,82 @@ def test_nothing_stands_below_a_stop_token(engine: Engine, rng: np.random.Genera
         n = int(found["n"])
         assert tuple(found["token"][:n]) == expected.tokens
         assert tuple(found["parent"][:n]) == expected.parents
+
+
+def test_the_tree_with_copied_text_is_the_twins(engine: Engine, rng: np.random.Generator) -> None:
+    """Candidate for candidate, on random texts that repeat themselves, of which the device knows a beginning."""
+    build = engine.kernel("tree.cu", "tree_build", DEFINES)
+    copies = on_the_spine = 0
+    for trial in range(60):
+        vocab, depths = int(rng.choice([4, 30, 300])), int(rng.integers(1, 18))
+        tokens, log_probs = random_candidates(rng, depths, vocab=max(vocab, 300))
+        width, budget, rows = (
+            int(rng.integers(1, MAX_WIDTH + 1)),
+            int(rng.choice([7, 23, 63])),
+            int(rng.integers(1, 33)),
+        )
+        text = rng.integers(0, vocab, int(rng.integers(2, 400)))
+        text = np.concatenate([text, text[len(text) // 3 :], text[len(text) // 2 :]]).tolist()
+        known = len(text) - int(rng.integers(0, min(20, len(text) - 1)))
+        prompt = int(rng.integers(1, known + 1))
+        prompt = max(prompt, len(text) - state.HISTORY)
+        known = max(known, prompt)
+        table, whole = TextTable(text[:known]), TextTable(text)
+        root, stops, left = text[-1], rng.choice(300, 2, replace=False).tolist(), int(rng.integers(1, 25))
+        if trial % 2:  # some of what the drafter says is what the text says
+            tail = whole.tail()
+            for depth in range(depths):
+                found = table.after(tail)
+                if found is None or found.token in tokens[depth]:
+                    break
+                tokens[depth][int(rng.integers(0, MAX_WIDTH))] = found.token
+                tail = (*tail[1 - LONGEST :], found.token)
+        weights = (start_weights() + rng.normal(0, 0.4, (CLASSES, FEATURES))).astype(np.float32).astype(np.float64)
+        st = fresh_state()
+        st["root"], st["budget"], st["width"], st["draft_depth"] = root, budget, width, depths
+        st["by_value"], st["rows"], st["weights"] = 1, rows, weights[: state.VALUE_CLASSES]
+        answer = text[prompt:]
+        st["prompt_length"], st["answered"] = prompt, len(answer)
+        st["max_tokens"], st["context_length"], st["steps"] = len(answer) + left, 10_000, trial
+        for place, token in enumerate(answer):
+            st["history"][place % state.HISTORY] = token
+        st["stop_ids"][:2] = stops
+        st["candidate"][:depths], st["candidate_log_prob"][:depths] = tokens, log_probs
+        stated = Stated(tokens[:, :width].astype(np.int64), log_probs[:, :width].astype(np.float64))
+        expected = best_first.build(
+            stated, Learned(weights), Lagging(table, whole), root, stops, budget, min(left - 1, depths)
+        )
+        device, copied = engine.array(st), engine.poisoned(5, np.uint64)
+        own = np.ascontiguousarray(weights[COPIED : COPIED + 5], np.float32)
+        arrays = [engine.array(one) for one in (own, table.tokens.copy(), table.last)]
+        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64), *arrays, copied, np.int32(5)])
+        found, bits = device.numpy(), int(copied.numpy()[trial % 5])
+        built = int(found["built"])
+        assert found["token"][:built].tolist() == expected.tokens
+        assert found["parent"][:built].tolist() == expected.parents
+        assert found["depth"][:built].tolist() == expected.depths
+        assert [bool(bits >> node & 1) for node in range(built)] == expected.copied
+        assert int(found["n"]) == min(built, rows)
+        np.testing.assert_allclose(found["value"][:built], expected.values, rtol=1e-5)
+        np.testing.assert_allclose(found["log_prob"][:built], expected.log_probs, rtol=1e-6)
+        copies += sum(expected.copied)
+        on_the_spine += sum(one is not None for one in expected.found) - sum(expected.copied)
+    assert copies > 50
+    assert on_the_spine > 50
+
+
+@dataclass
+class Lagging:
+    """What a device knows of a text that is longer by now."""
+
+    table: TextTable
+    whole: TextTable
+
+    def tail(self) -> tuple[int, ...]:
+        return self.whole.tail()
+
+    def after(self, tail: Sequence[int]) -> Successor | None:
+        return self.table.after(tail)
 
 
 @pytest.mark.parametrize("learned", [False, True])

@@ -19,6 +19,11 @@ _RUNS = (3, 2, 1)
 _CLASS_OF_MATCH = (0, 0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4)
 
 
+def class_of_match(tokens: int) -> int:
+    """Of a match of 1 to LONGEST tokens: 0..4 for 1, 2, 3-4, 5-8, 9 or more."""
+    return _CLASS_OF_MATCH[tokens]
+
+
 class Successor(NamedTuple):
     """A token that followed the same run before. `match`: its class, 0..4 for 1, 2, 3-4, 5-8, 9 or more tokens in
     common."""

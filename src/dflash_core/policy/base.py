@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from dflash_core.drafters.text_table import TextTable
     from dflash_core.tree import Candidates, Tree
 
 
@@ -51,6 +52,9 @@ class Policy(Protocol):
     def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
         """Of the values by which a device builds its trees (classes, features), see policy/values.py; None: it builds
         what the knobs describe."""
+
+    def copies_from(self, knobs: Knobs) -> TextTable | None:
+        """The text that a device's trees by value take successors from; None: none."""
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         """The tree behind `root` for what `next` has said, no node of it below depth `deepest`; None: the best-first

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from dflash_core.drafters.successors import LONGEST, Successor, Successors
+from dflash_core.drafters.successors import LONGEST, Successor
 from dflash_core.policy.values import (
     BEYOND,
     CHILD,
@@ -68,6 +69,14 @@ class ValueTree:
         )
 
 
+class Text(Protocol):
+    """The tokens of a sequence, as what may be copied: `Successors`, or `TextTable`."""
+
+    def tail(self) -> tuple[int, ...]: ...
+
+    def after(self, tail: Sequence[int]) -> Successor | None: ...
+
+
 def _none_pays(value: float, nodes: int) -> bool:
     return False
 
@@ -75,7 +84,7 @@ def _none_pays(value: float, nodes: int) -> bool:
 def build(
     stated: Stated,
     learned: Learned,
-    text: Successors | None,
+    text: Text | None,
     root: int,
     stops: Collection[int],
     most: int,
@@ -127,14 +136,11 @@ def build(
             trial.append(None)
             return
         token, match = successor
-        p, best = BEYOND
-        row = stated.below(depth, tokens[node]) if depth < stated.depths else None
-        if row is not None and row.tokens:
-            if token == row.tokens[0]:
-                trial.append(None)
-                return
-            p, best = row.p[row.tokens.index(token)] if token in row.tokens else 0.0, row.p[0]
-        x = copied_features(p, best, 2 if copied[node] else 1 if offs[node] else 0)
+        given = copied_trial(stated, depth, tokens[node], token, copied=copied[node], off=offs[node])
+        if given is None:
+            trial.append(None)
+            return
+        x, p = given
         trial.append(x)
         if depth < deepest:
             value = values[node] * learned.value(COPIED + match, x)
@@ -171,6 +177,20 @@ def build(
         if off >= 1:
             offer(node, 1)
     return tree
+
+
+def copied_trial(
+    stated: Stated, depth: int, above: int, token: int, *, copied: bool, off: int
+) -> tuple[Features, float] | None:
+    """Features of a successor below a node with the token `above` at `depth`, and what the drafter states of it; None
+    where it is the drafter's first choice there. `copied`, `off`: of that node."""
+    p, best = BEYOND
+    row = stated.below(depth, above) if depth < stated.depths else None
+    if row is not None and row.tokens:
+        if token == row.tokens[0]:
+            return None
+        p, best = row.p[row.tokens.index(token)] if token in row.tokens else 0.0, row.p[0]
+    return copied_features(p, best, 2 if copied else 1 if off else 0), p
 
 
 def trials(

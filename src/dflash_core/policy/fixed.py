@@ -36,6 +36,9 @@ class FixedPolicy:
     def weights(self, knobs: Knobs) -> None:
         """None: trees are what the knobs describe."""
 
+    def copies_from(self, knobs: Knobs) -> None:
+        """None: no device copies from the text for it."""
+
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         """None: the tree is what the knobs describe."""
         return None

@@ -1,7 +1,8 @@
 """`auto` where a device decodes by itself: it builds the tree by learned value, the host picks how much of it is run.
 
 Steps are queued ahead, so the host knows of one a few steps late. What a tree of some width brings is therefore taken
-from running means; what cannot wait, the order of the nodes, is the device's own. Copied text is not offered there.
+from running means; what cannot wait, the order of the nodes, is the device's own. So is copying from the text, by
+tables that lag by as many steps.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.successors import LONGEST
+from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan
-from dflash_core.policy.best_first import ValueTree, trials
+from dflash_core.policy.best_first import ValueTree, copied_trial, trials
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.learned import most_nodes
 from dflash_core.policy.pace import START_ROWS
@@ -48,10 +51,19 @@ class LatePolicy(PairPolicy):
         super().__init__(drafter, state, costs, think_ids=think_ids, keep=keep)
         self._means = dict.fromkeys(CHOICES, 0.0)
         self._steps = 0
+        self._text = TextTable()
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        super().begin(ids, stops)
+        self._text.become(ids)
 
     def weights(self, knobs: Knobs) -> Array | None:
         """What the device builds trees by; None where the knobs ask for a tree of their own."""
         return self._state.learned.weights if self._free(knobs) else None
+
+    def copies_from(self, knobs: Knobs) -> TextTable | None:
+        """What was said so far, as far as it is known here."""
+        return self._text if self._free(knobs) and knobs.from_text else None
 
     def next(self, knobs: Knobs) -> Decision:
         fixed = self._fixed.next(knobs)
@@ -87,9 +99,11 @@ class LatePolicy(PairPolicy):
         if self._free(step.knobs):
             self._count(step)
         self._follow(step.tokens)
+        self._text.extend(step.tokens)
 
     def said(self, tokens: Sequence[int]) -> None:
         self._follow(tokens)
+        self._text.extend(tokens)
 
     def _count(self, step: StepEvent) -> None:
         part, drafted = self._state, step.mode != "ar"
@@ -119,7 +133,29 @@ class LatePolicy(PairPolicy):
         if step.knobs.by_parent and "by_parent" in self._drafter.knobs:
             return shown(step, self._stops)
         tree, stated = described(step)
-        return trials(tree, stated, step.tree.accepted[: len(step.tokens)], step.tokens, self._stops)
+        path = step.tree.accepted[: len(step.tokens)]
+        if step.knobs.from_text:
+            self._look_up(tree, stated, path)
+            for node, token in zip(path, step.tokens):
+                if (found := tree.found[node]) is not None:
+                    self._state.copies.add(found.match, found.token == token)
+        return trials(tree, stated, path, step.tokens, self._stops)
+
+    def _look_up(self, tree: ValueTree, stated: Stated, path: Sequence[int]) -> None:
+        """What the text has behind each node of the walk, no deeper than the drafts."""
+        tail = self._text.tail()
+        for node in path:
+            if node:
+                tail = (*tail[1 - LONGEST :], tree.tokens[node])
+            depth, token = tree.depths[node], tree.tokens[node]
+            if (node and token in self._stops) or depth >= stated.depths:
+                break
+            successor = self._text.after(tail)
+            if successor is None:
+                continue
+            tree.found[node] = successor
+            given = copied_trial(stated, depth, token, successor.token, copied=tree.copied[node], off=tree.off[node])
+            tree.trial[node] = given[0] if given else None
 
 
 def shown(step: StepEvent, stops: Collection[int]) -> Trials:
@@ -155,15 +191,19 @@ def described(step: StepEvent) -> tuple[ValueTree, Stated]:
     """A step's tree and drafts as the policy knows them, from what the step tells."""
     stated = Stated(np.array(step.drafts.tokens, np.int64), np.array(step.drafts.log_probs))
     it = step.tree
-    log_probs, off = [0.0], [0]
+    log_probs, off, copied = [0.0], [0], [node in it.copied for node in range(len(it.tokens))]
     for node in range(1, len(it.tokens)):
         parent, depth = it.parents[node], it.depths[node] - 1
+        if copied[node]:
+            log_probs.append(math.log(max(it.probs[node], SMALLEST)))
+            off.append(off[parent] + 1)
+            continue
         rank = step.drafts.tokens[depth].index(it.tokens[node])
         log_probs.append(step.drafts.log_probs[depth][rank])
         off.append(0 if off[parent] == 0 and rank == 0 else off[parent] + 1)
     nothing = [None] * len(it.tokens)
     tree = ValueTree(
         list(it.tokens), list(it.parents), list(it.depths), list(it.values), log_probs, off,
-        [False] * len(it.tokens), list(nothing), list(nothing),
+        copied, list(nothing), list(nothing),
     )  # fmt: skip
     return tree, stated

@@ -233,6 +233,9 @@ class LearnedPolicy(PairPolicy):
     def weights(self, knobs: Knobs) -> None:
         """None: no device builds trees of its own for it."""
 
+    def copies_from(self, knobs: Knobs) -> None:
+        """None, for the same reason."""
+
 
 def most_nodes(knobs: Knobs) -> int:
     """The most nodes that `auto` may take: the budget, where it was set; the table's own is that of fixed trees, unless

@@ -165,6 +165,9 @@ class SeveralPolicy:
     def weights(self, knobs: Knobs) -> None:
         """None: several drafters run on the host."""
 
+    def copies_from(self, knobs: Knobs) -> None:
+        """None: no device copies from the text for it."""
+
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         self.next(knobs)
         plan = self.current.plan(knobs, root, drafts, deepest)

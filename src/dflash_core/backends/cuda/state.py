@@ -25,6 +25,7 @@ VALUE_CLASSES = 9  # candidates below the spine, below a node that has just left
 VALUE_FEATURES = FEATURES
 VALUE_NODES = 64  # of a tree by value, the root included
 PASS_ROWS = 64  # nodes of one pass: the widest
+STEP_SLOTS = 8  # of the ring that steps report to
 # Rows of the passes that are compiled: a tree takes the smallest that holds it.
 WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
 
@@ -275,8 +276,10 @@ def step_event(
     mode: EffectiveMode,
     reason: str,
     knobs: Knobs,
+    copied: int = 0,
 ) -> StepEvent:
-    """The event that a finished RING_SLOT of shape () describes; `knobs` are what its step ran with.
+    """The event that a finished RING_SLOT of shape () describes; `knobs` are what its step ran with;
+    `copied`: the nodes that came from the text, a bit each.
 
     Raises NumericsError for a drafter whose probabilities are no numbers.
     """
@@ -301,6 +304,7 @@ def step_event(
             tuple(np.exp(slot["tree_path_log_prob"][:n].astype(np.float64)).tolist()),
             tuple(live("path", int(slot["accepted"]))),
             tuple(values[:n]),
+            tuple(node for node in range(n) if copied >> node & 1),
         ),
         drafted_depth=max(live("tree_depth")),
         accepted_depth=int(slot["accepted"]) - 1,

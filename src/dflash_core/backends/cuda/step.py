@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.device_text import DEFINES, DeviceText
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Run
 from dflash_core.backends.cuda.layers.draws import MOST_LISTED
 from dflash_core.backends.cuda.state import (
@@ -28,6 +29,7 @@ from dflash_core.backends.cuda.state import (
     MAX_WIDTH,
     PASS_ROWS,
     RING_SLOT,
+    STEP_SLOTS,
     StopCode,
     begin_turn,
     step_event,
@@ -35,6 +37,7 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.decoder import said, step_drafts, stop_at
+from dflash_core.drafters.text_table import TextTable
 from dflash_core.errors import Code, UnsupportedError, not_finite
 from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
@@ -51,7 +54,6 @@ if TYPE_CHECKING:
 
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
 MOST_DRAFTS = MAX_NODES - 1  # of one tree: ancestor masks have a bit for the root too
-SLOTS = 8
 AHEAD = 2  # steps under way or queued while the host looks at the one before them
 
 
@@ -59,7 +61,7 @@ AHEAD = 2  # steps under way or queued while the host looks at the one before th
 class StepKind:
     """What distinguishes one graph from another: rows of each target pass, and what happens around them. `passes`: of
     the drafter, one behind the other; `vocabulary`: tokens that it chooses among, 0 for all; `windowed`: the target's
-    layers of full attention see what a window shows."""
+    layers of full attention see what a window shows; `text`: the tree takes successors from the conversation's text."""
 
     widths: tuple[int, ...]
     drafts: bool
@@ -68,6 +70,7 @@ class StepKind:
     passes: int = 1
     vocabulary: int = DRAFT_VOCABULARY
     windowed: bool = False
+    text: bool = False
 
     @staticmethod
     def of(knobs: Knobs, mode: str, draft_block: int, forced: bool = False) -> StepKind:
@@ -94,9 +97,10 @@ class Steps:
     def __init__(self, session: CudaSession) -> None:
         # Weak: the session holds this, and all memory of the card is to go as soon as nobody holds the session.
         self._session, self.device = weakref.ref(session), session.device
-        self.ring = self.device.pinned(SLOTS, RING_SLOT)
+        self.ring = self.device.pinned(STEP_SLOTS, RING_SLOT)
         self.cancel = self.device.pinned(1, np.int32)
         self.trace: Tensor | None = None
+        self._text: DeviceText | None = None
         self._graphs: dict[StepKind, Run] = {}
         self._drain: Run | None = None
 
@@ -120,6 +124,19 @@ class Steps:
         for row, path in zip(table, paths, strict=True):
             row[0], row[1 : 1 + len(path)] = len(path), path
         self.trace = torch.from_numpy(table).to(self.device.torch_device)
+
+    @property
+    def text(self) -> DeviceText:
+        """The conversation's text on the device, from when it is first asked for."""
+        if self._text is None:
+            self._text = DeviceText(self.device, self.session.memory.slots)
+        return self._text
+
+    @property
+    def offers_text(self) -> bool:
+        """Whether trees can take successors from the text: not where each node has candidates of its own."""
+        drafter = self.session.drafter
+        return drafter is not None and not drafter.tree_inputs[0]
 
     def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
         """Compiled and recorded when it is first asked for."""
@@ -147,6 +164,8 @@ class Steps:
         session = self.session
         head = session.head.first(kind.vocabulary)
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else ({}, ())
+        if kind.text:
+            defines, inputs = DEFINES, self.text.inputs
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
             *(session.drafter.propose_launches(head, kind.passes) if kind.drafts and session.drafter else ()),
@@ -167,7 +186,7 @@ class Steps:
     def _accept(self, kind: StepKind) -> Launch:
         session, trace = self.session, self.trace if kind.forced else None
         args: list[Argument] = [
-            session.state.pointer, np.uint64(self.ring.address), np.int32(SLOTS), np.uint64(self.cancel.address),
+            session.state.pointer, np.uint64(self.ring.address), np.int32(STEP_SLOTS), np.uint64(self.cancel.address),
             NULL if trace is None else trace, np.int32(0 if trace is None else len(trace)), session.stamps,
         ]  # fmt: skip
         return Launch("accept.cu", "accept", {}, 1, WARP, args)
@@ -194,6 +213,7 @@ class Queued:
     decision: Decision
     proposal: Candidates | None = None
     proposing_ms: float = 0.0
+    text: bool = False
 
 
 class CudaDecoder:
@@ -224,6 +244,7 @@ class CudaDecoder:
         self.policy = policy or FixedPolicy(session.capabilities)
         self._asked = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
+        self._weighed: npt.NDArray[np.float64] | None = None  # what successors on the device are weighed by
         self.knobs, self.decision = _followed(*self._asked)
         self._ahead = 1 if session.host_drafter else AHEAD
         self.answer: list[int] = []
@@ -380,7 +401,14 @@ class CudaDecoder:
         drafts = self.decision.mode != "ar" and device_block > 0
         passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
         kind = StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced, passes=passes)
-        return replace(kind, windowed=True) if self.session.window.size else kind
+        return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
+
+    @property
+    def _text(self) -> TextTable | None:
+        """The text that the next step's tree takes successors from."""
+        if self._weights is None or not self.steps.offers_text:
+            return None
+        return self.policy.copies_from(self._asked[0])
 
     def _propose(self) -> Candidates | None:
         """What a drafter on the host proposes for the next step, which the card then builds its tree from."""
@@ -410,6 +438,11 @@ class CudaDecoder:
             if kind.nodes > self.session.memory.capacity:
                 self._grow(kind.nodes)
             graph = self.steps.graph(kind)
+            if kind.text and (text := self._text) is not None and self._weights is not None:
+                if self._weighed is not self._weights:
+                    self.steps.text.weigh(self._weights)
+                    self._weighed = self._weights
+                self.steps.text.follow(text)
             if (drafter := self.session.drafter) is not None:
                 drafter.before_step(len(self._queue))
                 full = self._undrained + 1 >= drafter.most_pending - PASS_ROWS
@@ -418,7 +451,8 @@ class CudaDecoder:
                     self._undrained = 0
                 self._undrained += not kind.drafts
             graph()
-            self._queue.append(Queued(self.session.device.mark(), self.knobs, self.decision, proposal, proposing_ms))
+            mark = self.session.device.mark()
+            self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text))
 
     def _grow(self, nodes: int) -> None:
         """Make room in mid-turn. What waits to be committed is known to the card, not to the host's copy."""
@@ -431,13 +465,14 @@ class CudaDecoder:
     def _collect(self, queued: Queued) -> StepEvent | None:
         """Wait for a replay and read its slot; None where it came after the end and did nothing."""
         queued.wait()
-        slot = self.steps.ring.array[self._read % SLOTS]
+        slot = self.steps.ring.array[self._read % STEP_SLOTS]
         if int(slot["ready"]) != self._read + 1:
             return None
         if int(slot["stop"]) == StopCode.BROKEN:
             raise not_finite("target", self.session.length)
         slot = slot.copy()
-        event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs)
+        copied = int(self.steps.text.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
+        event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs, copied)
         if queued.proposal is not None:
             times = event.stages
             host = max(times.host - queued.proposing_ms, 0.0)

@@ -1,0 +1,93 @@
+"""A sequence's own text as drafts, in arrays that a device reads as they are (kernels/text.cuh is the twin).
+
+As `Successors`: the latest places of runs of three, two and one token, found by a hash. Runs that share a slot displace
+each other; what a slot says is verified against the text, so such a run is at worst not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.drafters.successors import LONGEST, Successor, class_of_match
+
+RUNS = 3  # tokens of the longest run that has a place
+SLOT_BITS = 16
+SLOTS = 1 << SLOT_BITS
+MULTIPLIER = 0x9E3779B1  # 2^32 over the golden ratio, odd
+
+Ints = npt.NDArray[np.int32]
+
+
+class TextTable:
+    """The tokens of one sequence, growing and cut at its end.
+
+    `last`: (RUNS, SLOTS), by the length of a run less one and its hash the place of its last token, -1 for none.
+    `cuts`: how often anything but growth happened; who holds a copy then takes all of it again.
+    """
+
+    def __init__(self, tokens: Sequence[int] = ()) -> None:
+        self._room = np.empty(1024, np.int32)
+        self._length = self.cuts = 0
+        self.last = np.full((RUNS, SLOTS), -1, np.int32)
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def tokens(self) -> Ints:
+        return self._room[: self._length]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The sequence grows: the runs that ended at its end have a successor now."""
+        if not len(tokens):
+            return
+        begin, self._length = self._length, self._length + len(tokens)
+        if self._length > len(self._room):
+            self._room = np.concatenate([self._room, np.empty(self._length, np.int32)])
+        self._room[begin : self._length] = tokens
+        for run, slots, ends in self.places(begin):
+            self.last[run, slots] = ends
+
+    def places(self, begin: int) -> list[tuple[int, npt.NDArray[np.int64], Ints]]:
+        """Of the runs that have a successor since the text had `begin` tokens: their length less one, their slots and
+        the places of their last tokens, ascending."""
+        found = []
+        for run in range(RUNS):
+            ends = np.arange(max(begin - 1, run), self._length - 1, dtype=np.int32)
+            hashed = np.zeros(len(ends), np.uint32)
+            for back in range(run + 1):
+                hashed = (hashed + self._room[ends - back].astype(np.uint32)) * np.uint32(MULTIPLIER)
+            found.append((run, (hashed >> np.uint32(32 - SLOT_BITS)).astype(np.int64), ends))
+        return found
+
+    def become(self, tokens: Sequence[int]) -> None:
+        """Grow into `tokens`; from the start where what is here is not their beginning."""
+        ids = np.asarray(tokens, np.int32)
+        if len(ids) < self._length or not np.array_equal(ids[: self._length], self.tokens):
+            self._length, self.cuts = 0, self.cuts + 1
+            self.last.fill(-1)
+        self.extend(ids[self._length :].tolist())
+
+    def tail(self) -> tuple[int, ...]:
+        """As many of the newest tokens as a match is followed back."""
+        return tuple(self.tokens[-LONGEST:].tolist())
+
+    def after(self, tail: Sequence[int]) -> Successor | None:
+        """What followed the latest known place of the longest run (3, 2, 1 tokens) that `tail` ends with."""
+        ids, hashed, places = self._room, 0, []
+        for back in range(min(RUNS, len(tail))):
+            hashed = (hashed + tail[-1 - back]) * MULTIPLIER & 0xFFFFFFFF
+            places.append(int(self.last[back, hashed >> (32 - SLOT_BITS)]))
+        for run in reversed(range(len(places))):
+            place = places[run]
+            longest = min(len(tail), LONGEST, place + 1)
+            match = 0
+            while match < longest and ids[place - match] == tail[-1 - match]:
+                match += 1
+            if match > run:
+                return Successor(int(ids[place + 1]), class_of_match(match))
+        return None

@@ -1,0 +1,59 @@
+"""Runs found by hash, beside those found exactly; growing and cut."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dflash_core.drafters.successors import LONGEST, Successors
+from dflash_core.drafters.text_table import RUNS, TextTable
+
+TOKENS = st.lists(st.integers(0, 5), max_size=60)
+
+
+def test_what_is_found_is_what_an_exact_table_finds() -> None:
+    """Slots that runs share are rare in short texts: nothing differs then."""
+    rng = np.random.default_rng(5)
+    same = 0
+    for vocab in (3, 40, 250_000):
+        tokens = rng.integers(0, vocab, 700).tolist()
+        tokens += tokens[100:160]
+        exact, table = Successors(tokens), TextTable(tokens)
+        for _ in range(300):
+            at = int(rng.integers(1, len(tokens) + 1))
+            tail = tuple(tokens[max(0, at - int(rng.integers(1, LONGEST + 1))) : at])
+            expected, found = exact.after(tail), table.after(tail)
+            if found != expected:  # displaced: another run of the same hash was later
+                assert vocab == 250_000
+                assert found is None or expected is None or found.match <= expected.match
+            same += found == expected
+        assert table.tail() == exact.tail()
+    assert same > 890
+
+
+@settings(max_examples=150, deadline=2_000)
+@given(text=TOKENS, tail=st.lists(st.integers(0, 5), min_size=1, max_size=LONGEST), cut=st.integers(0, 60), more=TOKENS)
+def test_what_is_found_followed_the_same_run(text: list[int], tail: list[int], cut: int, more: list[int]) -> None:
+    table = TextTable()
+    for begin in range(0, len(text), 7):
+        table.extend(text[begin : begin + 7])
+    table.become([*text[:cut], *more])
+    fresh = TextTable([*text[:cut], *more])
+    assert np.array_equal(table.tokens, fresh.tokens)
+    assert np.array_equal(table.last, fresh.last)
+    found = table.after(tail)
+    if found is not None:
+        ids = table.tokens.tolist()
+        longest = max(n for n in range(1, RUNS + 1) if ids[-1:] or n)
+        run = tail[-min(found.match + 1, longest) :]
+        assert any(
+            ids[at : at + len(run)] == run and ids[at + len(run)] == found.token for at in range(len(ids) - len(run))
+        )
+
+
+def test_nothing_is_found_where_there_is_nothing() -> None:
+    assert TextTable().after((1, 2, 3)) is None
+    assert TextTable([7]).after((7,)) is None, "nothing has followed it"
+    assert TextTable([7, 8]).after(()) is None
+    assert TextTable([7, 8]).after((7,)) == (8, 0)
