@@ -25,7 +25,7 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from dflash_core.cache_types import AUTO
-from dflash_core.clean import lines
+from dflash_core.clean import lines, one_line
 from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 from dflash_tui.chat.flow import fault, keep_trace
@@ -36,7 +36,7 @@ from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.session import Loader, LoadRequest, SessionLike
 from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
-from dflash_tui.settings.keys import is_nowhere, nowhere, remapped
+from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, unknown_theme
 from dflash_tui.starting import arguments_again
 from dflash_tui.terminal.clipboard import copy_to_desktop
@@ -46,6 +46,7 @@ from dflash_tui.terminal.key_order import KeyOrder, TakesText
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
+from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.prompt import Prompt
@@ -90,6 +91,7 @@ class DFlashApp(App[int]):
         self._away = self._tells_focus = False
         self._signals: dict[signal.Signals, Any] = {}  # what was done at them before the app
         self._keys = KeyOrder(self)
+        self.notices = Notices()
         self.fault = ""  # why the app ended, where it was not asked to
         self.again: list[str] = []  # the arguments to restart with when it has ended
         self._watchers = list(request.watchers)
@@ -180,6 +182,7 @@ class DFlashApp(App[int]):
         markup: bool = False,
     ) -> None:
         """What every screen's and widget's `notify` comes to. Messages quote files, so none is read as markup."""
+        self.notices.keep(one_line(f"{title}: {message}" if title else message), error=severity == "error")
         super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -194,7 +197,7 @@ class DFlashApp(App[int]):
 
     def get_key_display(self, binding: Binding) -> str:
         # In the footer an action without a key is still there to be clicked.
-        return "" if is_nowhere(binding.key) else super().get_key_display(binding)
+        return "" if is_nowhere(binding.key) else binding.key_display or spelled(binding.key)
 
     @property
     def request(self) -> LoadRequest:

@@ -52,4 +52,4 @@ async def scene(pilot: Pilot[int], questions: tuple[str, ...] = STORIES) -> None
         await send(pilot, question)
         await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
         await wait_until(pilot, lambda: not app.chat.flow.busy, timeout=120)
-    await shows(pilot, "tok/s", "accept rate by position")
+    await shows(pilot, "tok/s", "accepted by depth")

@@ -9,7 +9,8 @@ from dflash_tui.text import bars
 
 
 @pytest.mark.parametrize(
-    ("fraction", "expected"), [(0, "    "), (1, "████"), (0.5, "██  "), (0.001, "▏   "), (2, "████"), (-1, "    ")]
+    ("fraction", "expected"),
+    [(0, "    "), (1, "━━━━"), (0.5, "━━  "), (0.001, "╸   "), (0.4, "━╸  "), (2, "━━━━"), (-1, "    ")],
 )
 def test_bar(fraction: float, expected: str) -> None:
     assert bars.bar(fraction, 4) == expected

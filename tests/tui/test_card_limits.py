@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
-from dflash_tui.widgets.lines import Flash
+from dflash_tui.widgets.flash import Flash
 
 from .fake import FakeSession
 from .scenes import send

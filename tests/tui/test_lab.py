@@ -30,8 +30,8 @@ from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.sweep import SweepScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.bars import counted
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.line_dialog import LineScreen
-from dflash_tui.widgets.lines import Flash
 from support.measured import PAIR, report_of, sweep_of
 from support.turns import step_of, tree_of
 

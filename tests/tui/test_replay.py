@@ -153,7 +153,7 @@ async def test_a_trace_that_is_cut_off_is_shown_as_far_as_it_goes(tmp_path: Path
         assert report is not None
         assert (report.stats.steps, report.stop) == (steps, "cancelled")
         await pilot.press("f3")
-        await shows(pilot, "accept 3.00")
+        await shows(pilot, "3.00 tok/step")
 
 
 def test_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,17 +42,15 @@ def test_every_figure() -> None:
     record = turn_of([step_of(LONG, bonus=1)] * 3 + [step_of(SHORT)], thinking_steps=3, step_s=0.02)
     text = shown(record, PLAIN)
     for line in (
-        "162 tok/s  first token 100 ms",
-        "accept 3.25 tok/step",
-        "50.0 steps/s  14 tok",
+        "162 tok/s  3.25 tok/step",
+        "first token 100 ms · 50.0 steps/s · 14 tok",
         "3.2x plain decoding, 50 tok/s: timed for it, 64 steps",
         "prompt 20 tok, 200 tok/s; 10 of 30 tokens reused",
         "tree: asked for",
-        "   1      4   75%",
-        "   3      3  100%",
-        " draft      2.00",
-        " host       0.25",
-        "time per step  14.0 ms",
+        "75  100 100\n1   2   3\n",
+        " draft    2.00",
+        " host     0.25",
+        "time by stage  14.0 ms a step",
         "   1      1   25%",
         "   4      3   75%",
         " drafted      12    3.0  positions",
@@ -81,10 +79,48 @@ def test_several_drafters_have_a_row_each() -> None:
 def test_two_columns_hold_the_same() -> None:
     record = turn_of([step_of(LONG, bonus=1)] * 3 + [step_of(SHORT)], thinking_steps=2)
     narrow, wide = shown(record, PLAIN, 60), shown(record, PLAIN, 120)
-    for word in ("draft", "host", "verified", "thinking", "steps by tokens", "accept rate by position", "2k tok"):
+    for word in ("draft", "verified", "thinking", "steps by tokens", "accepted by depth", "2k tok"):
         assert (word in narrow) == (word in wide)
     assert all(len(line) <= 120 for line in wide.splitlines())
     assert all(len(line) <= 60 for line in narrow.splitlines())
+
+
+def test_what_is_nothing_has_no_row() -> None:
+    """Depths where no draft was accepted, lengths that no step had, stages that took no time."""
+    text = shown(turn_of([step_of(LONG, bonus=1)] * 3 + [step_of(SHORT)]))
+    assert "   2      0    0%" not in text
+    none = shown(turn_of([step_of(SHORT)] * 3))
+    assert "none of 9 positions" in none
+    long = turn_of([step_of(LONG, stages=replace(STAGES, tree=0.0, host=0.05))])
+    assert " tree " not in shown(long)
+    assert " host " in shown(long)
+    drawer = shown(long, width=77)
+    assert "others" in drawer
+    assert " host " not in drawer
+
+
+@pytest.mark.parametrize("depth", [1, 7, 11, 15, 40])
+@pytest.mark.parametrize("width", [37, 44, 60])
+def test_acceptance_fits_whatever_the_depth(depth: int, width: int) -> None:
+    record = turn_of([step_of(LONG, bonus=1)])
+    assert record.report is not None
+    rates = tuple(0.97**place for place in range(depth))
+    deep = replace(record.report.stats, accept_rate_by_depth=rates, drafted_by_depth=(9,) * depth)
+    rows = stats.drawn(replace(stats.of_turn(record, record.report, None), stats=deep), width).plain.splitlines()
+    head = rows.index("accepted by depth  %")
+    assert all(len(row) <= width for row in rows[head : rows.index("", head)])
+    assert len(rows[head + 3].rstrip()) >= min(depth, width)
+    assert str(depth if depth < 5 or width // depth > 2 else depth // 5 * 5) in rows[head + 4] + rows[head + 5]
+
+
+async def test_acceptance_and_times_are_on_one_screen(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await send(pilot, "hi")
+        await idle(pilot)
+        await pilot.press("f3")
+        await shows(pilot, "accepted by depth", "tokens by step", "time by stage", "verify")
 
 
 def test_a_turn_that_left_no_report_is_over_all_the_same() -> None:

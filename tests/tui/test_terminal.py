@@ -97,7 +97,7 @@ def test_a_conversation_in_a_real_terminal(open_app: Callable[..., Terminal]) ->
     terminal.wait(lambda screen: "Ask anything" in screen, "the prompt")
     terminal.type("hi there")
     terminal.keys("Enter")
-    finished = terminal.wait(lambda screen: " tok · accept " in screen, "figures under the answer")
+    finished = terminal.wait(lambda screen: " tok/step · budget" in screen, "figures under the answer")
     assert "hi there" in finished
     terminal.keys("F4")
     tree = terminal.wait(lambda screen: "✓" in screen, "the accepted path in the candidate tree")
@@ -260,7 +260,7 @@ def test_poor_terminals(open_app: Callable[..., Terminal], environment: dict[str
     assert terminal.tmux("display", "-p", "#{mouse_any_flag}").strip() == "0", "--no-mouse leaves the mouse alone"
     terminal.type("hi there")
     terminal.keys("Enter")
-    screen = terminal.wait(lambda screen: " tok " in screen and "accept" in screen, "figures under the answer")
+    screen = terminal.wait(lambda screen: " tok " in screen and "tok/step" in screen, "figures under the answer")
     assert "hi there" in screen
     assert "Traceback" not in screen
     if "PYTHONUTF8" in environment:

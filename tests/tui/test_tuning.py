@@ -32,7 +32,7 @@ MakeApp = Callable[..., DFlashApp]
 
 
 def flash(app: DFlashApp) -> str:
-    from dflash_tui.widgets.lines import Flash
+    from dflash_tui.widgets.flash import Flash
 
     return app.chat.query_one(Flash).text
 

@@ -43,7 +43,9 @@ async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
         session.gate.release(1000)
         await idle(pilot)
         tokens = app.chat.flow.report.stats.tokens  # type: ignore[union-attr]
-        await shows(pilot, "but each verify pass gets slower", f"{tokens} tok · accept", "B=22 p=0 · tree")
+        await shows(
+            pilot, "but each verify pass gets slower", f"{tokens} tok · ", "tok/step · budget 22, p_min 0 · tree"
+        )
         answer = app.chat.transcript.answer
         assert answer is not None
         assert answer.text == ANSWER
@@ -107,7 +109,7 @@ async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size
         await ask(pilot, "hi")
         await idle(pilot)
         assert session.asked[-1][1] == Knobs(policy="fixed", budget=34)
-        await shows(pilot, "B=34", "│ budget 34")
+        await shows(pilot, "budget 34, p_min 0", "│ budget 34")
         assert "•budget" not in screen_text(app)
 
 
@@ -236,7 +238,7 @@ async def test_what_ran_is_what_is_shown(make_app: MakeApp, mode: str) -> None:
         await idle(pilot)
         await pilot.press("f3")
         await pilot.pause()
-        await shows(pilot, f"{mode}: auto takes the tree for now", "accept rate by position")
+        await shows(pilot, f"{mode}: auto takes the tree for now", "accepted by depth")
         assert ("nothing drafted: plain decoding" in screen_text(app)) == (mode == "ar")
 
 
@@ -252,7 +254,7 @@ async def test_a_turn_goes_on_behind_the_help_page(make_app: MakeApp) -> None:
         session.gate.release(1000)
         await idle(pilot)
         await pilot.press("escape")
-        await shows(pilot, "but each verify pass gets slower", "B=22 p=0 · tree")
+        await shows(pilot, "but each verify pass gets slower", "budget 22, p_min 0 · tree")
 
 
 async def test_a_retry_in_the_same_moment_as_a_message_loses_neither(make_app: MakeApp) -> None:

@@ -199,7 +199,7 @@ class ConversationController:
         try:
             self.current.open(conversation)
         except DFlashError as error:
-            self._desk.say(str(error))
+            self._desk.say(error)
             return
         if find:
             self.current.go_to(find)
@@ -325,7 +325,7 @@ class ConversationController:
         try:
             return self.current.store.record(leaf)
         except FormatError as error:
-            self._desk.say(str(error))
+            self._desk.say(error)
             return None
 
     async def _restore(self, question: Node, ids: Set[str]) -> None:

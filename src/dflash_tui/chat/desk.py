@@ -52,8 +52,8 @@ class Desk(Protocol):
     def transcript(self) -> Transcript: ...
     @property
     def inspector(self) -> Inspector: ...
-    def say(self, text: str) -> None:
-        """A small fact above the prompt."""
+    def say(self, what: str | Exception) -> None:
+        """A small fact above the prompt, or why something is refused."""
         ...
 
     def set_knobs(self, **changes: int | float | bool | str) -> None:

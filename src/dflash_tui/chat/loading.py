@@ -11,7 +11,7 @@ from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.flow import explain, needs_restart
 from dflash_tui.log import LOG
 from dflash_tui.session import Loader, SessionLike
-from dflash_tui.widgets.lines import LoadingLine
+from dflash_tui.widgets.loading_line import LoadingLine
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.strip import TitleRow
 

@@ -21,6 +21,7 @@ from dflash_tui.log import LOG, log_file
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.settings.config import Settings
 from dflash_tui.settings.profiles import Profile, Profiles
+from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.text_dialog import TextScreen
 
 BENCH_ROUNDS = 3
@@ -39,6 +40,7 @@ class Program(Protocol):
     """The app, as far as it outlives its screens."""
 
     settings: Settings
+    notices: Notices
 
     @property
     def request(self) -> LoadRequest:
@@ -168,6 +170,10 @@ class ProgramController:
         """Begin new conversations with this system message, from now on. Returns the problem, or ""."""
         self._conversation.current.default_system = text
         return self._program.remember_setting("system", text)
+
+    def show_notices(self) -> None:
+        """What was said and has faded."""
+        self._desk.screen.app.push_screen(TextScreen("Notices", self._program.notices.page()))
 
     def say_where_the_log_is(self) -> None:
         self._desk.say(f"the log is {log_file()}")

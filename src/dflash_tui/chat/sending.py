@@ -35,7 +35,7 @@ class Sending:
         try:
             message = expand(as_message(text), Path.cwd())
         except MentionError as error:
-            self.give_back(text, str(error))
+            self.give_back(text, error)
             return
         block = await chat.transcript.add_turn(message)
         chat.conversation.sent(block)
@@ -111,7 +111,7 @@ class Sending:
         self._chat.conversation.current.waits_no_more(block.prompt)
         return True
 
-    def give_back(self, text: str, why: str) -> None:
+    def give_back(self, text: str, why: str | Exception) -> None:
         """Text that could not be sent is in the prompt again."""
         self._chat.prompt.restore(text)
         self._chat.conversation.current.waits_no_more(text)

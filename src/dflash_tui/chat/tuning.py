@@ -8,7 +8,7 @@ from dflash_core.knobs import CONTEXT, LIVE, SHAPES_FIXED, SPEC, Knobs, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.chat.desk import Desk
 from dflash_tui.settings.presets import Presets
-from dflash_tui.widgets.lines import Flash
+from dflash_tui.widgets.flash import Flash
 
 
 class Tuning:
@@ -107,7 +107,7 @@ class Tuning:
         try:
             self.use(name)
         except KnobError as error:
-            self._desk.say(str(error))
+            self._desk.say(error)
 
     def cycle(self) -> None:
         """The preset after the present one, passing over those that the loaded pair cannot follow."""
@@ -140,7 +140,7 @@ class Tuning:
         try:
             self.set({name: value})
         except KnobError as error:
-            self._desk.say(str(error))
+            self._desk.say(error)
             self._desk.show_knobs()
 
     def reset(self) -> None:

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
 from textual.events import Key, Paste, Resize
 from textual.screen import Screen
-from textual.widgets import Footer, Markdown, TextArea
+from textual.widgets import Markdown, TextArea
 
 from dflash_core.knobs import Knobs
 from dflash_tui.chat import collector
@@ -43,10 +43,12 @@ from dflash_tui.slash.command import SlashError
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.find_bar import FindBar
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.inspector import Inspector
+from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow
-from dflash_tui.widgets.lines import Flash, LoadingLine
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.loading_line import LoadingLine
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.roomy import Fence
@@ -96,15 +98,15 @@ class ChatScreen(Screen[None]):
             with Container(id="body"):
                 yield Transcript()
                 yield Inspector(self.knobs)
-            yield LoadingLine()
+                yield LoadingLine()
+                yield Completions()
+                yield Flash()
             yield FindBar()
-            yield Flash()
-            yield Completions()
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):
                 yield Static("❯", id="prompt-mark")
                 yield Prompt(self.past)
-            yield Footer(show_command_palette=False, compact=True)
+            yield KeyLine()
         yield Static("", id="tiny")
 
     def on_mount(self) -> None:
@@ -164,9 +166,9 @@ class ChatScreen(Screen[None]):
         """Messages were sent that the model has not been asked yet."""
         return self.sending.waiting
 
-    def say(self, text: str) -> None:
-        """A small fact above the prompt."""
-        self.query_one(Flash).say(text)
+    def say(self, what: str | Exception) -> None:
+        """A small fact above the prompt, or why something is refused."""
+        self.query_one(Flash).say(what)
 
     async def loaded(self) -> None:
         """`session` is another pair."""
@@ -190,7 +192,7 @@ class ChatScreen(Screen[None]):
         try:
             await slash.run(event.text, self)
         except SlashError as error:
-            self.sending.give_back(event.text, str(error))
+            self.sending.give_back(event.text, error)
         else:
             self.past.add(event.text)
 
@@ -273,7 +275,9 @@ class ChatScreen(Screen[None]):
 
     def action_close(self) -> None:
         """Esc while nothing is written."""
-        if self.places.drawer:
+        if self.query_one(FindBar).display:
+            self.query_one(FindBar).action_leave()
+        elif self.places.drawer:
             self.places.toggle()
         elif not self.conversation.branching.leave_edit():
             self.prompt.focus()
@@ -283,8 +287,8 @@ class ChatScreen(Screen[None]):
         if action == "stop":
             return self.busy
         if action == "close":
-            opened = self.places.drawer or self.conversation.branching.open or self.focused is not self.prompt
-            return not self.busy and opened
+            opened = self.places.drawer or self.conversation.branching.open or self.query_one(FindBar).display
+            return not self.busy and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
     async def action_edit(self) -> None:
@@ -349,6 +353,9 @@ class ChatScreen(Screen[None]):
             self.app.push_screen(opened)
 
     action_open = open_page
+
+    def action_notices(self) -> None:
+        self.program.show_notices()
 
     def action_log(self) -> None:
         self.program.say_where_the_log_is()

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, one_line
@@ -25,7 +25,8 @@ from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.bars import counted
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
-from dflash_tui.widgets.lines import Flash
+from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
 
 TYPING_S = 0.15  # a pause in typing this long begins the search
@@ -36,7 +37,7 @@ BESIDE = 110  # columns from which on there is room for a preview
 class _List(OptionList):
     """The conversations, two rows each. What is typed over them goes into the search."""
 
-    HELP = "Up and Down choose a conversation, Enter opens it, / searches."
+    HELP = "↑ and ↓ choose a conversation, Enter opens it, / searches."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select", "Open")]
 
 
@@ -66,8 +67,8 @@ class ChatsScreen(Screen[None]):
                 yield _List(id="chats-list", compact=True)
                 with VerticalScroll(id="chats-beside", can_focus=False):
                     yield Static("", id="chats-preview")
-            yield Flash()
-            yield Footer(show_command_palette=False, compact=True)
+            yield KeyLine()
+        yield Flash()
 
     def on_mount(self) -> None:
         self._list()
@@ -150,9 +151,9 @@ class ChatsScreen(Screen[None]):
 
     # Actions
 
-    def say(self, text: str) -> None:
-        """A small fact above the footer."""
-        self.query_one(Flash).say(text)
+    def say(self, what: str | Exception) -> None:
+        """A small fact above the footer, or why something is refused."""
+        self.query_one(Flash).say(what)
 
     @on(OptionList.OptionSelected)
     async def _opened(self) -> None:
@@ -239,7 +240,7 @@ class ChatsScreen(Screen[None]):
 class _Search(Input):
     """Narrows the list while it is typed into."""
 
-    HELP = "The list shows conversations that have all these words. Enter and Down go to the list, Esc shows all again."
+    HELP = "The list shows conversations that have all these words. Enter and ↓ go to the list, Esc shows all again."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("down", "screen.to_list", show=False)]
 
 

@@ -10,7 +10,6 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from dflash_core.conversation import Message
 from dflash_core.errors import DFlashError, KnobError
@@ -26,7 +25,8 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
-from dflash_tui.widgets.lines import Flash
+from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 
 LOOK_S = 0.1
@@ -57,8 +57,8 @@ class LabScreen(Screen[None]):
             yield Static(self._heading(), classes="lab-heading")
             yield from self.body()
             yield Static("", id="lab-progress")
-            yield Flash()
-            yield Footer(show_command_palette=False, compact=True)
+            yield KeyLine()
+        yield Flash()
 
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self._look)
@@ -71,9 +71,9 @@ class LabScreen(Screen[None]):
         model = self.chat.session.title if self.chat.session is not None else "no model"
         return Content.assemble((f" {self.HEADING}", "bold $primary"), (f"   {model}", "$foreground 70%"))
 
-    def say(self, text: str) -> None:
-        """A small fact above the footer."""
-        self.query_one(Flash).say(text)
+    def say(self, what: str | Exception) -> None:
+        """A small fact above the footer, or why something is refused."""
+        self.query_one(Flash).say(what)
 
     # Experiments
 
@@ -95,7 +95,7 @@ class LabScreen(Screen[None]):
             try:
                 return session.laboratory()
             except DFlashError as error:  # a replay has no engine to try things with
-                self.say(str(error))
+                self.say(error)
         return None
 
     def begin(
@@ -163,7 +163,7 @@ class LabScreen(Screen[None]):
         try:
             self.chat.set_knobs(**changes)
         except KnobError as error:
-            self.say(str(error))
+            self.say(error)
             return
         values = ", ".join(f"{SPEC[name].label} {show(SPEC[name], value)}" for name, value in changes.items())
         self.say(f"{values} from the next turn")

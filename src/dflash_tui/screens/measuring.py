@@ -77,7 +77,7 @@ class MeasuringScreen(LabScreen):
         try:
             self.sweep = self.plan(self.query_one("#lab-what", Input).value, lab)
         except DFlashError as error:
-            self.say(str(error))
+            self.say(error)
             return
         self.result = None
         self.draw()
@@ -130,7 +130,7 @@ class MeasuringScreen(LabScreen):
         try:
             check_path(path)
         except DFlashError as error:
-            self.say(str(error))
+            self.say(error)
             return
 
         def writing() -> Iterator[ExperimentProgress]:

@@ -25,7 +25,7 @@ from dflash_tui.text import advice, fits
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.literal import Static
 
-COLOURS = ("$primary", "$accent", "$success", "$warning", "$secondary", "$foreground 70%", "$foreground")
+COLOURS = ("$primary", "$secondary", "$success", "$foreground", "$primary 60%", "$secondary 60%", "$foreground 60%")
 NAME, SIZE, DETAIL, WIDTH = 14, 10, 36, 66
 JOINED = "\N{NO-BREAK SPACE}"  # between a type and its context
 LOOK_S = 0.05
@@ -64,7 +64,7 @@ class Planning(Background):
 
 
 class PlanScreen(ModalScreen[bool]):
-    """Left and right change the context, up and down the type of keys and values; Enter loads it so."""
+    """← and → change the context, up and down the type of keys and values; Enter loads it so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left", "context(-1)", "Shorter"),

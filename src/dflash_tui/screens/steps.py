@@ -11,7 +11,6 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from dflash_core.clean import one_line
 from dflash_core.events import STAGES, StepEvent
@@ -26,6 +25,7 @@ from dflash_tui.text.bars import clip, counted
 from dflash_tui.text.blocks import content, line, wrapped
 from dflash_tui.text.step_text import LEGENDS, By, StepText
 from dflash_tui.text.tree_text import LEGEND, drawn, rejection_line
+from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
 
@@ -69,7 +69,7 @@ class StepsScreen(Screen[None]):
                         yield Static("", classes="steps-heading")
                         with VerticalScroll():
                             yield Static("", classes="steps-content")
-            yield Footer(show_command_palette=False, compact=True)
+            yield KeyLine()
 
     def on_mount(self) -> None:
         self._arrange()
@@ -163,14 +163,14 @@ class StepsScreen(Screen[None]):
         )
         wanted = f"◆ {rejection_line(step, self._record.token_text)}"
         if self.size.height < LOW:
-            return content([line(clip(f" {figures}", width)), line((clip(f" {wanted}", width), "$warning"))])
+            return content([line(clip(f" {figures}", width)), line((clip(f" {wanted}", width), "$secondary"))])
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
         return content(
             [
                 *wrapped(f" {figures}", width),
                 *wrapped(f" {knobs}{'  • changed in mid-turn' if changed else ''}", width, "$foreground 70%"),
                 *wrapped(f" {step.stages.total:.1f} ms: {times}", width, "$foreground 70%"),
-                *wrapped(f" {wanted}", width, "$warning"),
+                *wrapped(f" {wanted}", width, "$secondary"),
             ]
         )
 

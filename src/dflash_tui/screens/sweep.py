@@ -102,7 +102,7 @@ class SweepScreen(MeasuringScreen):
 class _Table(DataTable):
     """Settings in the order of the grid; Enter takes the one under the cursor over."""
 
-    HELP = "Up and down choose a setting, Enter takes it over for the next turn."
+    HELP = "↑ and ↓ choose a setting, Enter takes it over for the next turn."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
 
     def on_mount(self) -> None:

@@ -31,6 +31,7 @@ from dflash_tui.widgets.literal import DataTable, Static, row_key
 LAST = 4  # questions of the conversation that are measured on
 SAMPLES = 6  # prompts of a file
 REDRAW_S = 0.5
+_BEFORE_FOUND = 30  # cells of the columns before what was found, and of the margins
 
 
 class TuneScreen(LabScreen):
@@ -96,7 +97,7 @@ class TuneScreen(LabScreen):
         try:
             cases, self._on = self.cases()
         except DFlashError as error:
-            self.say(str(error))
+            self.say(error)
             return
         self.tune = lab.tune(candidates.arms(self.chat.knobs, lab.limits), cases)
         self.query_one(_Table).follow = True
@@ -162,7 +163,7 @@ class TuneScreen(LabScreen):
         try:
             self.chat.set_all_knobs(knobs)
         except KnobError as error:
-            self.say(str(error))
+            self.say(error)
             return
         self.chat.show_knobs()
         self.say(f"{tune.arms[arm].setting.label} from the next turn; s keeps it as a preset, Esc goes to the chat")
@@ -181,7 +182,7 @@ class TuneScreen(LabScreen):
             try:
                 self.chat.tuning.presets.save(name, setting.knobs, about=f"tuned: {setting.label}")
             except DFlashError as error:
-                self.say(str(error))
+                self.say(error)
                 return
             self.chat.show_knobs()
             self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
@@ -212,7 +213,7 @@ class TuneScreen(LabScreen):
 class _Table(DataTable):
     """Settings, the fastest first. The cursor follows the best until it is moved."""
 
-    HELP = "Up and down choose a setting, Enter uses it from the next turn, s keeps it as a preset."
+    HELP = "↑ and ↓ choose a setting, Enter uses it from the next turn, s keeps it as a preset."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Use"),
         Binding("up", "move(-1)", "up", show=False),
@@ -272,10 +273,10 @@ class PastScreen(LabScreen):
         table = self.query_one(_List)
         table.cursor_type = "row"
         table.add_headings(("when", "what", "found"))
+        self.query_one("#past-rows", DataTable).cursor_type = "row"
         for place, one in enumerate(self._all):
-            table.add_texts((one.taken[:16].replace("T", " "), one.what, clip(one.words, 90)), key=str(place))
-        rows = self.query_one("#past-rows", DataTable)
-        rows.cursor_type = "row"
+            found = clip(one.words, max(self.app.size.width - _BEFORE_FOUND, 8))
+            table.add_texts((one.taken[:16].replace("T", " "), one.what, found), key=str(place))
 
     @on(DataTable.RowHighlighted, "#past-list")
     def _looked_at(self, event: DataTable.RowHighlighted) -> None:
@@ -303,7 +304,7 @@ class PastScreen(LabScreen):
             try:
                 self.chat.set_all_knobs(row.knobs)
             except KnobError as error:
-                self.say(str(error))
+                self.say(error)
             else:
                 self.say(f"{row.label} from the next turn")
 
@@ -311,5 +312,5 @@ class PastScreen(LabScreen):
 class _List(DataTable):
     """Measurements, the newest first."""
 
-    HELP = "Up and down show another measurement, Enter goes to its settings, Enter there uses one."
+    HELP = "↑ and ↓ show another measurement, Enter goes to its settings, Enter there uses one."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Settings")]

@@ -258,7 +258,7 @@ def _sign(point: Point, it: Curve, best: Point | None, *, ran: bool = False) -> 
 class _Table(DataTable):
     """Budgets with what is known of them; Enter takes the one under the cursor over."""
 
-    HELP = "Up and down choose a budget, Enter takes it over for the next turn."
+    HELP = "↑ and ↓ choose a budget, Enter takes it over for the next turn."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
 
     def on_mount(self) -> None:

@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 from dflash_core.errors import DFlashError
 
 _NAMES = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "comma": ",", "full_stop": ".", "slash": "/"}
+_NAMES |= {"up": "↑", "down": "↓", "left": "←", "right": "→"}
 _NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]"}
 
 
@@ -37,10 +38,10 @@ class Action:
     @property
     def shown(self) -> str:
         """The keys as people write them: Ctrl+B  F12."""
-        return "  ".join(_shown(key) for key in self.keys.split(",") if key)
+        return "  ".join(spelled(key) for key in self.keys.split(",") if key)
 
 
-def _shown(key: str) -> str:
+def spelled(key: str) -> str:
     """One key: ctrl+b is Ctrl+B, f12 is F12; a letter alone stays as it is typed."""
     *modifiers, last = key.split("+")
     plain = last if len(last) == 1 and not modifiers else last.title()
@@ -52,21 +53,22 @@ ACTIONS: tuple[Action, ...] = (
     Action("prompt.newline", "ctrl+j,shift+enter", "New line", "a new line in the message"),
     Action("prompt.history", "up,down", "History", "earlier prompts, at the edges of the prompt"),
     Action("turn.stop", "escape", "Stop", "stop, keep the text; else close what is open", "stop", True),
-    Action("turn.retry", "ctrl+r", "Retry", "answer again; the earlier answer stays", "retry", True, "retry"),
     Action("param.apply", "alt+a", "Apply now", "changes count from the next step on", "apply", slash="apply"),
     Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
     Action("param.budget_less", "alt+j", "Smaller tree", "tree budget one less", "nudge('budget', -1)"),
     Action("param.budget_more", "alt+k", "Larger tree", "tree budget one more", "nudge('budget', 1)"),
-    Action("param.think", "ctrl+t", "Think", "thinking on or off for the next turn", "think", True),
     Action("view.params", "f2", "Params", "parameters of the next turn", "panel('params')", True, "params"),
     Action("view.stats", "f3", "Stats", "speed and acceptance", "panel('stats')", True, "stats"),
+    Action("lab.tune", "f8", "Tune", "find the fastest setting on your own prompts", "open('tune')", True),
+    Action("chat.switch", "ctrl+o", "Chats", "all conversations: open, search, rename", "open('chats')", True, "chats"),
+    Action("turn.retry", "ctrl+r", "Retry", "answer again; the earlier answer stays", "retry", True, "retry"),
     Action("view.tree", "f4", "Tree", "candidate tree of the last step", "panel('tree')", True, "tree"),
     Action("view.memory", "f5", "Memory", "memory by component", "panel('memory')", slash="memory"),
+    Action("param.think", "ctrl+t", "Think", "thinking on or off for the next turn", "think", True),
     Action(
         "view.steps", "alt+i", "Steps", "a turn step by step: tree, text, confidence", "open('steps')", slash="steps"
     ),
     Action("lab.plain", "", "Plain speed", "time plain decoding, to compare with", "open('plain')", slash="plain"),
-    Action("lab.tune", "f8", "Tune", "find the fastest setting on your own prompts", "open('tune')", True),
     Action("lab.past", "", "Measured before", "tunings and sweeps of this pair", "open('past')", slash="past"),
     Action("lab.whatif", "", "What if", "other budgets, from the last turn", "open('whatif')", slash="whatif"),
     Action("lab.sweep", "", "Sweep", "parameters over ranges, measured", "open('sweep')"),
@@ -83,7 +85,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("turn.down", "alt+down", "Choose down", "choose the message below", "choose(1)"),
     Action("turn.before", "alt+left", "Version before", "the version before, of a message or answer", "version(-1)"),
     Action("turn.after", "alt+right", "Version after", "the version after, of a message or answer", "version(1)"),
-    Action("chat.switch", "ctrl+o", "Chats", "all conversations: open, search, rename", "open('chats')", True, "chats"),
     Action("chat.clear", "ctrl+n", "New chat", "an empty conversation; this one is kept", "clear", slash="clear"),
     Action("chat.rename", "", "Rename chat", "another title for this conversation", "rename"),
     Action("chat.export", "", "Export chat", "this conversation as Markdown, JSON or SVG", "export"),
@@ -93,6 +94,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.models", "", "Models", "profiles, models here, models to fetch", "open('models')", slash="models"),
     Action("app.theme", "", "Theme", "other colours, tried while you choose", "open('themes')"),
     Action("app.bench", "", "Bench", "what the app costs the decoder, measured here", "bench", slash="bench"),
+    Action("app.notices", "", "Notices", "small facts that were shown, the newest first", "notices", slash="notices"),
     Action("app.log", "", "Log", "where the log file is", "log", slash="log"),
     Action("app.help", "f1", "Help", "this page", "help", True, "help"),
     Action("app.palette", "ctrl+p", "Palette", "every action by name"),

@@ -8,7 +8,7 @@ ERRORS = "dflash-marks"
 """The name of the encoding error handler that `register` adds."""
 
 _MARKS = {
-    "-": "–−─━═▔",
+    "-": "–−─━╸═▔",
     "|": "│┃▏▎▍▌▕",
     "+": "╭╮╰╯┌┐└┘├┤┴┬┼",
     "_": "▁▂▃␣",

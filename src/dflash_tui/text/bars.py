@@ -6,18 +6,23 @@ import itertools
 from collections.abc import Sequence
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-_PARTS = " ▏▎▍▌▋▊▉█"
 
 
 def bar(fraction: float, width: int) -> str:
-    """A horizontal bar of `width` cells, exact to an eighth of a cell; anything above zero shows."""
+    """A thin horizontal bar of `width` cells, exact to half a cell; anything above zero shows."""
     if width <= 0:
         return ""
-    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+    halves = round(min(max(fraction, 0.0), 1.0) * width * 2)
     if fraction > 0:
-        eighths = max(eighths, 1)
-    full, part = divmod(eighths, 8)
-    return ("█" * full + (_PARTS[part] if part else "")).ljust(width)
+        halves = max(halves, 1)
+    full, half = divmod(halves, 2)
+    return ("━" * full + "╸" * half).ljust(width)
+
+
+def columns(shares: Sequence[float], rows: int) -> list[str]:
+    """A column of one cell for each share of 1, `rows` high, from the top line down; anything above zero shows."""
+    levels = [max(round(min(share, 1.0) * rows * 8), 1) if share > 0 else 0 for share in shares]
+    return ["".join(_EIGHTHS[min(max(level - row * 8, 0), 8)] for level in levels) for row in reversed(range(rows))]
 
 
 def spark(values: Sequence[float], width: int, rows: int = 1, top: float | None = None) -> list[str]:
@@ -26,16 +31,8 @@ def spark(values: Sequence[float], width: int, rows: int = 1, top: float | None 
         return [""] * rows
     binned = _binned(values, width)
     high = top if top is not None else max(binned, default=0.0)
-    lines = []
-    for row in reversed(range(rows)):
-        cells = []
-        for value in binned:
-            level = round(min(value / high, 1.0) * rows * 8) if high > 0 else 0
-            if value > 0:
-                level = max(level, 1)
-            cells.append(_EIGHTHS[min(max(level - row * 8, 0), 8)])
-        lines.append("".join(cells).ljust(width))
-    return lines
+    shares = [value / high if high > 0 else 0.0 for value in binned]
+    return [line.ljust(width) for line in columns(shares, rows)]
 
 
 def _binned(values: Sequence[float], width: int) -> list[float]:

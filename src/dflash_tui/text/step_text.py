@@ -15,7 +15,7 @@ from dflash_core.record import TurnRecord
 
 By = Literal["depth", "step"]
 OWN = "$foreground"
-DEPTHS = ((3, "$primary underline"), (7, "$success underline italic"), (999, "$warning underline bold"))
+DEPTHS = ((3, "$primary underline"), (7, "$success underline italic"), (999, "$secondary underline bold"))
 STEPS = ("$foreground", "$primary underline")
 LEGENDS = {
     "depth": (("own token", OWN), *zip(("depth 1-3", "4-7", "8 on"), (style for _, style in DEPTHS))),

@@ -115,10 +115,10 @@ def _same(one: Rejected, left: FirstRejection | None) -> bool:
 
 def _wanted(step: StepEvent, left: FirstRejection) -> _Row:
     if left.prob is None:
-        return _Row(left.token, "◆", "bold $warning", f"{'–':>5}{'–':>5}\n", 0.0)
+        return _Row(left.token, "◆", "bold $secondary", f"{'–':>5}{'–':>5}\n", 0.0)
     path = step.tree.path_probs[left.node] * left.prob
     mark = "◆" + MARKS.get(left.why, "")
-    return _Row(left.token, mark, "bold $warning", f"{chance(left.prob):>5}{chance(path):>5}\n", path)
+    return _Row(left.token, mark, "bold $secondary", f"{chance(left.prob):>5}{chance(path):>5}\n", path)
 
 
 def _line(row: _Row, lead: str, token_text: Callable[[int], str], width: int) -> list[Part]:

@@ -105,7 +105,7 @@ class Answer(Blank, Foldable):
 
     def waiting(self, what: str) -> None:
         """Say what the turn is doing before its first token, and until it ends."""
-        self.footer.update(Content.styled(what, "$accent"), layout=False)
+        self.footer.update(Content.styled(what, "$foreground 80%"), layout=False)
 
     async def end(self, meter: Meter, report: TurnReport | None, outcome: str) -> None:
         """The turn is over. `outcome` says how where there is no report."""
@@ -179,8 +179,8 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     mode = report.mode if report else meter.last.mode if meter.last else meter.prefill.mode if meter.prefill else ""
     rate = stats.tokens_per_second if stats else meter.overall_rate
     accept = stats.acceptance_length if stats else meter.totals.acceptance_length
-    parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"accept {accept:.1f}" if accept else ""]
+    parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"{accept:.1f} tok/step" if accept else ""]
     if mode != "ar":
-        parts.append(f"B={knobs.budget} p={chance(knobs.p_min) if knobs.p_min else '0'}")
+        parts.append(f"budget {knobs.budget}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     parts += [mode, outcome or (_STOPS[report.stop] if report else "")]
     return " · ".join(part for part in parts if part)

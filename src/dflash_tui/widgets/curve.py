@@ -10,7 +10,7 @@ from textual.widget import Widget
 from dflash_tui.text.blocks import Block, Span, content
 from dflash_tui.text.plot import LINE, Mark, plot
 
-STYLES = {"★": "bold $success", "◆": "bold $accent", "●": "$primary", "○": "$primary", LINE: "$primary 60%"}
+STYLES = {"★": "bold $success", "◆": "bold $foreground", "●": "$primary", "○": "$primary", LINE: "$foreground 70%"}
 
 
 class CurveView(Widget):

@@ -29,7 +29,7 @@ class TabRow(Widget, can_focus=True):
     """The names of the panels; the present one in brackets."""
 
     ALLOW_SELECT = False
-    HELP = "Left and right change the panel; F2 to F5 go to one directly; Ctrl+B hides the inspector."
+    HELP = "← and → change the panel; F2 to F5 go to one directly; Ctrl+B hides the inspector."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "previous", show=False),
         Binding("right", "move(1)", "next", show=False),

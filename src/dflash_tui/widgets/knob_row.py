@@ -83,7 +83,7 @@ class KnobRow(Row, Widget, can_focus=True):
         mark = "▸" if self.has_focus else " "
         dot = "•" if self.staged else " "
         style = "" if self.at_default else "bold"
-        return Content.assemble((mark, "$accent"), (dot, "$warning"), (fit(self.spec.label, LABEL), style), " ")
+        return Content.assemble((mark, "$accent"), (dot, "bold $accent"), (fit(self.spec.label, LABEL), style), " ")
 
     def on_focus(self) -> None:
         self.refresh()
@@ -96,7 +96,7 @@ class ChoiceRow(KnobRow):
     """A switch or a choice: every option is shown, the present one in brackets; ←/→, Space, or a click."""
 
     HELP = (
-        "Left and right change the choice, Space takes the next one, Backspace the default. "
+        "← and → change the choice, Space takes the next one, Backspace the default. "
         "While an answer is written, a lets it go on with what was changed."
     )
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space,enter", "next", "next", show=False)]

@@ -66,5 +66,5 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
         known = count > 0 or name != "measured"
         shown = gib(count) if known else "unknown"
         parts.append(f"{fit(name, NAME)}{shown:>{SIZE}}  ")
-        parts.append((f"{bar(count / whole, room)}\n", "$accent"))
+        parts.append((f"{bar(count / whole, room)}\n", "$secondary"))
     return Content.assemble(*parts)

@@ -52,7 +52,7 @@ class MoreRow(Row, Widget, can_focus=True):
         mark, what = ("▼", "fewer parameters") if self.open else ("▶", f"{self._count} more parameters")
         style = "bold underline" if self.has_focus else "$foreground 80%"
         changed = f"  • {self.staged} changed" if self.staged and not self.open else ""
-        return Content.assemble((f" {mark} ", "$accent"), (what, style), (changed, "$warning"))
+        return Content.assemble((f" {mark} ", "$accent"), (what, style), (changed, "$accent"))
 
     def on_focus(self) -> None:
         self.refresh()

@@ -22,7 +22,7 @@ class PresetRow(Row, Widget, can_focus=True):
     """The presets by name; the one that the parameters are at, if any, in brackets."""
 
     ALLOW_SELECT = False
-    HELP = "Left and right take another preset, whole; so does a click on its name."
+    HELP = "← and → take another preset, whole; so does a click on its name."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Preset", key_display="← →"),
         Binding("right,space,enter", "move(1)", "next", show=False),

@@ -31,9 +31,9 @@ class Notebook(Protocol):
 class Prompt(TextArea):
     """A multi-line editor that posts `Submitted` and is then empty; who refuses the text gives it back by `restore`."""
 
-    HELP = "Enter sends, Ctrl+J or Shift+Enter begins a new line, Up and Down at the edges bring earlier prompts."
+    HELP = "Enter sends, Ctrl+J or Shift+Enter begins a new line, ↑ and ↓ at the edges bring earlier prompts."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", key_display="⏎"),
+        Binding("enter", "send", "Send"),
         Binding("ctrl+j,shift+enter", "newline", "New line", show=False),
     ]
 
@@ -59,7 +59,7 @@ class Prompt(TextArea):
             tab_behavior="focus",
             show_line_numbers=False,
             highlight_cursor_line=False,
-            placeholder="Ask anything   / commands   ↑ history   ctrl+j newline",
+            placeholder="Ask anything   / commands   ↑ history   Ctrl+J new line",
         )
         self.past = history
         self.completions: Completions | None = None  # those that the screen shows, where it shows some

@@ -18,7 +18,7 @@ class Scrubber(Widget, can_focus=True):
     """Shows `lengths` with the column of `step`, which counts from 1, in reverse. Posts `Moved`."""
 
     ALLOW_SELECT = False
-    HELP = "Left and right go by one step, with Shift by ten; Home and End to the ends; click and drag work too."
+    HELP = "← and → go by one step, with Shift by ten; Home and End to the ends; click and drag work too."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Step", show=True, key_display="← →"),
         Binding("right", "move(1)", "next step", show=False),

@@ -19,7 +19,7 @@ class Slider(KnobRow):
     """An int or float `Spec` as `label ━━━●──── value`."""
 
     HELP = (
-        "Left and right move by one step, with Shift by ten; Home and End go to the ends; "
+        "← and → move by one step, with Shift by ten; Home and End go to the ends; "
         "digits and Enter set a value, Backspace the default. Wheel, click and drag work too. "
         "While an answer is written, a lets it go on with what was changed."
     )

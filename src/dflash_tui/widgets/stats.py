@@ -17,7 +17,7 @@ from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
 from dflash_tui.figures.speeds import course
-from dflash_tui.text.bars import bar, seconds, short, spark, speed
+from dflash_tui.text.bars import bar, columns, seconds, short, spark, speed
 from dflash_tui.text.blocks import Block, beside, content, line, wrapped
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
@@ -97,41 +97,60 @@ _EMPTY = Content.assemble(
 _DIM = "$foreground 70%"
 _TWO_COLUMNS = 72
 _FIGURES = 19  # cells before a bar
+_STAGE = 16  # the same, of a stage's time
+_CHART_ROWS = 3
+_LITTLE = 0.02  # of a step: stages that take less are one line where the panel is low
 _SIZES = ((0, 0), (1, 3), (4, 7), (8, 15), (16, 23), (24, 31), (32, 47), (48, 255))
 
 
 def drawn(it: Figures, width: int) -> Content:
-    """One column, or two where the panel is a drawer that is wide and low."""
+    """One column, or two where the panel is a drawer that is wide and low. Acceptance and times come first: they are
+    on the screen together, without scrolling, at 80x24 already."""
     if it.stats is None:
         return content([line((it.title, "bold")), line(("the prompt is being read", _DIM))])
     stats = it.stats
     if width < _TWO_COLUMNS:
-        return content(
-            [
-                *_numbers(it, stats, width), *_changes(it, width), *_sparks(it, width), *_positions(stats, width),
-                *_stages(stats, width), *_lengths(stats, width), *_sizes(stats, width), *_totals(stats, width),
-                *_drafters(stats), *_parts(stats), *_learned(it),
-            ]
-        )  # fmt: skip
+        blocks = [
+            [*_numbers(it, stats, width), *_about(it, stats, width)], _changes(it, width), _depths(stats, width),
+            _lengths_by_step(it, width), _stages(stats, width), _rates(it, width), _lengths(stats, width),
+            _sizes(stats, width), _totals(stats), _drafters(stats), _parts(stats), _learned(it),
+        ]  # fmt: skip
+        return content(_apart(blocks))
     half = (width - 2) // 2
-    left = [*_numbers(it, stats, half), *_changes(it, half), *_stages(stats, half)]
-    left += [*_totals(stats, half), *_drafters(stats), *_parts(stats), *_learned(it)]
-    right = [*_positions(stats, half)[1:], *_sparks(it, half), *_lengths(stats, half), *_sizes(stats, half)]
-    return content(beside(left, right, half))
+    left = [*_numbers(it, stats, half), *_stages(stats, half, least=_LITTLE)]
+    rest = [_about(it, stats, half), _changes(it, half), _totals(stats), _drafters(stats), _parts(stats), _learned(it)]
+    right = [*_depths(stats, half), *_lengths_by_step(it, half)]
+    further = [_rates(it, half), _lengths(stats, half), _sizes(stats, half)]
+    return content(beside(_apart([left, *rest]), _apart([right, *further]), half))
+
+
+def _apart(blocks: Sequence[Block]) -> Block:
+    """Blocks under each other, with a line between them; empty ones are left out."""
+    joined: Block = []
+    for block in blocks:
+        if block:
+            joined += [line(), *block] if joined else block
+    return joined
 
 
 def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
-    steps = f"{stats.steps / stats.decode_s:.1f} steps/s  " if stats.decode_s > 0 else ""
+    steps = f" · {stats.steps / stats.decode_s:.1f} steps/s" if stats.decode_s > 0 else ""
+    figures = f"first token {seconds(stats.ttft_ms / 1000)}{steps} · {short(stats.tokens)} tok"
+    return [
+        line((it.title, "bold")),
+        line((f"{speed(stats.tokens_per_second)} tok/s", "bold $primary"), "  ",
+             (f"{stats.acceptance_length:.2f} tok/step", "bold $success")),
+        *wrapped(figures, width),
+    ]  # fmt: skip
+
+
+def _about(it: Figures, stats: TurnStats, width: int) -> Block:
+    """What the speed is beside plain decoding's, how the prompt was read, and what ran."""
     read = stats.prompt_tokens - stats.reused_tokens
     prompt = f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"
     reused = f"; {stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused" if stats.reused_tokens else ""
     kept = f"; keys and values {stats.kv}" if stats.kv else ""
-    speeds = (f"{speed(stats.tokens_per_second)} tok/s", "bold $primary")
     return [
-        line((it.title, "bold")),
-        line(speeds, f"  first token {seconds(stats.ttft_ms / 1000)}"),
-        line((f"accept {stats.acceptance_length:.2f}", "bold $success"), " tok/step"),
-        line(f"{steps}{short(stats.tokens)} tok"),
         *wrapped(_against(it, stats), width, _DIM),
         *wrapped(prompt + reused + kept, width, _DIM),
         *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, _DIM),
@@ -151,40 +170,61 @@ def _against(it: Figures, stats: TurnStats) -> str:
     return f"{ratio}{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
 
 
-def _sparks(it: Figures, width: int) -> Block:
-    return [
-        *_spark("tok/s", list(it.rates), width, "$primary"),
-        *_spark("accepted length per step", [float(length) for length in it.lengths], width, "$success"),
-    ]
+def _rates(it: Figures, width: int) -> Block:
+    return _spark("tok/s", list(it.rates), width, "$primary")
+
+
+def _lengths_by_step(it: Figures, width: int) -> Block:
+    return _spark("tokens by step", [float(length) for length in it.lengths], width, "$success")
 
 
 def _spark(title: str, values: list[float], width: int, color: str) -> Block:
     newest = values[-width * 4 :]
     top = max(newest, default=0.0)
-    head = line(title, (f"  max {top:.0f}", _DIM) if top else "")
-    return [line(), head, *[line((row, color)) for row in spark(newest, width, rows=2)]]
+    if not top:
+        return []
+    return [line(title, (f"  max {top:.0f}", _DIM)), *[line((row, color)) for row in spark(newest, width, rows=2)]]
 
 
-def _positions(stats: TurnStats, width: int) -> Block:
-    head: Block = [line(), line("accept rate by position")]
+def _depths(stats: TurnStats, width: int) -> Block:
+    """How often a draft was accepted, a column for each depth; depths that were never accepted are left out."""
+    rates = list(stats.accept_rate_by_depth)
+    while rates and rates[-1] <= 0:
+        rates.pop()
+    head = line("accepted by depth", ("  %" if rates else "", _DIM))
     if not stats.drafted_by_depth:
-        return [*head, line(("nothing drafted: plain decoding" if stats.steps else "", _DIM))]
-    rows: Block = [line((" pos      n  rate", _DIM))]
-    for position, (count, rate) in enumerate(zip(stats.drafted_by_depth, stats.accept_rate_by_depth), 1):
-        figures = f" {position:>3} {short(count):>6} {rate * 100:>4.0f}%  "
-        rows.append(line(figures, (bar(rate, max(width - _FIGURES, 4)), "$success")))
-    return [*head, *rows]
+        return [head, line(("nothing drafted: plain decoding" if stats.steps else "", _DIM))]
+    if not rates:
+        return [head, line((f"none of {stats.drafted:,} positions", _DIM))]
+    shown = [f"{rate * 100:.0f}" for rate in rates]
+    cell = max(min(width // len(rates), 4), 1)
+    del rates[width:]
+    figures = all(len(text) < cell for text in shown[1:]) and cell > 2
+    rows = [
+        line(("".join(glyph * max(cell - 1, 1) + " " * (cell > 1) for glyph in row[: width // cell]), "$success"))
+        for row in columns(rates, _CHART_ROWS)
+    ]
+    if figures:
+        rows.append(line("".join(f"{text:<{cell}}" for text in shown).rstrip()))
+    if cell > 2:
+        labels = [f"{depth:<{cell}}" for depth in range(1, len(rates) + 1)]
+    else:  # every fifth depth has room
+        labels = [f"{1:<{cell * 4}}", *(f"{depth:<{cell * 5}}" for depth in range(5, len(rates) + 1, 5))]
+    return [head, *rows, line(("".join(labels)[:width].rstrip(), _DIM))]
 
 
-def _stages(stats: TurnStats, width: int) -> Block:
+def _stages(stats: TurnStats, width: int, least: float = 0.0) -> Block:
+    """The time of a step by stage. Stages without any are left out; those with less than `least` of it are one line."""
     total = stats.stage_ms.total
     if total <= 0:
         return []
-    rows: Block = [line(), line("time per step", (f"  {total:.1f} ms", _DIM))]
-    for name in STAGES:
-        milliseconds = getattr(stats.stage_ms, name)
-        figures = f" {name:<7}{milliseconds:>8.2f}  "
-        rows.append(line(figures, (bar(milliseconds / total, max(width - _FIGURES, 4)), "$primary")))
+    times = [(name, float(getattr(stats.stage_ms, name))) for name in STAGES]
+    shown = [(name, taken) for name, taken in times if taken > 0 and taken >= least * total]
+    if others := sum(taken for name, taken in times if taken > 0 and taken < least * total):
+        shown.append(("others", others))
+    rows: Block = [line("time by stage", (f"  {total:.1f} ms a step", _DIM))]
+    for name, taken in shown:
+        rows.append(line(f" {name:<7}{taken:>6.2f}  ", (bar(taken / total, max(width - _STAGE, 4)), "$primary")))
     return rows
 
 
@@ -192,15 +232,17 @@ def _lengths(stats: TurnStats, width: int) -> Block:
     """The histogram of tokens per step."""
     if stats.steps == 0 or len(stats.lengths) < 3:
         return []
-    rows: Block = [line(), line("steps by tokens committed"), line((" tok  steps share", _DIM))]
+    rows: Block = [line("steps by tokens committed"), line((" tok  steps share", _DIM))]
     for length, count in enumerate(stats.lengths[1:], 1):
+        if not count:
+            continue
         share = count / stats.steps
         figures = f" {length:>3} {short(count):>6} {share * 100:>4.0f}%  "
         rows.append(line(figures, (bar(share, max(width - _FIGURES, 4)), "$success")))
     return rows
 
 
-def _totals(stats: TurnStats, width: int) -> Block:
+def _totals(stats: TurnStats) -> Block:
     """Drafts in all. The nodes of a tree are alternatives, so most cannot be accepted even from a perfect drafter."""
     if not stats.verified:
         return []
@@ -216,7 +258,7 @@ def _totals(stats: TurnStats, width: int) -> Block:
             ("drafter", drafter, f"nodes, {taken / drafter:.0%} taken" if drafter else "nodes"),
             ("text", stats.copied, f"nodes, {stats.copied_accepted / stats.copied:.0%} taken"),
         )
-    block: Block = [line(), line("drafts in all", (" and per step", _DIM))]
+    block: Block = [line("drafts in all", (" and per step", _DIM))]
     for name, count, what in rows:
         block.append(line(f" {name:<8} {short(count):>6} {count / steps:>6.1f}  ", (what, _DIM)))
     return block
@@ -226,7 +268,7 @@ def _drafters(stats: TurnStats) -> Block:
     """Acceptance by drafter, where several took turns."""
     if len(stats.drafters) < 2:
         return []
-    block: Block = [line(), line("drafters", ("    steps tok/step  nodes taken  tok/s", _DIM))]
+    block: Block = [line("drafters", ("    steps tok/step  nodes taken  tok/s", _DIM))]
     for one in stats.drafters:
         taken = f"{one.accepted / one.verified:.0%}" if one.verified else "-"
         fast = speed(one.tokens / one.ms * 1e3) if one.ms > 0 else "-"
@@ -243,7 +285,7 @@ def _sizes(stats: TurnStats, width: int) -> Block:
     rows = [(low, high, count) for low, high, count in counts if count]
     if len(rows) < 2:
         return []
-    block: Block = [line(), line("steps by nodes verified"), line(("  nodes  steps share", _DIM))]
+    block: Block = [line("steps by nodes verified"), line(("  nodes  steps share", _DIM))]
     for low, high, count in rows:
         span = str(low) if low == high else f"{low}-{high}" if high < _SIZES[-1][1] else f"{low}+"
         figures = f" {span:>6} {short(count):>6} {count / stats.steps * 100:>4.0f}%  "
@@ -255,7 +297,7 @@ def _learned(it: Figures) -> Block:
     """What the drafter states of its candidates, what was learned, and what was found."""
     if not it.learned:
         return []
-    block: Block = [line(), line("candidates", ("      tried stated learned found", _DIM))]
+    block: Block = [line("candidates", ("      tried stated learned found", _DIM))]
     for row in it.learned:
         block.append(
             line(f" {row.kind:<15}{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}")
@@ -267,7 +309,7 @@ def _parts(stats: TurnStats) -> Block:
     """Thinking and answer apart, where there was any thinking."""
     if not stats.thinking.tokens:
         return []
-    block: Block = [line(), line(("             tok  tok/s accept", _DIM))]
+    block: Block = [line(("             tok  tok/s accept", _DIM))]
     parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))
     for name, part in parts:
         figures = f" {name:<9}{short(part.tokens):>6} {speed(part.tokens_per_second):>6} {part.acceptance_length:>6.2f}"
@@ -278,4 +320,4 @@ def _parts(stats: TurnStats) -> Block:
 def _changes(it: Figures, width: int) -> Block:
     if not it.changes:
         return []
-    return [line(), line("changed on the way"), *(row for text in it.changes for row in wrapped(f" {text}", width))]
+    return [line("changed on the way"), *(row for text in it.changes for row in wrapped(f" {text}", width))]

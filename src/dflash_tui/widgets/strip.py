@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -15,6 +16,8 @@ from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import clip, fit, meter, short, speed
 
 _GIB = 1 << 30
+ROOMY = 100  # cells from which on the gauge is drawn, too
+LEAST_TITLE = 24  # cells of a conversation's title for which the pair's name gives way
 NEARLY_FULL = 0.8
 """The share of the context from which on it is said that it fills up."""
 
@@ -46,12 +49,20 @@ class TitleRow(Widget):
         memory = clip(f"{memory} ", max(width - 12 - len(context), 0))
         room = width - len(context) - len(memory) - 9
         system = "  system message" if self.system and room >= 50 else " sys" if self.system else ""
-        names = self.title + (f" · {self.conversation}" if self.conversation and room >= 30 else "")
-        left = fit(clip(names, room - len(system)) + system, room)
+        left = fit(self._names(room - len(system)) + system, room)
         full = self._share >= NEARLY_FULL
         return Content.assemble(
             (" dflash  ", "bold $primary"), left, (context, "bold $warning" if full else ""), memory
         )
+
+    def _names(self, room: int) -> str:
+        """The pair and the conversation. Where not both fit, the pair is its first word."""
+        if not self.conversation or room < 30:
+            return clip(self.title, room)
+        if cell_len(f"{self.title} · {self.conversation}") <= room:
+            return f"{self.title} · {self.conversation}"
+        short_title = self.title.split(" ")[0] if cell_len(self.title) > room - LEAST_TITLE else self.title
+        return clip(f"{clip(short_title, room // 2)} · {self.conversation}", room)
 
     @property
     def _share(self) -> float:
@@ -64,7 +75,8 @@ class TitleRow(Widget):
             return ""
         typed = f"+{short(draft)}" if draft else ""
         full = f" {self._share:.0%}: /full" if self._share >= NEARLY_FULL else ""
-        return f"ctx {short(used)}{typed}/{_length(length)} {meter(self._share)}{full}"
+        drawn = f" {meter(self._share)}" if self.size.width >= ROOMY else ""
+        return f"ctx {short(used)}{typed}/{_length(length)}{drawn}{full}"
 
 
 def _length(count: int) -> str:
@@ -124,12 +136,15 @@ class StatusStrip(Widget):
         for place, (name, label, names) in enumerate(_SHOWN):
             changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
             lead = (" •" if changed else " ") if place == 0 else (" · •" if changed else " · ")
-            parts.append((f"{lead}{label}{self._shown(name)}", "bold $warning" if changed else ""))
+            parts.append((f"{lead}{label}{self._shown(name)}", "bold $accent" if changed else ""))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
-            parts.append((f" · •{others} more", "bold $warning"))
-        asked = f"mode {it.knobs.mode}" if not it.mode else it.mode if not it.reason else f"{it.mode}: {it.reason}"
-        parts.append((f"  │ {one_line(asked)}", "$foreground 80%"))
+            parts.append((f" · •{others} more", "bold $accent"))
+        asked = it.mode or f"mode {it.knobs.mode}"
+        why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
+        room = width - sum(cell_len(text) for text, _ in parts)
+        told = next((text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room), "")  # whole, or not
+        parts.append((told, "$foreground 80%"))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:

@@ -119,7 +119,7 @@ class Earlier(Foldable):
 class Transcript(Blank, VerticalScroll):
     """Every turn of the conversation."""
 
-    HELP = "Up, Down, PageUp and PageDown scroll; End follows the newest line again. n and N go along what was found."
+    HELP = "↑, ↓, PgUp and PgDn scroll; End follows the newest line again. n and N go along what was found."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "screen.found(1)", "Next", show=False),
         Binding("N", "screen.found(-1)", "Previous", show=False),

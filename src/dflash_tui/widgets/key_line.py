@@ -1,0 +1,83 @@
+"""The footer: what the keys do now, spelled as everywhere else, as many as fit whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.binding import Binding
+from textual.content import Content
+from textual.events import Click
+from textual.screen import Screen
+from textual.widget import Widget
+
+GAP = "  "
+_KEPT = ("escape", "f1")  # the way back, and the page with all the others: what is left out is never these
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A key as it is written, what it does, and the key that a click stands for."""
+
+    shown: str
+    label: str
+    key: str
+    enabled: bool = True
+
+    @property
+    def width(self) -> int:
+        return cell_len(self.shown) + bool(self.shown) + cell_len(self.label)
+
+
+def fitting(hints: list[Hint], width: int) -> list[Hint]:
+    """Those that have room side by side, in their order. The first ones and those of `_KEPT` come before the others."""
+    room = width - sum(one.width + len(GAP) for one in hints if one.key in _KEPT)
+    kept = []
+    for one in hints:
+        if one.key in _KEPT:
+            kept.append(one)
+        elif room >= one.width:
+            kept.append(one)
+            room -= one.width + len(GAP)
+    return kept
+
+
+class KeyLine(Widget):
+    """One row. A click does what the key does."""
+
+    ALLOW_SELECT = False
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+
+    def _changed(self, screen: Screen[object]) -> None:
+        if self.is_attached and screen is self.screen:
+            self.refresh()
+
+    @property
+    def hints(self) -> list[Hint]:
+        """What is possible now: one entry for each action, by its first key."""
+        found: dict[str, Hint] = {}
+        for key, active in self.screen.active_bindings.items():
+            binding: Binding = active.binding
+            if binding.show and binding.action not in found:
+                shown = self.app.get_key_display(binding)
+                found[binding.action] = Hint(shown, binding.description, key, active.enabled)
+        return fitting(list(found.values()), self.size.width - 2)
+
+    def render(self) -> Content:
+        parts: list[tuple[str, str]] = []
+        for one in self.hints:
+            parts.append((GAP if parts else " ", ""))
+            if one.shown:
+                parts.append((f"{one.shown} ", "bold $footer-key-foreground"))
+            parts.append((one.label, "$footer-description-foreground" if one.enabled else "$foreground 70%"))
+        return Content.assemble(*parts)
+
+    def on_click(self, event: Click) -> None:
+        at = 1
+        for one in self.hints:
+            if at <= event.x < at + one.width:
+                self.app.simulate_key(one.key)
+                return
+            at += one.width + len(GAP)

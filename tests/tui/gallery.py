@@ -1,0 +1,370 @@
+"""Every screen of the app in the states that people see, one behind the other: for pictures, and for tests of looks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from textual.pilot import Pilot
+
+from dflash_core.backends.cuda.reckoner import CardReckoner
+from dflash_core.events import StageTimes, StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.grid import Setting
+from dflash_core.lab.halving import Arm, Halving, Run
+from dflash_core.lab.whatif import Acceptance
+from dflash_tui.app import DFlashApp
+from dflash_tui.figures.measurements import Measurements, Row
+from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens.help import HelpScreen
+from dflash_tui.screens.measuring import MeasuringScreen
+from dflash_tui.screens.pages import PAGES
+from dflash_tui.screens.palette import Palette
+from dflash_tui.screens.plan import PlanScreen
+from dflash_tui.screens.sweep import SweepScreen
+from dflash_tui.screens.tune import TuneScreen
+from dflash_tui.screens.whatif import WhatIfScreen
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.find_bar import FindBar
+from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.text_dialog import TextScreen
+from support.measured import sweep_of
+from support.reckoned import reckoner
+from support.turns import step_of, tree_of
+
+from .fake import FakeSession
+from .scenes import answered, send, still
+from .support import idle, loaded, settled, shows, wait_until
+
+Show = Callable[[DFlashApp, Pilot[int]], Awaitable[None]]
+SHOWN: dict[str, Show] = {}
+BUDGETS = (4, 8, 15, 22, 32, 48)
+
+
+def shown(show: Show) -> Show:
+    """One entry of the gallery, by the function's name. It begins in the chat, after one answer."""
+    SHOWN[show.__name__.replace("_", "-")] = show
+    return show
+
+
+class Measured:
+    """What a tuning knows when it is over, without a pair that was measured."""
+
+    def __init__(self) -> None:
+        now = Knobs(budget=22)
+        arms = [Arm(Setting("tree 22", now), "now"), Arm(Setting("plain", now.replace(mode="ar")), "plain")]
+        arms += [Arm(Setting("auto", now.replace(mode="auto")), "auto")]
+        for budget, p_min in ((15, 0.1), (8, 0.0), (32, 0.05), (48, 0.0)):
+            knobs = now.replace(mode="tree", budget=budget, p_min=p_min)
+            arms.append(Arm(Setting(f"tree {budget}" + (f", p_min {p_min:g}" if p_min else ""), knobs)))
+        speeds = (140.0, 21.0, 151.0, 165.0, 133.0, 138.0, 126.0)
+        halving = Halving(arms)
+        while (one := halving.next()) is not None and one.pair < 10:
+            speed = speeds[one.arm] + one.pair % 3
+            halving.add(one, Run(speed, speed / 25, 25.0, 0.1))
+        self.arms, self.standings, self.verdict = tuple(halving.arms), halving.standings(), halving.verdict()
+        self.left_out: dict[str, str] = {}
+        self.complete = True
+
+    def cancel(self) -> None:
+        """Nothing runs."""
+
+
+def timed(nodes: int) -> StepEvent:
+    """A step that took as long as its nodes say."""
+    return step_of(tree_of(*((0, 0) for _ in range(nodes))), stages=StageTimes(verify=10 + nodes * 0.2))
+
+
+async def home(app: DFlashApp, pilot: Pilot[int]) -> None:
+    """Back to the chat, nothing open, nothing typed."""
+    app.clear_notifications()
+    while app.screen is not app.chat:
+        app.pop_screen()
+        await pilot.pause()
+    app.chat.prompt.text = ""
+    app.chat.conversation.branching.leave_edit()
+    app.chat.query_one(FindBar).display = False
+    app.chat.query_one(Flash).hide()
+    if app.chat.has_class("-drawer"):
+        app.chat.action_side()
+    app.chat.prompt.focus()
+    await pilot.pause()
+
+
+async def walk(app: DFlashApp, pilot: Pilot[int]) -> AsyncIterator[str]:
+    """The name of each entry while it is on the screen. Needs an app over a `FakeSession`."""
+    await loaded(pilot)
+    yield "empty"
+    app.chat.action_think()
+    await answered(pilot)
+    yield "answer"
+    for name, show in SHOWN.items():
+        await show(app, pilot)
+        await settled(pilot)
+        yield name
+        await home(app, pilot)
+
+
+async def _panel(app: DFlashApp, pilot: Pilot[int], name: str) -> None:
+    app.chat.action_panel(name)
+    still(app)
+    await pilot.pause()
+
+
+@shown
+async def params(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _panel(app, pilot, "params")
+    await pilot.press("right", "right")
+
+
+@shown
+async def params_all(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _panel(app, pilot, "params")
+    app.chat.inspector.params_panel.unfold(True)
+    await pilot.press(*["down"] * 8)
+
+
+@shown
+async def stats(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.chat.inspector.params_panel.unfold(False)
+    await _panel(app, pilot, "stats")
+
+
+@shown
+async def tree(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _panel(app, pilot, "tree")
+
+
+@shown
+async def memory(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _panel(app, pilot, "memory")
+
+
+@shown
+async def completion(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await pilot.press("slash", "t")
+
+
+@shown
+async def chosen(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await pilot.press("alt+up")
+
+
+@shown
+async def thinking_open(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.chat.action_fold()
+
+
+@shown
+async def found(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.chat.action_fold()
+    app.chat.action_find()
+    await pilot.press(*"path", "enter")
+
+
+@shown
+async def note(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await pilot.press("escape")
+    await app.chat.transcript.note(Note("the device was lost in mid-step", "Ctrl+R loads the model again.", "error"))
+    await app.chat.transcript.note(Note("auto takes the tree for now", kind="info"))
+
+
+@shown
+async def notices(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.chat.say("copied the answer, 412 characters")
+    app.notify("trace.jsonl: No space left on device", title="Trace", severity="error", timeout=60)
+
+
+@shown
+async def answering(app: DFlashApp, pilot: Pilot[int]) -> None:
+    session = app.chat.session
+    assert isinstance(session, FakeSession)
+    session.gate = threading.Semaphore(20)
+    await send(pilot, "And once more, in one line?")
+    await wait_until(pilot, lambda: app.chat.flow.busy)
+    await send(pilot, "This one waits until the answer is there.")
+    await shows(pilot, "queued")
+    await pilot.pause(0.5)
+
+
+@shown
+async def retried(app: DFlashApp, pilot: Pilot[int]) -> None:
+    session = app.chat.session
+    assert isinstance(session, FakeSession)
+    assert session.gate is not None
+    session.gate.release(10_000)
+    await idle(pilot)
+    await wait_until(pilot, lambda: not app.chat.waiting and not app.chat.flow.busy)
+    session.gate = None
+    await pilot.press("ctrl+r")
+    await idle(pilot)
+    still(app)
+
+
+@shown
+async def help_page(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(HelpScreen())
+
+
+@shown
+async def palette(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(Palette(id="--command-palette"))
+    await pilot.pause()
+    await pilot.press("s", "t")
+    await shows(pilot, "Stats")
+
+
+async def _page(app: DFlashApp, pilot: Pilot[int], name: str) -> None:
+    app.push_screen(PAGES[name](app.chat, ""))
+    await pilot.pause()
+
+
+@shown
+async def steps(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "steps")
+    await pilot.press("right", "right")
+
+
+@shown
+async def steps_text(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await steps(app, pilot)
+    await pilot.press("v")
+
+
+@shown
+async def steps_calibration(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await steps(app, pilot)
+    await pilot.press("v", "v")
+
+
+@shown
+async def chats(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "chats")
+
+
+@shown
+async def chats_found(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "chats")
+    await pilot.press("slash", *"path")
+
+
+@shown
+async def tune(app: DFlashApp, pilot: Pilot[int]) -> None:
+    screen = TuneScreen(app.chat)
+    screen.action_start = lambda: None  # type: ignore[method-assign]
+    await app.push_screen(screen)
+    screen.tune, screen._on = Measured(), "the last 3 prompts of this conversation"  # type: ignore[assignment]
+    screen.draw()
+    await pilot.pause()
+
+
+@shown
+async def tune_running(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await tune(app, pilot)
+    app.screen.query_one("#lab-progress").update(" tree 15, p_min 0.1 · prompt 2 · 34 of 52 · 18 s left")  # type: ignore[attr-defined]
+
+
+@shown
+async def past(app: DFlashApp, pilot: Pilot[int]) -> None:
+    assert app.chat.session is not None
+    kept = Measurements(app.chat.past.folder, app.chat.session.title)
+    if not kept.newest_first:
+        rows = [Row("tree 15, p_min 0.1", Knobs(budget=15, p_min=0.1), 165.0, 6.6, 25.0, 10, "best")]
+        rows += [Row("tree 22", Knobs(), 140.0, 5.6, 25.0, 10, "now"), Row("plain", Knobs(mode="ar"), 21.0, 1, 47, 1)]
+        kept.add("sweep", "best: tree 15, 152.0 tok/s", rows[:2])
+        kept.add("tune", "tree 15, p_min 0.1: 165 tok/s, now 140: +18 %; real: 9 of 10 pairs", rows)
+    await _page(app, pilot, "past")
+
+
+@shown
+async def plain(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "plain")
+
+
+@shown
+async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
+    screen = WhatIfScreen(app.chat)
+    await app.push_screen(screen)
+    await pilot.pause()
+    screen.costs = StepCosts(timed(nodes) for nodes in BUDGETS for _ in range(6))
+    lengths = [(budget, 8 - 6.2 / (1 + budget / 9)) for budget in screen.budgets]
+    screen.take("estimate", tuple(Acceptance(budget, length, budget, 40) for budget, length in lengths))
+    screen.draw()
+
+
+async def _measured(app: DFlashApp, pilot: Pilot[int], screen: MeasuringScreen, *axes: str, **more: object) -> None:
+    await app.push_screen(screen)
+    await pilot.pause()
+    screen.focus_results()
+    screen.result = sweep_of(*axes, **more)  # type: ignore[arg-type]
+    screen.draw()
+
+
+@shown
+async def sweep(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _measured(app, pilot, SweepScreen(app.chat, "budget=4,12,20,28"), "budget=4,12,20,28")
+
+
+@shown
+async def sweep_field(app: DFlashApp, pilot: Pilot[int]) -> None:
+    axes = ("budget=4,12,20,28", "p_min=0..0.2:0.1")
+    await _measured(app, pilot, SweepScreen(app.chat, " ".join(axes)), *axes, prompts=8, repeats=1)
+
+
+@shown
+async def sweep_asked(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "sweep")
+
+
+@shown
+async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
+    screen = ABScreen(app.chat, "mode=chain | mode=tree")
+    await _measured(app, pilot, screen, "mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18))
+
+
+@shown
+async def models(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "models")
+
+
+def card() -> CardReckoner:
+    return reckoner(24 << 30)
+
+
+@shown
+async def plan(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(PlanScreen(app.chat, None, None, card))
+    await shows(pilot, "positions")
+
+
+@shown
+async def themes(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "themes")
+
+
+@shown
+async def prompt(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "prompt")
+
+
+@shown
+async def full(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "full")
+
+
+@shown
+async def confirm(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"))
+
+
+@shown
+async def one_line(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, - and _", "tuned"))
+
+
+@shown
+async def one_text(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(TextScreen("A trace", "a text"))
