@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual.color import Color
 from textual.events import Key, Paste
 from textual.widgets import Input
 
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.chat.ui_bench import Pair, Timed, UiTax, tax_table
 from dflash_tui.screens.models import ModelsScreen
+from dflash_tui.screens.palette import Palette
+from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.settings.config import user_file
+from dflash_tui.text.plot import LINE
+from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
+from dflash_tui.widgets.strip import TitleRow
+from dflash_tui.widgets.text_dialog import TextScreen
 
 from .fake import FakeSession, loader
+from .gallery import ab, sweep, whatif
 from .scenes import send
 from .support import ask, idle, leave, loaded, screen_text, settled, shows, wait_until
 
@@ -182,6 +192,144 @@ async def test_choosing_a_message_and_a_scrollbar_move_no_text(make_app: MakeApp
         app.chat.transcript.scroll_home(animate=False)
         after = [line.rstrip("▁▂▃▄▅▆▇█ ").strip(" ▌") for line in (await settled(pilot)).splitlines()]
         assert [line for line in after if "two three" in line][: len(lines)] == lines
+
+
+async def test_a_block_of_code_is_seen_while_it_is_written(make_app: MakeApp) -> None:
+    gate = threading.Semaphore(6)
+    app = make_app(FakeSession(answer="```python\nfirst = 1\nsecond = 2\nthird = 3\nfourth = 4\n" * 4, gate=gate))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "hi")
+        await shows(pilot, "python", "first = 1")
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        assert "```" not in answer.text[3:], "the block is still open"
+        gate.release(1000)
+        await idle(pilot)
+
+
+@pytest.mark.parametrize("width", [50, 80])
+async def test_what_stands_for_another_branch_is_not_cut_in_a_word(make_app: MakeApp, width: int) -> None:
+    app = make_app(FakeSession(answer="short"))
+    async with app.run_test(size=(width, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        lines = (await settled(pilot)).splitlines()
+        line = next(line for line in lines if "▶ answer 1/2" in line)
+        assert line.rstrip().endswith(("tree", "…")), line
+        await pilot.press("alt+up")
+        await shows(pilot, "Alt+← Alt+→ other versions of this message")
+
+
+async def test_the_gauge_is_that_of_the_conversation_on_the_screen(make_app: MakeApp) -> None:
+    """It kept its value after Ctrl+N and when another conversation was opened."""
+    app = make_app()
+
+    def used() -> int:
+        return app.chat.query_one(TitleRow).context[0]
+
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await wait_until(pilot, lambda: used() > 0)
+        first = used()
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: used() == 0)
+        await pilot.press("ctrl+o")
+        await wait_until(pilot, lambda: "chats" in type(app.screen).__name__.lower())
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.screen is app.chat and used() == first)
+
+
+async def test_memory_is_not_amber_because_the_context_is_full(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        row = app.chat.query_one(TitleRow)
+        await wait_until(pilot, lambda: row.memory is not None)
+        row.context = (900, 0, 1000)
+        title = row.render()
+        warned = [title.plain[span.start : span.end] for span in title.spans if "warning" in str(span.style)]
+        assert len(warned) == 1
+        assert "ctx 900" in warned[0]
+        assert "mem" not in warned[0]
+
+
+async def test_an_estimate_has_points_only_where_it_ran(make_app: MakeApp) -> None:
+    """A point stood at budgets whose steps were timed in other turns, and the row of what just ran had no time."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await whatif(app, pilot)
+        screen = app.screen
+        assert isinstance(screen, WhatIfScreen)
+        signs = {mark.x: mark.sign for mark in screen.query_one("#whatif-length", CurveView)._marks}
+        assert screen.curve is not None
+        current = screen.curve.current
+        assert screen.curve.measured, "steps of other budgets have been timed"
+        assert {x for x, sign in signs.items() if sign != LINE} == {current}
+        row = next(line for line in screen_text(app).splitlines() if f"◆ {current}" in line)
+        assert "?" not in row
+        axes = [screen.query_one(view, CurveView)._span for view in ("#whatif-speed", "#whatif-length")]
+        assert axes[0] == axes[1]
+
+
+async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
+    """Columns of a sweep and of A/B contradicted their percentages, and the settings held fixed were not shown."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await sweep(app, pilot)
+        rows = [line.strip("★ ").split() for line in screen_text(app).splitlines() if re.match(r" [★ ] \d+ ", line)]
+        assert len(rows) == 4
+        best = max(float(row[1]) for row in rows)
+        for row in rows:
+            said = " ".join(row[5:7])
+            share = round((float(row[1]) / best - 1) * 100)
+            assert said == ("best" if share == 0 else f"−{-share} %"), row
+        await shows(pilot, "fixed: mode auto, policy fixed, p_min 0, temperature 0")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        await ab(app, pilot)
+        text = await settled(pilot)
+        line = next(line for line in text.splitlines() if line.strip().startswith("speed, tok/s"))
+        a, b, share = (line.split()[place] for place in (2, 4, 6))
+        assert share == f"+{(float(b) / float(a) - 1) * 100:.0f}"
+        assert "sign test p = 0.031)" in " ".join(text.split())
+        assert "?" not in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_table_of_a_bench_does_not_wrap(make_app: MakeApp, size: tuple[int, int]) -> None:
+    times = (Timed(64, 0.5), Timed(64, 0.6))
+    table = tax_table(UiTax((Pair("A prompt that is longer than its column is wide", times, times),)))
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await app.push_screen(TextScreen("What the app costs the decoder", table))
+        lines = await settled(pilot)
+        assert all(line in lines for line in table.splitlines())
+
+
+async def test_the_palette_has_the_themes_colors(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        for theme in ("dflash-night", "dflash-paper"):
+            app.theme = theme
+            await pilot.press("ctrl+p")
+            await wait_until(pilot, lambda: isinstance(app.screen, Palette))
+            await settled(pilot)
+            surface = Color.parse(app.theme_variables["surface"])
+            assert app.screen.query_one("Vertical").styles.background == surface
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: app.screen is app.chat)
 
 
 async def test_text_before_a_stray_closing_tag_is_reasoning(make_app: MakeApp) -> None:

@@ -26,7 +26,7 @@ from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
 from .scenes import send
-from .support import settled, shows, wait_until
+from .support import screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 QUESTIONS = ("What is p_min?", "Write a function that reverses a list.")
@@ -96,7 +96,8 @@ async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
         await wait_until(pilot, lambda: not app.chat.flow.busy)
-        await shows(pilot, "replay of a.trace: a pair", "question 1")
+        await shows(pilot, "replay of a.trace: a pair", "question 1", "A replay, without a model")
+        assert "Ask anything" not in screen_text(app)
         await send(pilot, "And now?")
         await shows(pilot, "this is a replay, no model is loaded")
         await wait_until(pilot, lambda: not app.chat.flow.busy)

@@ -106,7 +106,7 @@ def test_in_turn(tmp_path: Path) -> None:
         ("knobs = 5\n", "line 1: knobs: found 5, expected a table", Knobs()),
         (
             "theme = 'x'\n[knobs]\nbudget = 7\n",
-            "line 1: theme: expected only about and the table",
+            "line 1: theme: expected only about, model and the table",
             Knobs().replace(budget=7),
         ),
     ],

@@ -66,7 +66,7 @@ class ABScreen(MeasuringScreen):
             return
         labels = tuple(setting.label for setting in self.result.settings)
         lines = [lab_text.finding(it, labels), *lab_text.versus_table(it), lab_text.same_text(it)]
-        self.query_one("#ab-figures", Static).update("\n".join(f" {line}" for line in lines))
+        self.query_one("#ab-figures", Static).update("\n".join(lines))
         stretches = diff(clean(it.a.text), clean(it.b.text))
         self.query_one("#ab-a", Static).update(_answer(f"A  {labels[0]}", [(s, s.a) for s in stretches]))
         self.query_one("#ab-b", Static).update(_answer(f"B  {labels[1]}", [(s, s.b) for s in stretches]))

@@ -64,6 +64,10 @@ class TuneScreen(LabScreen):
         session = self.chat.session
         return Measurements(self.chat.past.folder, session.title) if session is not None else None
 
+    @property
+    def _model(self) -> str:
+        return self.chat.session.title if self.chat.session is not None else ""
+
     # What is measured on
 
     def cases(self) -> tuple[list[Case], str]:
@@ -180,7 +184,7 @@ class TuneScreen(LabScreen):
             if name is None:
                 return
             try:
-                self.chat.tuning.presets.save(name, setting.knobs, about=f"tuned: {setting.label}")
+                self.chat.tuning.presets.save(name, setting.knobs, f"tuned: {setting.label}", self._model)
             except DFlashError as error:
                 self.say(error)
                 return
@@ -243,7 +247,8 @@ class _Table(DataTable):
         self.clear(columns=True)
         self.add_headings(headings)
         for line in lines:
-            self.add_texts(line.cells, key=str(line.arm))
+            color = "success" if line.cells[0] == "★" else "primary"
+            self.add_texts(line.cells, key=str(line.arm), colors={tune_text.BAR_CELL: color})
         best = next((place for place, line in enumerate(lines) if line.cells[0] == "★"), 0)
         same = next((place for place, line in enumerate(lines) if line.arm == before), best)
         if lines:

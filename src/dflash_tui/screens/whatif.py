@@ -204,7 +204,12 @@ class WhatIfScreen(LabScreen):
         # The best and the present one last, so that they show where points share a cell.
         points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
         # A point is what was measured, a line what was reckoned from it.
-        speeds = [Mark(p.budget, p.tok_s, _sign(p, it, best)) for p in points if p.tok_s is not None]
+        speeds = [
+            Mark(p.budget, p.tok_s, _sign(p, it, best, ran=p.source == "measured"))
+            for p in points
+            if p.tok_s is not None
+        ]
+        # A budget whose steps were timed elsewhere has still not drafted this turn: only the exact replay has.
         lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, ran=it.kind == "exact")) for p in points]
         span = (float(self.budgets[0]), float(self.budgets[-1]))
         known = "tok/s  ★ best  ◆ now  ● timed  · reckoned"
@@ -245,14 +250,13 @@ def _name(it: Curve) -> str:
     return "estimated" if it.kind == "estimate" else "exact"
 
 
-def _sign(point: Point, it: Curve, best: Point | None, *, ran: bool = False) -> str:
-    """Stars and points for what ran; what was reckoned is only a dot of the line."""
-    measured = ran or point.source == "measured"
-    if point is best and measured:
+def _sign(point: Point, it: Curve, best: Point | None, *, ran: bool) -> str:
+    """Stars and points for what `ran`; what was reckoned is only a dot of the line."""
+    if point is best and ran:
         return "★"
     if point.budget == it.current:
         return "◆"
-    return "●" if measured else LINE
+    return "●" if ran else LINE
 
 
 class _Table(DataTable):

@@ -26,12 +26,14 @@ class PresetError(DFlashError):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """`changes` are checked values. Without `path` it came with the program."""
+    """`changes` are checked values. Without `path` it came with the program. `model`: the title of the pair that it was
+    tuned for, "" for every pair."""
 
     name: str
     about: str = ""
     changes: Mapping[str, Value] = field(default_factory=dict)
     path: Path | None = None
+    model: str = ""
 
     @property
     def knobs(self) -> Knobs:
@@ -72,6 +74,10 @@ class Presets:
     def names(self) -> tuple[str, ...]:
         return tuple(self._all)
 
+    def names_for(self, model: str) -> tuple[str, ...]:
+        """Those of every pair, and those that were tuned for the pair with this title."""
+        return tuple(preset.name for preset in self if preset.model in ("", model))
+
     def __getitem__(self, name: str) -> Preset:
         """Raises PresetError."""
         if name not in self._all:
@@ -82,16 +88,16 @@ class Presets:
         """The name of the preset that says just this, or nothing."""
         return next((preset.name for preset in self if preset.knobs == knobs), "")
 
-    def after(self, name: str) -> Preset:
-        """The next one in turn, the first after a name that is none."""
-        names = self.names
+    def after(self, name: str, model: str = "") -> Preset:
+        """The next one in turn of a pair's, the first after a name that is none."""
+        names = self.names_for(model)
         return self._all[names[(names.index(name) + 1) % len(names)] if name in names else names[0]]
 
-    def save(self, name: str, knobs: Knobs, about: str = "") -> Path:
+    def save(self, name: str, knobs: Knobs, about: str = "", model: str = "") -> Path:
         """Keep `knobs` under `name`. Raises PresetError."""
         if not _NAME.fullmatch(name):
             raise PresetError(f"preset {name!r}: expected a name of a to z, 0 to 9, - and _, 32 at most")
-        preset = Preset(name, about, changed(knobs), self.folder / f"{name}.toml")
+        preset = Preset(name, about, changed(knobs), self.folder / f"{name}.toml", model)
         write_preset(preset)
         self._all[name] = preset
         return self.folder / f"{name}.toml"
@@ -115,12 +121,14 @@ def read_preset(path: Path, problems: list[str]) -> Preset | None:
     def problem(field: str, why: str) -> None:
         problems.append(f"preset {path}, line {line_of(text, field)}: {field}: {why}")
 
-    about, knobs = table.pop("about", ""), table.pop("knobs", {})
+    words = {name: table.pop(name, "") for name in ("about", "model")}
+    knobs = table.pop("knobs", {})
     for name in table:
-        problem(name, "expected only about and the table [knobs]")
-    if not isinstance(about, str):
-        problem("about", f"found {about!r}, expected text")
-        about = ""
+        problem(name, "expected only about, model and the table [knobs]")
+    for name, word in words.items():
+        if not isinstance(word, str):
+            problem(name, f"found {word!r}, expected text")
+            words[name] = ""
     if not isinstance(knobs, dict):
         problem("knobs", f"found {knobs!r}, expected a table")
         knobs = {}
@@ -133,14 +141,16 @@ def read_preset(path: Path, problems: list[str]) -> Preset | None:
         except KnobError as error:
             default = f"; its default, {SPEC[name].show(SPEC[name].default)}, is used" if name in SPEC else ""
             problem(f"knobs.{name}", f"{error}{default}")
-    return Preset(one_line(path.stem), one_line(about), changes, path)
+    about, model = (one_line(words[name]) for name in ("about", "model"))
+    return Preset(one_line(path.stem), about, changes, path, model)
 
 
 def write_preset(preset: Preset) -> None:
     """Write a preset to its path, whole or not at all. Raises PresetError."""
     assert preset.path is not None, "a preset without a file"
     lines = ["# A preset of dflash-tui. Parameters that are not named are at their default."]
-    lines += [f"about = {json.dumps(preset.about, ensure_ascii=False)}"] * bool(preset.about)
+    for name, word in (("about", preset.about), ("model", preset.model)):
+        lines += [f"{name} = {json.dumps(word, ensure_ascii=False)}"] * bool(word)
     # JSON writes numbers, strings and booleans as TOML reads them.
     lines += ["", "[knobs]", *(f"{name} = {json.dumps(value)}" for name, value in preset.changes.items())]
     new = preset.path.with_name(f"{preset.path.name}.{os.getpid()}")

@@ -175,7 +175,7 @@ def auto_line(auto: AutoTurn, it: Curve) -> str:
 
 def auto_cells(auto: AutoTurn) -> tuple[str, str, str]:
     """tok/step, ms/step and tok/s of a turn under auto."""
-    return f"{auto.length:.2f}", f"{auto.ms:.1f}", speed(auto.tok_s) if auto.tok_s else "?"
+    return f"{auto.length:.2f}", f"{auto.ms:.1f}", speed(auto.tok_s) if auto.tok_s else "–"
 
 
 def sources(it: Curve) -> str:
@@ -213,7 +213,7 @@ def versus_table(it: Versus) -> list[str]:
         digits = 2 if one.unit == "tok/step" else 1
         a, b = (f"{side.median:.{digits}f} ({side.low:.{digits}f}–{side.high:.{digits}f})" for side in (one.a, one.b))
         c = one.comparison
-        noise = "" if c.matters else "  noise" if c.verdict == "noise" else "  ?"
+        noise = "" if c.matters else f"  {c.verdict}"
         share = percent(one.b.median / one.a.median - 1) if one.a.median else ""
         lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>21}{b:>21}   {share}{noise}")
     return lines

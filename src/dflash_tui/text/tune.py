@@ -10,6 +10,7 @@ from dflash_tui.text.bars import bar, percent, speed
 
 HEADINGS = ("", "setting", "tok/s", "", "paired, against now", "tok/step", "ms/step", "runs")
 BAR = 16
+BAR_CELL = HEADINGS.index("", 1)
 
 
 @dataclass(frozen=True, slots=True)

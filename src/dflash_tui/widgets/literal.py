@@ -6,7 +6,8 @@ Textual's own read markup in whatever text they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment
@@ -87,9 +88,10 @@ class DataTable(widgets.DataTable[Text]):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
 
-    def add_texts(self, cells: Iterable[str], *, key: str) -> None:
-        """A row."""
-        self.add_row(*(Text(clean(cell)) for cell in cells), key=key)
+    def add_texts(self, cells: Iterable[str], *, key: str, colors: Mapping[int, str] = MappingProxyType({})) -> None:
+        """A row; `colors` are names of the theme's colors, by the places of the cells that have one."""
+        styles = {place: self.app.theme_variables[name] for place, name in colors.items()}
+        self.add_row(*(Text(clean(cell), styles.get(place, "")) for place, cell in enumerate(cells)), key=key)
 
     def add_headings(self, labels: Iterable[str]) -> None:
         """A column each."""

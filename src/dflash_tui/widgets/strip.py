@@ -165,13 +165,13 @@ def _value(name: str, value: Value) -> str:
 
 
 def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
-    """As many parts as fit; the one that does not is cut with an ellipsis."""
+    """As many parts as fit whole; the first is cut where there is no room for it."""
     taken: list[tuple[str, str] | str] = [" "]
     room = width
-    for text, style in parts:
-        if room < 4:
+    for place, (text, style) in enumerate(parts):
+        shown = text if place else clip(text, room)
+        if cell_len(shown) > room:
             break
-        shown = clip(text, room)
         taken.append((shown, style))
-        room -= len(shown)
+        room -= cell_len(shown)
     return Content.assemble(*taken)
