@@ -21,6 +21,7 @@ from dflash_tui.conversations.journal import Journal, Place
 from dflash_tui.conversations.store import Card, Store
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.flash import Flash
 from support.stored import a_report, talk, titles
 from support.turns import step_of, turn_of
 
@@ -87,7 +88,7 @@ async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size
         await shows(pilot, "❯ first question", "answer 1/2", "‹2/2›", "thought for", "budget 40")
         assert session.conversation.messages == before
         assert app.chat.knobs == Knobs(budget=40, thinking=True)
-        assert "it was with Qwen3.5-demo" in screen_text(app)
+        assert "it was with Qwen3.5-demo" in app.chat.query_one(Flash).text
         await says(pilot, session, "and now?", "on it goes")
         assert contents(session)[0] == "first question"
 

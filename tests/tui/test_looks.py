@@ -59,6 +59,9 @@ async def test_every_text_on_every_screen_can_be_read(make_app: MakeApp) -> None
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
         async for name in walk(app, pilot):
             seen.add(type(app.screen))
+            for fading in app.screen.query(Flash).results():
+                if fading.styles.opacity < 1:
+                    fading.hide()
             for theme in THEMES:
                 app.theme = theme
                 await pilot.pause()

@@ -129,7 +129,7 @@ async def test_a_key_for_an_action_that_has_none_and_none_for_one_that_has(make_
         await pilot.pause()
         assert app.chat.has_class("-side") == shown
         assert len(app.chat.transcript.turns[-1].answers) == 1
-        assert "f1 Help  Retry" in screen_text(app), "without a key it can still be clicked"
+        assert "F1 Help  Retry" in screen_text(app), "without a key it can still be clicked"
         await pilot.press("f10")
         await wait_until(pilot, lambda: app.screen is not app.chat)
         await shows(pilot, "Sweep")
@@ -154,7 +154,7 @@ async def test_a_remapped_key_works_and_is_shown(make_app: MakeApp) -> None:
         await pilot.press("f10")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns[-1].answers) == 2)
         await idle(pilot)
-        assert "f10 Retry" in screen_text(app)
+        assert "F10 Retry" in screen_text(app)
         await pilot.press("ctrl+r")
         await pilot.pause()
         assert len(app.chat.transcript.turns[-1].answers) == 2, "the old key does nothing"

@@ -291,6 +291,13 @@ class ChatScreen(Screen[None]):
             return not self.busy and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
+    def hint(self, action: str, label: str) -> str:
+        """Nothing to answer again is not offered; a load that failed is."""
+        if action == "retry":
+            again = self.transcript.turns if self.session is not None else not self.loading_now
+            return label if again and not self.busy else ""
+        return label
+
     async def action_edit(self) -> None:
         if not await self.sending.take_back():
             self.conversation.branching.edit()

@@ -151,6 +151,15 @@ class ChatsScreen(Screen[None]):
 
     # Actions
 
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls an action now: letters are words of a search while it has the focus."""
+        if action == "undo":
+            return label if self._deleted is not None else ""
+        searching = isinstance(self.focused, Input)
+        if searching:
+            return label if action in ("back", "help") else ""
+        return label if self._entries or action not in ("rename", "export", "delete") else ""
+
     def say(self, what: str | Exception) -> None:
         """A small fact above the footer, or why something is refused."""
         self.query_one(Flash).say(what)
@@ -241,7 +250,10 @@ class _Search(Input):
     """Narrows the list while it is typed into."""
 
     HELP = "The list shows conversations that have all these words. Enter and ↓ go to the list, Esc shows all again."
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("down", "screen.to_list", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "screen.to_list", show=False),
+        Binding("enter", "submit", "To the list"),
+    ]
 
 
 def _when(seconds: float) -> str:

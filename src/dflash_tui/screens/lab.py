@@ -38,6 +38,7 @@ class LabScreen(Screen[None]):
 
     SCOPE: ClassVar[str] = ""
     HEADING: ClassVar[str] = ""
+    NOT_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"measure", "exact", "start", "file", "view('past')"})
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
     def __init__(self, chat: ChatHost) -> None:
@@ -74,6 +75,12 @@ class LabScreen(Screen[None]):
     def say(self, what: str | Exception) -> None:
         """A small fact above the footer, or why something is refused."""
         self.query_one(Flash).say(what)
+
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls an action now: Esc stops what runs, and until then nothing else can begin."""
+        if action == "back":
+            return "Stop" if self.running else label
+        return "" if self.running and action in self.NOT_WHILE_RUNNING else label
 
     # Experiments
 

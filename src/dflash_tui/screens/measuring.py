@@ -54,6 +54,10 @@ class MeasuringScreen(LabScreen):
         self.result: SweepResult | None = None
         self._drawn_at = 0.0
 
+    def hint(self, action: str, label: str) -> str:
+        of_results = action in ("adopt", "export") or action.startswith("take(")
+        return super().hint(action, label) if self.result is not None or not of_results else ""
+
     def plan(self, text: str, lab: Laboratory) -> Sweep:
         """The runs that `text` asks for. Raises DFlashError."""
         raise NotImplementedError

@@ -68,6 +68,9 @@ class TuneScreen(LabScreen):
     def _model(self) -> str:
         return self.chat.session.title if self.chat.session is not None else ""
 
+    def hint(self, action: str, label: str) -> str:
+        return super().hint(action, label) if action != "save" or self.query_one(_Table).row_count else ""
+
     # What is measured on
 
     def cases(self) -> tuple[list[Case], str]:

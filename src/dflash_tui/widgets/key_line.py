@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from textual.binding import Binding
@@ -12,6 +13,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 GAP = "  "
+LOOK_S = 0.5
 _KEPT = ("escape", "f1")  # the way back, and the page with all the others: what is left out is never these
 
 
@@ -27,6 +29,15 @@ class Hint:
     @property
     def width(self) -> int:
         return cell_len(self.shown) + bool(self.shown) + cell_len(self.label)
+
+
+@runtime_checkable
+class Hinting(Protocol):
+    """A screen where not every key has something to do at all times. The keys stay bound: they say why not."""
+
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls an action now; "" where there is nothing for it to do."""
+        ...
 
 
 def fitting(hints: list[Hint], width: int) -> list[Hint]:
@@ -48,26 +59,35 @@ class KeyLine(Widget):
     ALLOW_SELECT = False
 
     def on_mount(self) -> None:
+        self._drawn: list[Hint] = []
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.set_interval(LOOK_S, self._look)  # what is possible changes with much that tells nobody
 
     def _changed(self, screen: Screen[object]) -> None:
         if self.is_attached and screen is self.screen:
             self.refresh()
 
+    def _look(self) -> None:
+        if self.screen.is_current and self.hints != self._drawn:
+            self.refresh()
+
     @property
     def hints(self) -> list[Hint]:
         """What is possible now: one entry for each action, by its first key."""
+        screen = self.screen
         found: dict[str, Hint] = {}
-        for key, active in self.screen.active_bindings.items():
+        for key, active in screen.active_bindings.items():
             binding: Binding = active.binding
             if binding.show and binding.action not in found:
-                shown = self.app.get_key_display(binding)
-                found[binding.action] = Hint(shown, binding.description, key, active.enabled)
-        return fitting(list(found.values()), self.size.width - 2)
+                own = active.node is screen and isinstance(screen, Hinting)
+                label = screen.hint(binding.action, binding.description) if own else binding.description  # type: ignore[attr-defined]
+                found[binding.action] = Hint(self.app.get_key_display(binding), label, key, active.enabled)
+        return fitting([one for one in found.values() if one.label], self.size.width - 2)
 
     def render(self) -> Content:
         parts: list[tuple[str, str]] = []
-        for one in self.hints:
+        self._drawn = self.hints
+        for one in self._drawn:
             parts.append((GAP if parts else " ", ""))
             if one.shown:
                 parts.append((f"{one.shown} ", "bold $footer-key-foreground"))
