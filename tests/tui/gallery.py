@@ -17,6 +17,7 @@ from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.figures.measurements import Measurements, Row
 from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.pages import PAGES
@@ -38,6 +39,7 @@ from support.turns import step_of, tree_of
 from .fake import FakeSession
 from .scenes import answered, send, still
 from .support import idle, loaded, settled, shows, wait_until
+from .test_every_key import TINY, NoHub
 
 Show = Callable[[DFlashApp, Pilot[int]], Awaitable[None]]
 SHOWN: dict[str, Show] = {}
@@ -328,6 +330,12 @@ async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
 @shown
 async def models(app: DFlashApp, pilot: Pilot[int]) -> None:
     await _page(app, pilot, "models")
+
+
+@shown
+async def get(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(GetScreen(app.chat, TINY, NoHub))
+    await shows(pilot, "Get ")
 
 
 def card() -> CardReckoner:

@@ -81,7 +81,8 @@ def test_there_is_one_accent_and_amber_is_for_warnings(name: str) -> None:
     assert theme.warning not in (theme.accent, theme.primary, theme.secondary, theme.success)
     warned = re.compile(r'"(?:bold )?\$warning')
     users = {path.name for path in SOURCES.rglob("*.py") if warned.search(path.read_text())}
-    assert users == {"memory.py", "strip.py"}  # figures that are off, and a context that is nearly full
+    # Figures that are off, a context that is nearly full, a file that cannot be read.
+    assert users == {"memory.py", "strip.py", "model_rows.py"}
 
 
 async def test_a_notice_moves_no_text(make_app: MakeApp, size: tuple[int, int]) -> None:

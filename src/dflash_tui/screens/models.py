@@ -17,7 +17,7 @@ from textual.containers import Container, Horizontal, VerticalScroll
 from textual.content import Content
 from textual.events import Key, Paste, Resize
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
@@ -40,8 +40,9 @@ from dflash_tui.settings.profiles import Profile
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.bars import counted
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.line_dialog import LineScreen
-from dflash_tui.widgets.lines import Flash
 from dflash_tui.widgets.literal import OptionList, Static
 from dflash_tui.widgets.model_rows import Choice, beside, choices, option, passed_over
 from dflash_tui.widgets.paths import Paths
@@ -55,7 +56,7 @@ BESIDE = 110  # columns from which on there is room for what is known of a row
 
 class _List(OptionList):
     HELP = (
-        "Up and Down choose, Left and Right change the drafter, Enter loads. What is typed narrows the list; a path"
+        "↑ and ↓ choose, ← and → change the drafter, Enter loads. What is typed narrows the list; a path"
         " is a model. A profile is a model with all its settings."
     )
     # Enter on what is not here yet asks the hub; the footer says which it is.
@@ -129,8 +130,8 @@ class ModelsScreen(Screen[None]):
                 yield _List(id="models-list", compact=True)
                 with VerticalScroll(id="models-beside", can_focus=False):
                     yield Static("", id="models-about")
-            yield Flash()
-            yield Footer(show_command_palette=False, compact=True)
+            yield KeyLine()
+        yield Flash()
 
     def on_mount(self) -> None:
         self._profiles.all.read()
@@ -147,9 +148,9 @@ class ModelsScreen(Screen[None]):
         self.set_class(event.size.width < BESIDE, "-narrow")
         self._draw()
 
-    def say(self, text: str) -> None:
-        """A small fact above the footer."""
-        self.query_one(Flash).say(text, keep_s=12)
+    def say(self, what: str | Exception) -> None:
+        """A small fact above the footer, or why something is refused."""
+        self.query_one(Flash).say(what)
 
     # The list
 
@@ -381,7 +382,7 @@ class ModelsScreen(Screen[None]):
             try:
                 self._profiles.load(row.removeprefix(PROFILE), self.say, self._leave)
             except DFlashError as error:
-                self.say(str(error))
+                self.say(error)
         elif (pair := self._pair) is not None:
             self.app.push_screen(GetScreen(self._chat, pair), self._fetched)
 
