@@ -265,7 +265,7 @@ class Runner:
             root = event.tokens[-1]
         return events
 
-    def _rewind(self, ids: Sequence[int], window: AttentionWindow) -> int:
+    def _rewind(self, ids: Sequence[int], window: AttentionWindow = EVERYTHING) -> int:
         """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits.
 
         Hidden states follow from what was seen, so what was read under another window is used as far as both see all.
@@ -335,7 +335,7 @@ class Runner:
         """The session will not be asked again: keep its states, on disk too where that is wished."""
         if self.snapshots is not None:
             self.leave()
-            self.snapshots.write(self._window)
+            self.snapshots.write()
 
     def _prefill(
         self, ids: Sequence[int], keep: frozenset[int], on_prefill: Callable[[int, int], None] | None

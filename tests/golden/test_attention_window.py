@@ -25,6 +25,7 @@ from dflash_core.events import Event, PrefillEvent
 from dflash_core.models.attention import Attention
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.rows import Rows
+from dflash_core.snapshots.folder import StateFolder
 from dflash_core.snapshots.store import SnapshotStore
 from support import random_family, random_model
 from support.golden import golden, other_targets
@@ -263,6 +264,26 @@ def test_it_is_said_where_something_is_hidden() -> None:
     assert said[-1]
     assert "window 64 and the first 64" in events[-1].reason
     assert all("window" not in event.reason for event in one.generate([5] * 150, asked.replace(attention_window=0)))
+
+
+def test_states_on_disk_come_back_under_their_window(tmp_path: Path) -> None:
+    """Two conversations, one of them under a window: a new engine goes on with both, and mixes nothing up."""
+    rng = np.random.default_rng(9)
+    asked = Knobs(max_tokens=3, ignore_eos=True)
+    talks = {0: rng.integers(0, 250, 120).tolist(), 16: rng.integers(0, 250, 130).tolist()}
+
+    def made() -> Engine:
+        return engine(*PAIRS[0], states=SnapshotStore(1 << 30, 32, StateFolder(tmp_path, 2)))
+
+    one = made()
+    for window, ids in talks.items():
+        ids += tokens_of(list(one.generate(ids, asked.replace(attention_window=window))))
+    one.leave()
+    other = made()
+    for window, ids in talks.items():
+        events = list(other.generate([*ids, 7], asked.replace(attention_window=window)))
+        assert first(events).reused_tokens == len(ids) - 1
+    assert first(list(made().generate([*talks[16], 7], asked))).reused_tokens == 0
 
 
 TEMPLATES = {

@@ -3,7 +3,7 @@
 The caches are those of a whole 27B, layer by layer, so that each comes from memory as in a step. attn_split and
 attn_combine of all layers are recorded in a graph; a figure is the median over replays, of one layer.
 
-    python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [ORDER ...]
+    python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
 
 An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
 splits, column_warps, tile and blocks as in SplitOrder, stages as in SplitLaunch.
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dflash_core.arch.kinds import Attention
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache, defines
@@ -41,7 +42,7 @@ REPLAYS = 21
 class Layers:
     """The caches of all attention layers of a 27B, with `depth` positions of no meaning, and launches over them."""
 
-    def __init__(self, device: CudaDevice, kv: CachePair, depth: int) -> None:
+    def __init__(self, device: CudaDevice, kv: CachePair, depth: int, window: int = 0) -> None:
         mixers = TARGET_27B.of(Attention)
         spec, self.device, self.count = mixers[0], device, len(mixers)
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
@@ -52,6 +53,8 @@ class Layers:
         self.order = SplitOrder.of(self.heads, self.slots, card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
         self.state = DeviceState(on)
         self.state.host["length"] = depth
+        shown = AttentionWindow.of(window)
+        self.window = torch.tensor((shown.size, shown.sinks), dtype=torch.int32, device=on) if window else None
         columns = spec.heads * spec.head_dim
         self.acts = acts_for(columns, on)
         self.gates = torch.zeros(PASS_ROWS, 2 * columns + 2 * spec.kv_heads * spec.head_dim, device=on)
@@ -63,11 +66,12 @@ class Layers:
         splits = Splits(order, heads, room)
         splits.q.normal_()
         options = {**launch.defines, "SPLIT_K": 1, **defines(order.kv)}
+        windowed, shown = ({}, ()) if self.window is None else ({"WINDOWED": 1}, (self.window,))
         for layer in range(self.count):
             yield Launch(
-                "attention.cu", "attn_split", options, launch.grid, launch.block,
+                "attention.cu", "attn_split", {**options, **windowed}, launch.grid, launch.block,
                 [self.state.pointer, zero, count, np.int32(order.splits), splits.q, *self.kv.layer(layer), splits.out,
-                 splits.stats],
+                 splits.stats, *shown],
                 launch.shared,
             )  # fmt: skip
             yield Launch(
@@ -96,13 +100,18 @@ class Layers:
 
 
 def compare(
-    device: CudaDevice, pairs: Sequence[CachePair], depths: Sequence[int], widths: Sequence[int], orders: Sequence[str]
+    device: CudaDevice,
+    pairs: Sequence[CachePair],
+    depths: Sequence[int],
+    widths: Sequence[int],
+    orders: Sequence[str],
+    window: int = 0,
 ) -> Iterator[str]:
     """Lines of a table: microseconds of a layer, and the bytes of keys and values in that time."""
     with device.stream():
         for kv in pairs:
             for depth in depths:
-                layers = Layers(device, kv, depth)
+                layers = Layers(device, kv, depth, window)
                 for rows in widths:
                     layers.state.plant([0] * rows, range(-1, rows - 1))
                     layers.state.push()
@@ -125,11 +134,12 @@ def main() -> None:
     parser.add_argument("--kv", default="f16,bf16,q8_0,q5_0,q4_0,tq3_0", help="types, by commas")
     parser.add_argument("--depths", default="200,16384,32768", help="positions")
     parser.add_argument("--rows", default="1,24", help="rows of a pass")
+    parser.add_argument("--window", type=int, default=0, help="positions of an attention window; 0 is all")
     parser.add_argument("orders", nargs="*", default=["auto"], metavar="ORDER")
     options = parser.parse_args()
     pairs = [CachePair.parse(name) for name in options.kv.split(",")]
     depths, widths = ([int(part) for part in text.split(",")] for text in (options.depths, options.rows))
-    for line in compare(CudaDevice(), pairs, depths, widths, options.orders):
+    for line in compare(CudaDevice(), pairs, depths, widths, options.orders, options.window):
         print(line, flush=True)  # noqa: T201
 
 

@@ -1,6 +1,6 @@
 """What a pair really holds of a card beside what was planned, and how fast it decodes when its context is nearly full.
 
-python -m dflash_core.bench.held --folder FOLDER --positions 131072 --kv q8_0 --limit 24GiB
+python -m dflash_core.bench.held --folder FOLDER --positions 131072 --kv q8_0 --limit 24GiB [--window 4096]
 
 Prints one JSON object. `found` is the driver's own figure of this process, its context included, at the end of the run.
 """
@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.bench.steps import Case, StepBench, acceptance_pattern, spine
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import load_pair
+from dflash_core.fits import ON_CARD, ON_HOST
 from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions, plan_pair
 from dflash_core.memory import parse_bytes
@@ -27,15 +29,27 @@ SPARE_POSITIONS = 512  # left of the context for the steps
 
 
 def measure(
-    target: Path, draft: Path | None, context: int, kv: str, limit: int, budget: int, acceptance: float, steps: int
+    target: Path,
+    draft: Path | None,
+    context: int,
+    kv: str,
+    limit: int,
+    budget: int,
+    acceptance: float,
+    steps: int,
+    *,
+    window: int = 0,
+    embedding: str = ON_CARD,
 ) -> dict[str, Any]:
-    """Load, decode `steps` steps behind a context that is nearly full, and compare."""
-    card = CardOptions(vram_limit=limit)
+    """Load, decode `steps` steps behind a context that is nearly full, under an attention window if there is one, and
+    compare."""
+    card = CardOptions(vram_limit=limit, embedding=embedding)
     planned = plan_pair(target, draft, "cuda", context=context, kv=kv, card=card)
     engine = load_pair(target, draft, "cuda", context_length=context, kv=kv, card=card)
     machine = engine.machine
     assert isinstance(machine, CudaMachine), "a card's"
     bench = StepBench(engine)
+    engine.session.look_back(AttentionWindow.of(window))
     trace = tuple(spine(length) for length in acceptance_pattern(acceptance))
     knobs = Knobs(temperature=0.0, ignore_eos=True, max_tokens=1 << 20, mode="tree", budget=budget, chain_seed=True)
     wall, events = bench.time(Case("forced", knobs, engine.context_length - SPARE_POSITIONS, trace), steps)
@@ -46,6 +60,8 @@ def measure(
         "context": engine.context_length,
         "kv": str(engine.kv.pair),
         "limit": limit,
+        "window": window,
+        "embedding": embedding,
         "planned": {one.name: one.bytes for one in planned.components},
         "planned_total": planned.total,
         "planned_fits": planned.fits,
@@ -74,14 +90,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--budget", type=int, default=22)
     add("--accept", type=float, default=5.0)
     add("--steps", type=int, default=40)
+    add("--window", type=int, default=0)
+    add("--embedding", choices=(ON_CARD, ON_HOST), default=ON_CARD)
     args = parser.parse_args(argv)
     if args.folder is not None:
         model = MODELS[args.model]
         pair = synthetic_pair(args.folder, model.cut(args.layers) if args.layers else model)
         args.target, args.drafter = pair.target, pair.draft
     found = measure(
-        args.target, args.drafter, args.positions, args.kv, args.limit, args.budget, args.accept, args.steps
-    )
+        args.target, args.drafter, args.positions, args.kv, args.limit, args.budget, args.accept, args.steps,
+        window=args.window, embedding=args.embedding,
+    )  # fmt: skip
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 

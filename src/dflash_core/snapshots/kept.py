@@ -21,21 +21,25 @@ class Snapshots:
 
     def __init__(self, store: SnapshotStore, space: str, *, cut: bool) -> None:
         self.store, self.space, self.cut = store, space, cut
+        self._spaces: dict[str, None] = {}  # that something was kept in, the last one at the end
 
     def _space(self, window: AttentionWindow) -> str:
         return f"{self.space} {window}" if window.size else self.space
 
-    def write(self, window: AttentionWindow = EVERYTHING) -> None:
-        """Have the folder keep what it is to keep of what was read under `window`."""
-        if self.store.folder is not None:
-            space = self._space(window)
-            self.store.folder.save(space, self.store.snapshots(space))
+    def write(self) -> None:
+        """Have the folder keep what it is to keep: of the windows that were used, the last one's count the most."""
+        if (folder := self.store.folder) is not None:
+            for space in self._spaces:
+                folder.save(space, self.store.snapshots(space))
 
     def keep(
         self, session: Resumable, tokens: Sequence[int], state: State, window: AttentionWindow = EVERYTHING
     ) -> None:
         """Keep the first positions of what the session holds, `state` behind them."""
-        self.store.put(self._space(window), tokens, state, session.rows)
+        space = self._space(window)
+        self._spaces.pop(space, None)
+        self._spaces[space] = None
+        self.store.put(space, tokens, state, session.rows)
 
     def resume(
         self, session: Resumable, ids: Sequence[int], own: int, window: AttentionWindow = EVERYTHING
