@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
+import pytest
 import torch
 
 from dflash_core.arch.kinds import Attention, NextN, SwiGLU
@@ -13,11 +14,16 @@ from dflash_core.arch.spec import LayerSpec
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.mtp import CpuMtpDrafter
 from dflash_core.backends.decoder import Decoder
+from dflash_core.bench.replay import GivenCosts
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.knobs import Knobs
+from dflash_core.events import StepTotals
+from dflash_core.knobs import Knobs, Value
 from dflash_core.models.kv_cache import KVCache
+from dflash_core.policy.costs import Shape
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
 from dflash_core.sampling import philox
 from dflash_core.tree import Candidates, Tree, Walk, walk
 from support.statistics import chi_square, limit, truncated
@@ -136,21 +142,37 @@ def joint(backend: ToyBackend) -> np.ndarray:
     return np.array(cells)
 
 
-def statistic(kind: type[Decoder], backend: ToyBackend | None = None, turns: int = TURNS) -> tuple[float, float, float]:
-    """Chi-square of three decoded tokens, its limit, and the share of steps with drafts that accepted one."""
+TREE = Knobs(mode="tree", budget=7, tree_width=4, max_tokens=3).replace(**SAMPLING)
+
+
+def statistic(
+    kind: type[Decoder],
+    backend: ToyBackend | None = None,
+    turns: int = TURNS,
+    *,
+    knobs: Knobs = TREE,
+    policy: LearnedPolicy | None = None,
+    prompt: Sequence[int] = (ROOT,),
+    totals: StepTotals | None = None,
+) -> tuple[float, float, float]:
+    """Chi-square of three decoded tokens behind a prompt that ends with ROOT, its limit, and the share of steps with
+    drafts that accepted one. `policy`: learns from turn to turn; `totals`: counts steps."""
     backend = backend or ToyBackend()
     counts, expected = np.zeros(VOCAB**3), joint(backend)
     accepted = steps = 0
     for seed in range(turns):
-        knobs = Knobs(mode="tree", budget=7, tree_width=4, max_tokens=3, seed=seed, **SAMPLING)
-        decoder = kind(backend, knobs, frozenset(), 1000)  # type: ignore[arg-type]
-        logits = backend.prefill([ROOT])
-        _, stop = decoder.first(logits)
+        decoder = kind(backend, knobs.replace(seed=seed), frozenset(), 1000, policy)  # type: ignore[arg-type]
+        logits = backend.prefill(prompt)
+        token, stop = decoder.first(logits)
+        if policy is not None:
+            policy.begin([*prompt, token], frozenset())
         while stop is None:
             event = decoder.step()
             stop = event.stop
             accepted += event.accepted_depth > 0
             steps += event.drafted_depth > 0
+            if totals is not None:
+                totals.add(event)
         a, b, c = decoder.answer
         counts[(a * VOCAB + b) * VOCAB + c] += 1
     # Cells with few expected draws are pooled, as Pearson's test needs.
@@ -176,3 +198,66 @@ def test_an_mtp_head_keeps_it_too() -> None:
     value, bound, accepted = statistic(Decoder, MtpBackend(), 3000)
     assert 0.4 < accepted < 0.6
     assert value < bound
+
+
+FLAT = Shape({1: 1.0, 64: 1.01}, plain=1.0, draft=0.0)  # rows cost next to nothing, so trees are large
+SLICE = [pytest.param(1200, id="slice"), pytest.param(TURNS, id="all", marks=pytest.mark.full)]
+
+
+def said(backend: ToyBackend, tokens: int) -> list[int]:
+    """A text of the chain itself that ends with ROOT: what follows a word in it has followed it before."""
+    rng, text = np.random.default_rng(2), [ROOT]
+    rows = [truncated(row.astype(np.float64), TREE) for row in backend.rows]
+    while len(text) < tokens:
+        text.append(int(rng.choice(VOCAB, p=rows[text[-1]])))
+    return [*text, ROOT]
+
+
+def auto(backend: ToyBackend, turns: int, prompt: Sequence[int], **knobs: Value) -> StepTotals:
+    """Steps of answers that `auto` decides, which learns from each; their law must be the target's."""
+    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
+    totals, asked = StepTotals(), TREE.replace(mode="auto", budget=22, policy="auto", **knobs)
+    value, bound, accepted = statistic(
+        Decoder, backend, turns, knobs=asked, policy=policy, prompt=prompt, totals=totals
+    )
+    assert value < bound
+    assert accepted > 0.3
+    assert any(row.trials > 100 for row in policy.found()), "what it goes by changes from turn to turn"
+    return totals
+
+
+@pytest.mark.parametrize("turns", SLICE)
+def test_auto_keeps_it_with_drafts_and_with_copied_text(turns: int) -> None:
+    backend = ToyBackend()
+    totals = auto(backend, turns, said(backend, 60))
+    assert totals.copied > totals.copied_accepted > turns / 20, "copied text is offered and taken"
+    assert totals.accepted - totals.copied_accepted > turns / 4, "and so are drafts"
+
+
+@pytest.mark.parametrize("turns", SLICE)
+def test_auto_keeps_it_with_an_mtp_head(turns: int) -> None:
+    assert auto(MtpBackend(), turns, [ROOT], from_text=False).copied == 0
+
+
+@pytest.mark.parametrize("turns", SLICE)
+def test_text_alone_keeps_it(turns: int) -> None:
+    """The text drafter: what is verified is what followed the same words, and nothing else."""
+    backend = ToyBackend()
+    backend.capabilities = Capabilities("text", 1)
+    prompt, totals = said(backend, 60), StepTotals()
+    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
+    value, bound, _ = statistic(
+        Decoder, backend, turns, knobs=TREE.replace(mode="auto", policy="auto"), policy=policy, prompt=prompt,
+        totals=totals,
+    )  # fmt: skip
+    assert value < bound
+    assert totals.copied > totals.copied_accepted > turns / 20
+
+
+def test_auto_with_a_ratio_test_acceptor_fails() -> None:
+    """The slice is large enough to see a biased acceptor."""
+    policy = LearnedPolicy(ToyBackend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
+    value, bound, _ = statistic(
+        RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(mode="auto", policy="auto"), policy=policy
+    )
+    assert value > bound
