@@ -44,8 +44,8 @@ class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
     prompt_ids: tuple[int, ...]
     knobs: Knobs
     draft_block: int = 0
-    sinks: int = 0  # tokens of the prompt that an attention window always shows
     draft_kind: str = ""  # of the drafter, as the registry names it; "" in records of version 1
+    sinks: int = 0  # tokens of the prompt that an attention window always shows
 
 
 class Read(msgspec.Struct, frozen=True, tag="prefill", tag_field="line", omit_defaults=True):
@@ -191,7 +191,7 @@ def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
     for line in lines:
         try:
             if isinstance(line, Start):
-                check_start(line.created, line.prompt_ids, line.draft_block)
+                check_start(line.created, line.prompt_ids, line.draft_block, line.sinks)
                 done, turn = turn, _Growing(line)
             elif turn is None:
                 raise FormatError("a step without its turn")

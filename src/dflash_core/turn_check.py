@@ -42,7 +42,7 @@ _WIDTHS = frozenset(range(1, MOST_WIDTH + 1))
 _stages = attrgetter(*STAGES)
 
 
-def check_start(created: str, prompt_ids: Collection[int], draft_block: int) -> None:
+def check_start(created: str, prompt_ids: Collection[int], draft_block: int, sinks: int = 0) -> None:
     """What a turn begins with. Raises FormatError."""
     try:
         year = datetime.fromisoformat(created).year
@@ -52,6 +52,7 @@ def check_start(created: str, prompt_ids: Collection[int], draft_block: int) -> 
         raise FormatError(f"a turn of the time {created[:40]!r}; expected one as in 2026-01-31T12:00:00+00:00")
     _within("a token id of the prompt", prompt_ids, 0, MOST_ID)
     _within("the drafter's block", (draft_block,), 0, MOST_DEPTH)
+    _within("the tokens that a window always shows", (sinks,), 0, MOST_POSITIONS)
 
 
 def check_loaded(context_length: int, memory: MemoryBreakdown) -> None:

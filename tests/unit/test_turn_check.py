@@ -35,6 +35,13 @@ def test_the_sound_trace_is_shown(tmp_path: Path) -> None:
     look_at(trace)
 
 
+@pytest.mark.parametrize("sinks", [-1, 2**31, 10**30])
+def test_what_a_window_always_shows_is_a_place_in_a_context(sinks: int) -> None:
+    line = msgspec.structs.replace(turn_of([step_of()]).start, sinks=sinks)
+    with pytest.raises(FormatError, match="tokens that a window always shows"):
+        list(assemble([line]))
+
+
 def test_mutants_are_refused_or_shown(tmp_path: Path) -> None:
     """`MUTANTS` seeds from 0; the one that fails is named, and makes the same trace again."""
     seen = {"refused": 0, "cut": 0, "whole": 0}
