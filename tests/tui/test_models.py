@@ -126,6 +126,7 @@ async def test_what_is_here(
         await shows(
             pilot, TARGET, "Other-4B.gguf", f"+ {DRAFT}"[:20], "coding", "/gone/m.gguf is not there", "qwen3-4b"
         )
+        await shows(pilot, "● demo pair")
         snapshot(f"{size[0]}x{size[1]}-models", await settled(pilot))
         await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
         if size == (120, 40):

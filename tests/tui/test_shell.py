@@ -565,6 +565,7 @@ async def test_snapshots_of_the_dialogs(
     async with app.run_test(size=size) as pilot:
         await shows(pilot, "Welcome", "fits, 32,768 positions")
         await loaded(pilot)
+        await shows(pilot, "● demo pair")
         snapshot(f"{prefix}-first-run", await settled(pilot))
         if size == (80, 24):
             picture("first-run", app)

@@ -107,8 +107,10 @@ class GetScreen(ModalScreen[bool]):
         left = f", {seconds(it.left_s)} left" if it.left_s is not None else ""
         speed = f", {gib(round(it.speed))}/s{left}" if it.speed else ""
         return [
-            (bar(done, WIDTH), "$primary"), f"\n{gib(it.done)} of {gib(it.size)}{speed}\n", (f"{it.said}\n", DIM)
-        ]  # fmt: skip
+            (bar(done, WIDTH), "$primary on $panel"),
+            f"\n{gib(it.done)} of {gib(it.size)}{speed}\n",
+            (f"{it.said}\n", DIM),
+        ]
 
     def action_go(self) -> None:
         """Fetch it; load it where it is here; ask again where that failed."""

@@ -100,7 +100,7 @@ class ModelsScreen(Screen[None]):
         self._profiles = chat.profiles
         self._catalogue: Catalogue = load_catalogue()
         self._finding = Finding(chat.program.places, chat.program.given_back, room_for)
-        self._seen = -1
+        self._seen, self._present = -1, chat.program.present
         self._told = False  # why the looking ended early
         self._drafters: dict[str, int] = {}  # which of its choices a file has, where it is not the first
 
@@ -179,9 +179,10 @@ class ModelsScreen(Screen[None]):
         return text if is_path(text) else ""
 
     def _look(self) -> None:
-        """Draw what the thread has found since."""
-        if self._finding.changes != self._seen:
-            self._seen = self._finding.changes
+        """Draw what the thread has found since, and which pair is loaded by now."""
+        present = self._chat.program.present
+        if self._finding.changes != self._seen or present is not self._present:
+            self._seen, self._present = self._finding.changes, present
             self._draw()
         if self._finding.over and self._finding.error is not None and not self._told:
             self._told = True
@@ -234,7 +235,7 @@ class ModelsScreen(Screen[None]):
             if _has(words, one.name, one.where, one.header.architecture, one.header.title)
         ]  # fmt: skip
         pairs = [
-            option(PAIR + one.name, one.name, f"{one.about} · {one.licence}" if one.licence else one.about)
+            option(PAIR + one.name, one.name, f"{one.about} · licence: {one.licence or 'not stated'}")
             for one in self._catalogue.pairs.values()
             if _has(words, one.name, one.about, "get fetch")
         ]
