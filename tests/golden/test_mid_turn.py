@@ -109,4 +109,11 @@ def test_the_table_says_when_a_change_applies() -> None:
     assert {spec.name for spec in SPECS if spec.applies == "next step"} == LIVE
     guards = {"thinking_budget", "loop_guard", "answer_loop_guard"}
     reasoning = {"thinking", "reasoning_effort", "preserve_thinking"}
-    assert {spec.name for spec in SPECS} - LIVE == {"seed", "max_tokens", "ignore_eos", *reasoning, *guards}
+    assert {spec.name for spec in SPECS} - LIVE == {
+        "seed",
+        "max_tokens",
+        "ignore_eos",
+        *reasoning,
+        *guards,
+        "attention_window",
+    }
