@@ -19,11 +19,14 @@ import pytest
 pytest_plugins = ["support.failures"]
 
 MOST_WORKERS = 4  # each loads torch
-# `make quick` runs these folders, without the files that start programs, compile kernels or draw large samples.
+# `make quick` runs these folders, without the files that start programs, compile kernels, decode for long or
+# draw large samples.
 QUICK = ("unit", "golden")
 NOT_QUICK = frozenset(
     f"test_{name}"
     for name in (
+        "bench",
+        "cache_types_kl",
         "cli_ask",
         "cuda_runtime",
         "current_conversation",
@@ -35,6 +38,8 @@ NOT_QUICK = frozenset(
         "doctor",
         "engine",
         "file_shrinks",
+        "fits",
+        "guards",
         "host_drafters",
         "hostile_lines",
         "hugging_face",
@@ -45,12 +50,14 @@ NOT_QUICK = frozenset(
         "launch_lists",
         "lossless",
         "mid_turn",
+        "mtp",
         "one_failing_test",
         "packaging",
         "pasting",
         "redraft",
         "render_process",
         "sampling",
+        "snapshots",
         "store_damage",
         "sweep",
         "text_reasoning",
