@@ -88,8 +88,20 @@ def test_a_column_does_not_depend_on_the_width(
             assert same.all(), f"{width} columns, {shape.type}"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize(
+    ("width", "rounding"),
+    # Integers at every width are in the test above; here the ends.
+    [
+        pytest.param(
+            width,
+            *rounding.values,
+            id=f"{rounding.id}-{width}",
+            marks=() if rounding.id == "f16" or width in (1, 64) else pytest.mark.full,
+        )
+        for rounding in ROUNDINGS
+        for width in WIDTHS
+    ],
+)
 def test_every_width(engine: Engine, rng: np.random.Generator, width: int, rounding: Rounding) -> None:
     weights = random_weights(engine, rng, 512, ("Q5_K", 64), ("Q5_0", 33))
     x = activations(rng, width, 512)
@@ -255,15 +267,23 @@ def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: 
         assert np.array_equal(found[..., live].view(np.uint32), wanted[..., live].view(np.uint32)), shape.type
 
 
+CHUNKED = [[("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6)], [("Q5_K", 300), ("F16", 40)], [("IQ3_S", 270)]]
+CHUNKED_WAYS = {"planned": (None, INT8), "one-slice": (1, INT8), "planes": (None, PLANES), "spans": (1, SPANS)}
+
+
 @pytest.mark.parametrize(
-    "types",
-    [[("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6)], [("Q5_K", 300), ("F16", 40)], [("IQ3_S", 270)]],
-    ids=lambda types: "+".join(name for name, _ in types),
-)
-@pytest.mark.parametrize(
-    ("slices", "rounding"),
-    [(None, INT8), (1, INT8), (None, PLANES), (1, SPANS)],
-    ids=["planned", "one-slice", "planes", "spans"],
+    ("types", "slices", "rounding"),
+    # Every way with the first types, every type in the plain way.
+    [
+        pytest.param(
+            types,
+            *values,
+            id=f"{way}-" + "+".join(name for name, _ in types),
+            marks=() if types is CHUNKED[0] or way == "planned" else pytest.mark.full,
+        )
+        for way, values in CHUNKED_WAYS.items()
+        for types in CHUNKED
+    ],
 )
 def test_chunks_of_k(
     engine: Engine, rng: np.random.Generator, types: list[tuple[str, int]], slices: int | None, rounding: Rounding
