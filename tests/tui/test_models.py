@@ -212,6 +212,16 @@ async def test_rows_come_while_others_are_still_read(
         assert "looking" not in screen_text(it.app)
 
 
+async def test_keys_are_asked_for_while_the_screen_goes(make_app: MakeApp) -> None:
+    """The line of keys looks at them by a timer, also when widgets are there no more."""
+    it = Opened(make_app)
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        screen = await it.open(pilot)
+        await screen.query_children("*").remove()
+        for action in ("rename", "delete", "drafter", "plan", "save"):
+            assert not screen.check_action(action, ())
+
+
 async def test_leaving_ends_the_looking(make_app: MakeApp) -> None:
     it = Opened(make_app)
     async with it.app.run_test(size=(100, 30)) as pilot:

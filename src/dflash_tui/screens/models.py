@@ -357,13 +357,15 @@ class ModelsScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What a key does is offered where it does something: renaming on a profile, another drafter on a file."""
-        row = self._row if self.is_mounted else ""
+        # Keys are looked at by a timer too: before the widgets are there, and when the first of them is gone.
+        there = bool(self.query(_List)) and bool(self.query(_Field))
+        row, path = (self._row, self._path) if there else ("", "")
         if action in ("rename", "delete"):
             return row.startswith(PROFILE)
         if action == "drafter":
             return row.startswith(FILE)
         if action in ("plan", "save"):
-            return bool(self._path) or (row != "" and not row.startswith(PAIR))
+            return bool(path) or (row != "" and not row.startswith(PAIR))
         return super().check_action(action, parameters)
 
     @on(OptionList.OptionSelected)
