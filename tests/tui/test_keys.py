@@ -256,3 +256,13 @@ async def test_the_names_that_set_knows_are_all_seen_at_80_columns(make_app: Mak
         app.chat.prompt.text = "/set budget 7 8"
         await pilot.press("enter")
         await shows(pilot, "ignore_eos")
+
+
+async def test_keys_are_asked_for_while_the_chat_goes(make_app: MakeApp) -> None:
+    """The line of keys looks at them by a timer, also when widgets are there no more."""
+    app = make_app()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await app.chat.query("FindBar").remove()
+        assert not app.chat.check_action("close", ())
+        assert not app.chat.check_action("stop", ())

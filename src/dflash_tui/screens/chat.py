@@ -287,7 +287,9 @@ class ChatScreen(Screen[None]):
         if action == "stop":
             return self.busy
         if action == "close":
-            opened = self.places.drawer or self.conversation.branching.open or self.query_one(FindBar).display
+            # Asked by a timer too, while the screen goes and its first widgets are there no more.
+            finding = any(bar.display for bar in self.query(FindBar))
+            opened = self.places.drawer or self.conversation.branching.open or finding
             return not self.busy and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
