@@ -97,6 +97,8 @@ class TuneScreen(LabScreen):
         """Measure, from the beginning."""
         lab = self.laboratory()
         if lab is None:
+            if self.tune is None:  # why goes away after a while
+                self._say_words("nothing is measured yet: r measures once nothing else runs")
             return
         if lab.limits.drafter is None:
             self._say_words("no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft")
