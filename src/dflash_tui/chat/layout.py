@@ -8,7 +8,7 @@ from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.widgets.literal import Static
 
-NARROW, WIDE, SHORT = 110, 160, 34
+NARROW, WIDE, SHORT, LOW = 110, 160, 34, 16
 LEAST = (40, 12)
 
 
@@ -41,6 +41,7 @@ class Layout:
         screen.set_class(narrow, "-narrow")
         screen.set_class(width >= WIDE, "-wide")
         screen.set_class(height < SHORT, "-short")
+        screen.set_class(height < LOW, "-low")
         screen.set_class(self._side[narrow], "-side")
         screen.set_class(self.drawer, "-drawer")
         screen.refresh_bindings()

@@ -68,7 +68,7 @@ class KeyLine(Widget):
             self.refresh()
 
     def _look(self) -> None:
-        if self.screen.is_current and self.hints != self._drawn:
+        if self.is_attached and self.screen.is_current and self.hints != self._drawn:
             self.refresh()
 
     @property
