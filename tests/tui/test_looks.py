@@ -160,3 +160,19 @@ def every_widget() -> list[type[Widget]]:
             if one.__module__.startswith("dflash_tui."):
                 found.append(one)
     return found
+
+
+async def test_the_footer_outlives_what_it_asks_about(make_app: MakeApp) -> None:
+    """It looks by a timer; the first widgets of a screen are gone before the last ones."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        for page, gone in (("tune", "#tune-table"), ("models", "#models-list")):
+            app.chat.open_page(page)
+            await wait_until(pilot, lambda: app.screen is not app.chat)
+            line = app.screen.query_one(KeyLine)
+            await app.screen.query_one(gone).remove()
+            line._look()
+            assert line.hints
+            app.pop_screen()
+            await wait_until(pilot, lambda: app.screen is app.chat)

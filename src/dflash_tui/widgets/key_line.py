@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from rich.cells import cell_len
 from textual.binding import Binding
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.events import Click
 from textual.screen import Screen
 from textual.widget import Widget
@@ -58,8 +59,11 @@ class KeyLine(Widget):
 
     ALLOW_SELECT = False
 
-    def on_mount(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self._drawn: list[Hint] = []
+
+    def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
         self.set_interval(LOOK_S, self._look)  # what is possible changes with much that tells nobody
 
@@ -74,15 +78,22 @@ class KeyLine(Widget):
     @property
     def hints(self) -> list[Hint]:
         """What is possible now: one entry for each action, by its first key."""
+        try:
+            return fitting([one for one in self._all() if one.label], self.size.width - 2)
+        except NoMatches:  # a screen that comes or goes: this widget is there, what it is asked about is not
+            return self._drawn
+
+    def _all(self) -> list[Hint]:
         screen = self.screen
         found: dict[str, Hint] = {}
         for key, active in screen.active_bindings.items():
             binding: Binding = active.binding
             if binding.show and binding.action not in found:
-                own = active.node is screen and isinstance(screen, Hinting)
-                label = screen.hint(binding.action, binding.description) if own else binding.description  # type: ignore[attr-defined]
+                label = binding.description
+                if active.node is screen and isinstance(screen, Hinting):
+                    label = screen.hint(binding.action, label)
                 found[binding.action] = Hint(self.app.get_key_display(binding), label, key, active.enabled)
-        return fitting([one for one in found.values() if one.label], self.size.width - 2)
+        return list(found.values())
 
     def render(self) -> Content:
         parts: list[tuple[str, str]] = []
