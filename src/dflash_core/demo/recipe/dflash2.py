@@ -8,26 +8,24 @@ numpy, gguf and tokenizers only.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
 from multiprocessing import active_children
-from pathlib import Path
 
 import torch
 import torch._dynamo
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..pair import demo_target_path
 from . import data, export, prepare
 from . import tokenizer as tok
 from .answers import answer_all, plain_prompts
 from .corpus import build
 from .data import ANSWER, Documents
 from .draft_net import draft_forward, selected_losses
-from .loop import Clock, Log, batches, schedule, split_tokens
+from .head_run import begun, head_options
+from .loop import Clock, batches, schedule, split_tokens
 from .mtp import documents, shipped_tokenizer
 from .optim import Optimiser
 from .pieces import linear, use_compile
@@ -37,7 +35,6 @@ from .sizes import dflash2_config, target_config
 from .target_net import target_forward
 from .train import answered_prompts, pick_blocks
 
-WRITING_S = 25  # for the last check and the file
 GAMMA = 7.0  # position i of a block counts exp(-i / GAMMA): a draft matters only where all before it were accepted
 
 
@@ -93,29 +90,13 @@ class Head:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--target", type=Path, default=demo_target_path(), help="the target that it is to draft for")
-    parser.add_argument("--time-limit", type=float, default=330, help="seconds in all")
+    parser = head_options(__doc__, seconds=330, documents=100_000)
     parser.add_argument("--block", type=int, default=8, help="positions of a block, its anchor included")
-    parser.add_argument("--documents", type=int, default=100_000, help="whose prompts the target answers")
-    parser.add_argument("--batch", type=int, default=16, help="rows of --length tokens")
     parser.add_argument("--anchors", type=int, default=96, help="draft blocks per row")
-    parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--decode-batch", type=int, default=8192)
     parser.add_argument("--checks", type=int, default=160, help="held-out prompts at the end")
-    parser.add_argument("--workers", type=int, default=max(0, (os.cpu_count() or 1) - 2))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plain", action="store_true", help="compile nothing")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args(argv)
-    a.out.mkdir(parents=True, exist_ok=True)
-    log, device = Log(a.out / "dflash2-log.jsonl"), torch.device(a.device)
-    deadline = log.start + a.time_limit - WRITING_S
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        torch._dynamo.config.recompile_limit = 64
-        use_compile(not a.plain)
+    log, device, deadline = begun(a, "dflash2-log.jsonl")
     c, tokenizer = target_config(), shipped_tokenizer(a.target, a.out)
     dc, kind = dflash2_config(c, a.block)
     made = documents(tokenizer, a.documents, a.length, a.seed, a.workers)

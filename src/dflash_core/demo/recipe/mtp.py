@@ -8,7 +8,6 @@ numpy, gguf and tokenizers only.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -29,12 +28,12 @@ from dflash_core.arch.qwen35 import ARCHITECTURE
 from dflash_core.config import MtpConfig
 from dflash_core.formats.gguf import open_gguf
 
-from ..pair import demo_target_path
 from . import data, export, prepare
 from . import tokenizer as tok
 from .corpus import build
 from .data import Documents
-from .loop import Clock, Fresh, Log, batches, schedule, split_tokens
+from .head_run import begun, head_options
+from .loop import Clock, Fresh, batches, schedule, split_tokens
 from .mtp_net import mtp_forward
 from .optim import Optimiser
 from .pieces import linear, use_compile
@@ -45,7 +44,6 @@ from .target_net import target_forward
 
 OTHER_WEIGHT = 0.1  # of tokens that are not part of an answer
 DEEPER = 0.8  # weight of a depth beside the one above it
-WRITING_S = 25  # for the last check and the file
 SHARD = 2500
 
 
@@ -138,26 +136,10 @@ def write_mtp(path: Path, c: TargetConfig, weights: Weights) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--target", type=Path, default=demo_target_path(), help="the target that it is to draft for")
-    parser.add_argument("--time-limit", type=float, default=300, help="seconds in all")
-    parser.add_argument("--documents", type=int, default=60_000, help="of each epoch")
-    parser.add_argument("--batch", type=int, default=16, help="rows of --length tokens")
-    parser.add_argument("--length", type=int, default=2048)
+    parser = head_options(__doc__, seconds=300, documents=60_000)
     parser.add_argument("--depth", type=int, default=4, help="tokens that it learns to draft one behind the other")
-    parser.add_argument("--workers", type=int, default=max(0, (os.cpu_count() or 1) - 2))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plain", action="store_true", help="compile nothing")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args(argv)
-    a.out.mkdir(parents=True, exist_ok=True)
-    log, device = Log(a.out / "mtp-log.jsonl"), torch.device(a.device)
-    deadline = log.start + a.time_limit - WRITING_S
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        torch._dynamo.config.recompile_limit = 64
-        use_compile(not a.plain)
+    log, device, deadline = begun(a, "mtp-log.jsonl")
     c, tokenizer = target_config(), shipped_tokenizer(a.target, a.out)
     made = documents(tokenizer, a.documents, a.length, a.seed, a.workers)
     held = prepare.encode(tok.load(tokenizer), build.generated(800, "held", a.seed), a.length)

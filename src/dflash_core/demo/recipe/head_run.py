@@ -1,0 +1,42 @@
+"""What trainings of draft heads on the frozen demo target begin with: their options, and the device made ready."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+
+from ..pair import demo_target_path
+from .loop import Log
+from .pieces import use_compile
+
+WRITING_S = 25  # for the last check and the file
+
+
+def head_options(description: str | None, *, seconds: float, documents: int) -> argparse.ArgumentParser:
+    """The options of every head; `seconds` and `documents` are defaults."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--target", type=Path, default=demo_target_path(), help="the target that it is to draft for")
+    parser.add_argument("--time-limit", type=float, default=seconds, help="seconds in all")
+    parser.add_argument("--documents", type=int, default=documents, help="that are made, of each epoch")
+    parser.add_argument("--batch", type=int, default=16, help="rows of --length tokens")
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--workers", type=int, default=max(0, (os.cpu_count() or 1) - 2))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true", help="compile nothing")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser
+
+
+def begun(a: argparse.Namespace, log_name: str) -> tuple[Log, torch.device, float]:
+    """The log, the device, and when training has to end, by the monotonic clock."""
+    a.out.mkdir(parents=True, exist_ok=True)
+    log, device = Log(a.out / log_name), torch.device(a.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch._dynamo.config.recompile_limit = 64
+        use_compile(not a.plain)
+    return log, device, log.start + a.time_limit - WRITING_S
