@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.key_line import KeyLine
 
 
 async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool], timeout: float = 60.0) -> None:
@@ -103,7 +104,8 @@ async def settled(pilot: Pilot[int], text_of: Callable[[object], str] = screen_t
     for _ in range(40):
         await pilot.pause(0.05)
         text = text_of(pilot.app)
-        if text == last:
+        # The line of keys looks a few times a second at what is possible now.
+        if text == last and all(line.hints == line._drawn for line in pilot.app.screen.query(KeyLine)):
             return text
         last = text
     return last
