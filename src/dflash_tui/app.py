@@ -18,7 +18,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Event, Key, Paste
+from textual.events import Click, Event, Key, Paste
 from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
@@ -32,6 +32,8 @@ from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.conversations.history import History, data_folder
 from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.screens.explain import ExplainScreen
+from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.session import Loader, LoadRequest, SessionLike
@@ -46,9 +48,13 @@ from dflash_tui.terminal.key_order import KeyOrder, TakesText
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
+from dflash_tui.text.glossary import GLOSSARY, META
 from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.drawn import keys
+from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import ControlCodeFilter
+from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.prompt import Prompt
 
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -65,6 +71,7 @@ class DFlashApp(App[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", show=False, priority=True),
         Binding("ctrl+c", "interrupt", "Copy or stop", id="app.interrupt", show=False, priority=True),
+        Binding("question_mark", "explain", "Explain", id="app.explain", show=False),
     ]
 
     def __init__(
@@ -194,6 +201,25 @@ class DFlashApp(App[int]):
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
+
+    def action_explain(self) -> None:
+        """Say what the figures of the focused row, panel or screen mean."""
+        screen, focused = self.screen, self.focused
+        if isinstance(focused, KnobRow):
+            found = [focused.spec.name]
+        else:
+            panels = [one for one in focused.ancestors_with_self if isinstance(one, Panel)] if focused else []
+            found = keys(panels[0] if panels else screen)
+        if found:
+            self.push_screen(ExplainScreen(found, "?" if isinstance(focused, Prompt) else ""))
+        elif isinstance(screen, (ChatScreen, LabScreen)):
+            screen.say("no figures here yet")
+
+    def on_click(self, event: Click) -> None:
+        """A click on a figure explains it; one that ends a selection of text does not."""
+        key = event.style.meta.get(META)
+        if key in GLOSSARY and event.chain == 1 and not self.screen.get_selected_text():
+            self.push_screen(ExplainScreen([key]))
 
     def get_key_display(self, binding: Binding) -> str:
         # In the footer an action without a key is still there to be clicked.

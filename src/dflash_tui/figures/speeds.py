@@ -10,6 +10,11 @@ from dflash_core.record import TurnRecord
 BINS = 48
 
 
+def times(rate: float, plain: float) -> float:
+    """How many times as fast as plain decoding; 0 where that is not known."""
+    return rate / plain if plain > 0 else 0.0
+
+
 def course(record: TurnRecord) -> list[float]:
     """Tokens per second, in up to 48 equal parts of the time from the first token to the last."""
     timed = [

@@ -20,6 +20,7 @@ from dflash_tui.figures.measurements import What
 from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
+from dflash_tui.text.glossary import QUOTED, figure, sentence, told
 from dflash_tui.text.lab_request import AB, parse_ab
 from dflash_tui.widgets.literal import Static
 
@@ -66,7 +67,7 @@ class ABScreen(MeasuringScreen):
             return
         labels = tuple(setting.label for setting in self.result.settings)
         lines = [lab_text.finding(it, labels), *lab_text.versus_table(it), lab_text.same_text(it)]
-        self.query_one("#ab-figures", Static).update("\n".join(lines))
+        self.query_one("#ab-figures", Static).update(sentence("\n".join(lines), otherwise="median"))
         stretches = diff(clean(it.a.text), clean(it.b.text))
         self.query_one("#ab-a", Static).update(_answer(f"A  {labels[0]}", [(s, s.a) for s in stretches]))
         self.query_one("#ab-b", Static).update(_answer(f"B  {labels[1]}", [(s, s.b) for s in stretches]))
@@ -85,5 +86,5 @@ class ABScreen(MeasuringScreen):
 
 
 def _answer(heading: str, stretches: list[tuple[Stretch, str]]) -> Content:
-    parts = [(text, "" if stretch.same else OTHER) for stretch, text in stretches]
-    return Content.assemble((f"{heading}\n\n", "bold $primary"), *parts)
+    parts = [(text, figure(QUOTED, "" if stretch.same else OTHER)) for stretch, text in stretches]
+    return Content.assemble(*told(f"{heading}\n\n", "bold $primary"), *parts)

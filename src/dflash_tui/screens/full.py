@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.terminal.key_order import is_text
+from dflash_tui.text.glossary import sentence, told
 from dflash_tui.widgets.literal import OptionList, Static
 
 
@@ -29,10 +30,17 @@ class FullScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="full", classes="dialog"):
-            yield Static(Content.styled(self._chat.context.fullness.line(), "bold"))
+            yield Static(sentence(self._chat.context.fullness.line(), "bold", "context"))
             yield OptionList(
                 *(
-                    Option(Content.assemble(one.label, "\n", (f"  {one.about}", "$foreground 80%")), id=one.id)
+                    Option(
+                        Content.assemble(
+                            *told(one.label, otherwise="context"),
+                            "\n",
+                            *told(f"  {one.about}", "$foreground 80%", "context"),
+                        ),
+                        id=one.id,
+                    )
                     for one in self._chat.context.choices()
                 )
             )

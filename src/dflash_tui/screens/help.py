@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 
 from dflash_tui.settings.keys import actions_of, retold
 from dflash_tui.slash.table import SLASH
+from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
 
 
@@ -44,7 +45,7 @@ class HelpScreen(ModalScreen[None]):
             if one.shown and (one.scope == scope or (one.id.startswith("app.") and one.id != "app.help")):
                 parts += [(f" {one.shown:<20}", "bold"), f"{one.help}\n"]
         if scope != "chat":
-            return Content.assemble(*parts)
+            return Content.assemble(*parts).stylize(figure(QUOTED))
         parts.append(("\nCommands\n", "bold $primary"))
         for command in SLASH.values():
             parts += [(f" {command.usage:<20}", "bold"), f"{command.help}\n"]
@@ -59,4 +60,4 @@ class HelpScreen(ModalScreen[None]):
         ):
             parts += [(f" {keys:<20}", "bold"), f"{what}\n"]
         parts.append(("\n• marks a parameter that changes with the next turn\n", "$foreground 70%"))
-        return Content.assemble(*parts)
+        return Content.assemble(*parts).stylize(figure(QUOTED))

@@ -25,6 +25,7 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
+from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
@@ -70,7 +71,9 @@ class LabScreen(Screen[None]):
 
     def _heading(self) -> Content:
         model = self.chat.session.title if self.chat.session is not None else "no model"
-        return Content.assemble((f" {self.HEADING}", "bold $primary"), (f"   {model}", "$foreground 70%"))
+        return Content.assemble(
+            (f" {self.HEADING}", "bold $primary"), (f"   {model}", figure(QUOTED, "$foreground 70%"))
+        )
 
     def say(self, what: str | Exception) -> None:
         """A small fact above the footer, or why something is refused."""
@@ -125,7 +128,8 @@ class LabScreen(Screen[None]):
         line = self.query_one("#lab-progress", Static)
         if not over:
             text = lab_text.progress(experiment.progress) if experiment.progress else "starting"
-            line.update(f" {'stopping after this step · ' if experiment.stopping else ''}{text}")
+            stopping = "stopping after this step · " if experiment.stopping else ""
+            line.update(sentence(f" {stopping}{text}", otherwise="progress"))
             self.looked()
             return
         line.update("")

@@ -14,6 +14,7 @@ from dflash_tui.figures.plain_speeds import when
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.bars import short, speed
+from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.literal import Static
 
 
@@ -57,4 +58,4 @@ class PlainScreen(LabScreen):
         )
 
     def _tell(self, text: str) -> None:
-        self.query_one("#plain-body", Static).update(text)
+        self.query_one("#plain-body", Static).update(sentence(text, otherwise="date"))

@@ -23,6 +23,7 @@ from dflash_tui.chat.host import ChatHost
 from dflash_tui.session import LoadRequest
 from dflash_tui.text import advice, fits
 from dflash_tui.text.bars import fit
+from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.literal import Static
 
 COLOURS = ("$primary", "$secondary", "$success", "$foreground", "$primary 60%", "$secondary 60%", "$foreground 60%")
@@ -179,22 +180,22 @@ def drawn(found: MemoryPlan) -> Content:
     """A plan as text: the bar, its components, what fits, what would help."""
     setup = found.setup
     parts: list[Content | str | tuple[str, str]] = [
-        (f"{found.machine}\n", "$foreground 70%"),
-        (f"{setup.context:,} positions", "bold"), ", keys and values as ", (f"{setup.kv}\n", "bold"),
+        (f"{found.machine}\n", figure("plan", "$foreground 70%")),
+        (f"{setup.context:,} positions", figure("plan", "bold")), ", keys and values as ", (f"{setup.kv}\n", "bold"),
         *bar(found, WIDTH), "\n",
     ]  # fmt: skip
     for index, one in enumerate(found.components):
-        parts += [("■ ", _colour(index)), f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  "]
-        parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", "$foreground 70%"))
-    parts.append((f"{fits.verdict(found)}\n", "bold $success" if found.fits else "bold $error"))
+        parts += [("■ ", _colour(index)), (f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ", figure("plan"))]
+        parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", figure("plan", "$foreground 70%")))
+    parts.append((f"{fits.verdict(found)}\n", figure("plan", "bold $success" if found.fits else "bold $error")))
     parts.append(("fits up to  ", "$foreground 70%"))
     for kv, context in found.context_that_fits.items():
         most = f"{context:,}" if context else "none"
-        parts.append((f"{kv}{JOINED}{most}  ", "bold" if kv == setup.kv else ""))
+        parts.append((f"{kv}{JOINED}{most}  ", figure("plan", "bold" if kv == setup.kv else "")))
     parts.append("\n")
     for remedy in found.remedies:
         parts.append(("helps  ", "$foreground 70%"))
-        parts.append(f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}\n")
+        parts.append((f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}\n", figure("plan")))
     if not found.fits and not found.remedies:
         parts.append(("a smaller model is needed here\n", "$foreground 70%"))
     return Content.assemble(*parts)

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from dflash_core.errors import DFlashError
 from dflash_tui.chat.background import Background
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
 
 LONGEST = 200_000  # characters that are laid out, of the end; a conversation may have millions
@@ -67,4 +68,6 @@ class PromptScreen(ModalScreen[None]):
 
     def _show(self, text: str) -> None:
         cut = f"… {len(text) - LONGEST:,} characters before this\n" if len(text) > LONGEST else ""
-        self.query_one("#prompt-text", Static).update(cut + text[-LONGEST:])
+        self.query_one("#prompt-text", Static).update(
+            Content.assemble((cut, figure("size")), (text[-LONGEST:], figure(QUOTED)))
+        )

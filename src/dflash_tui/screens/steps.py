@@ -22,7 +22,8 @@ from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import calibration
 from dflash_tui.text.bars import clip, counted
-from dflash_tui.text.blocks import content, line, wrapped
+from dflash_tui.text.blocks import Block, content, wrapped
+from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.text.step_text import LEGENDS, By, StepText
 from dflash_tui.text.tree_text import LEGEND, drawn, rejection_line
 from dflash_tui.widgets.key_line import KeyLine
@@ -145,8 +146,9 @@ class StepsScreen(Screen[None]):
         room = max(self.size.width - len(place) - 9, 10)
         prompt = clip(one_line(start.prompt), max(room - len(names), 10))
         return Content.assemble(
-            (" Steps", "bold $primary"), place, (f"❯ {prompt}", "bold"), (clip(names, room), "$foreground 70%")
-        )
+            (" Steps", "bold $primary"), (place, figure("turn")), (f"❯ {prompt}", figure(QUOTED, "bold")),
+            (clip(names, room), figure(QUOTED, "$foreground 70%")),
+        )  # fmt: skip
 
     def _about(self) -> Content:
         """The present step in figures, and where the target rejected the drafts."""
@@ -163,16 +165,15 @@ class StepsScreen(Screen[None]):
         )
         wanted = f"◆ {rejection_line(step, self._record.token_text)}"
         if self.size.height < LOW:
-            return content([line(clip(f" {figures}", width)), line((clip(f" {wanted}", width), "$secondary"))])
+            return content([told(clip(f" {figures}", width)), told(clip(f" {wanted}", width), "$secondary")])
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
-        return content(
-            [
-                *wrapped(f" {figures}", width),
-                *wrapped(f" {knobs}{'  • changed in mid-turn' if changed else ''}", width, "$foreground 70%"),
-                *wrapped(f" {step.stages.total:.1f} ms: {times}", width, "$foreground 70%"),
-                *wrapped(f" {wanted}", width, "$secondary"),
-            ]
-        )
+        dim = "$foreground 70%"
+        block: Block = [told(text) for ((text, _),) in wrapped(f" {figures}", width)]
+        mark = "  • changed in mid-turn" if changed else ""
+        block += [told(text, dim) for ((text, _),) in wrapped(f" {knobs}{mark}", width)]
+        block += wrapped(f" {step.stages.total:.1f} ms: {times}", width, figure("stages", dim))
+        block += [told(text, "$secondary") for ((text, _),) in wrapped(f" {wanted}", width)]
+        return content(block)
 
     def _draw_tree(self, record: TurnRecord) -> None:
         heading, body, _, width = self._shown("tree")
@@ -190,7 +191,7 @@ class StepsScreen(Screen[None]):
         heading, body, scroll, width = self._shown("text")
         parts: list[str | tuple[str, str]] = [("Text", "bold"), f" by {self.by}:"]
         for word, style in LEGENDS[self.by]:
-            parts += [" ", (word, style)]
+            parts += [" ", (word, figure("depth", style))]
         heading.update(Content.assemble(*parts))
         if self._text is None:
             self._text = StepText(record, width)

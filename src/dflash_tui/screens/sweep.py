@@ -20,6 +20,7 @@ from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import speed
+from dflash_tui.text.glossary import sentence
 from dflash_tui.text.lab_request import SWEEP, parse_sweep
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
@@ -72,11 +73,13 @@ class SweepScreen(MeasuringScreen):
         marks, title = lab_text.curve(result)
         field = lab_text.field(result)
         self.query_one("#sweep-curve").display = bool(marks)
-        self.query_one("#sweep-curve", CurveView).show(marks, title)
+        self.query_one("#sweep-curve", CurveView).show(marks, title, ("median", result.axes[0]))
         self.query_one("#sweep-field").display = bool(field)
-        self.query_one("#sweep-field", Static).update("\n".join(field))
+        self.query_one("#sweep-field", Static).update(sentence("\n".join(field), otherwise="median"))
         notes = lab_text.notes(result, running=self.running)
-        self.query_one("#sweep-notes", Static).update("\n".join(f" {line}" for line in notes))
+        self.query_one("#sweep-notes", Static).update(
+            sentence("\n".join(f" {line}" for line in notes), otherwise="runs")
+        )
 
     # Actions
 
@@ -112,7 +115,7 @@ class _Table(DataTable):
         """Refill the table; the cursor stays where it is."""
         row = self.cursor_row
         self.clear(columns=True)
-        self.add_headings(headings)
+        self.add_headings(headings, lab_text.FIGURES)
         for key, line in zip(keys, lines):
             self.add_texts(line, key=str(key))
         self.move_cursor(row=min(row, len(lines) - 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,6 +25,7 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import tune as tune_text
 from dflash_tui.text.bars import clip, counted
+from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
@@ -143,7 +144,7 @@ class TuneScreen(LabScreen):
         return tune_text.words(tune.arms, tune.verdict, running=self.running, complete=tune.complete)
 
     def _say_words(self, text: str) -> None:
-        self.query_one("#tune-words", Static).update(f" {text}")
+        self.query_one("#tune-words", Static).update(sentence(f" {text}", otherwise="median"))
 
     def draw(self) -> None:
         tune = self.tune
@@ -152,10 +153,10 @@ class TuneScreen(LabScreen):
         self._say_words(self._words())
         left_out = tune.left_out
         out = f"; left out: {', '.join(left_out)} ({next(iter(left_out.values()))})" if left_out else ""
-        self.query_one("#tune-on", Static).update(clip(f" on {self._on}{out}", self.size.width - 1))
+        self.query_one("#tune-on", Static).update(sentence(clip(f" on {self._on}{out}", self.size.width - 1)))
         width = self.size.width
         rows = tune_text.lines(tune.standings, tune.verdict, width=width)
-        self.query_one(_Table).show(tune_text.headings(width=width), rows)
+        self.query_one(_Table).show(tune_text.headings(width=width), tune_text.figures(width=width), rows)
 
     # Actions
 
@@ -246,11 +247,11 @@ class _Table(DataTable):
         value = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
         return int(value) if value is not None else None
 
-    def show(self, headings: tuple[str, ...], lines: list[tune_text.Line]) -> None:
+    def show(self, headings: Sequence[str], figures: Sequence[str], lines: list[tune_text.Line]) -> None:
         """Refill the table."""
         before = self.chosen
         self.clear(columns=True)
-        self.add_headings(headings)
+        self.add_headings(headings, figures)
         for line in lines:
             color = "success" if line.cells[0] == "★" else "primary"
             self.add_texts(line.cells, key=str(line.arm), colors={tune_text.BAR_CELL: color})
@@ -282,7 +283,7 @@ class PastScreen(LabScreen):
         super().on_mount()
         table = self.query_one(_List)
         table.cursor_type = "row"
-        table.add_headings(("when", "what", "found"))
+        table.add_headings(("when", "what", "found"), ("date",))
         self.query_one("#past-rows", DataTable).cursor_type = "row"
         for place, one in enumerate(self._all):
             found = clip(one.words, max(self.app.size.width - _BEFORE_FOUND, 8))
@@ -295,10 +296,13 @@ class PastScreen(LabScreen):
 
     def _open(self, one: Measurement) -> None:
         self._rows = one.rows
-        self.query_one("#past-words", Static).update(f" {one.words}")
+        self.query_one("#past-words", Static).update(sentence(f" {one.words}"))
         table = self.query_one("#past-rows", DataTable)
         table.clear(columns=True)
-        table.add_headings(("", "setting", "tok/s", "tok/step", "ms/step", "runs"))
+        table.add_headings(
+            ("", "setting", "tok/s", "tok/step", "ms/step", "runs"),
+            ("", "", "median", "acceptance", "step_ms", "runs"),
+        )
         for place, row in enumerate(one.rows):
             mark = "★" if row.mark == "best" else ""
             name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")

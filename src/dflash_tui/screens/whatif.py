@@ -35,6 +35,7 @@ from dflash_tui.settings.keys import bindings
 from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import counted, percent
+from dflash_tui.text.glossary import sentence
 from dflash_tui.text.plot import LINE, Mark
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
@@ -197,8 +198,9 @@ class WhatIfScreen(LabScreen):
                 for name in ("speed", "length"):
                     self.query_one(f"#whatif-{name}", CurveView).show([], "not known", (1.0, 64.0))
             return
-        self.query_one("#whatif-finding", Static).update("\n".join(f" {line}" for line in self._finding(it)))
-        self.query_one("#whatif-notes", Static).update("\n".join(f" {line}" for line in self._notes(it)))
+        finding, notes = ("\n".join(f" {line}" for line in lines) for lines in (self._finding(it), self._notes(it)))
+        self.query_one("#whatif-finding", Static).update(sentence(finding))
+        self.query_one("#whatif-notes", Static).update(sentence(notes, otherwise="nodes"))
         self.query_one(_Table).show(it, self._estimate, self.auto)
         best = it.best
         # The best and the present one last, so that they show where points share a cell.
@@ -213,8 +215,12 @@ class WhatIfScreen(LabScreen):
         lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, ran=it.kind == "exact")) for p in points]
         span = (float(self.budgets[0]), float(self.budgets[-1]))
         known = "tok/s  ★ best  ◆ now  ● timed  · reckoned"
-        self.query_one("#whatif-speed", CurveView).show(speeds, known if speeds else "tok/s: not known yet", span)
-        self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {_name(it)}", span)
+        self.query_one("#whatif-speed", CurveView).show(
+            speeds, known if speeds else "tok/s: not known yet", ("speed", "budget"), span
+        )
+        self.query_one("#whatif-length", CurveView).show(
+            lengths, f"tokens per step, {_name(it)}", ("acceptance", "budget"), span
+        )
 
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
@@ -273,7 +279,11 @@ class _Table(DataTable):
         key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
         self.clear(columns=True)
         exact = it.kind == "exact"
-        self.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
+        estimated_too = ["estimate"] if exact else []
+        self.add_headings(
+            ["budget", "tok/step", *estimated_too, "ms", "tok/s"],
+            ["budget", "acceptance", *estimated_too, "step_ms", "speed"],
+        )
         if auto is not None:
             extra = ["–"] if exact else []
             length, ms, speed = lab_text.auto_cells(auto)

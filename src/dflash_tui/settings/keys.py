@@ -16,7 +16,7 @@ from dflash_core.errors import DFlashError
 
 _NAMES = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "comma": ",", "full_stop": ".", "slash": "/"}
 _NAMES |= {"up": "↑", "down": "↓", "left": "←", "right": "→"}
-_NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]"}
+_NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]", "question_mark": "?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.notices", "", "Notices", "small facts that were shown, the newest first", "notices", slash="notices"),
     Action("app.log", "", "Log", "where the log file is", "log", slash="log"),
     Action("app.help", "f1", "Help", "this page", "help", True, "help"),
+    Action(
+        "app.explain", "question_mark", "Explain", "what the figures here mean; in an empty prompt too", "app.explain"
+    ),
     Action("app.palette", "ctrl+p", "Palette", "every action by name"),
     Action("app.interrupt", "ctrl+c", "Copy or stop", "copy the selection; else stop the answer"),
     Action("steps.before", "left_square_bracket", "Step before", "the step before", "step(-1)", scope="steps"),

@@ -17,6 +17,8 @@ from dflash_tui.text.plot import Mark
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
 HEADINGS = ("tok/s", "quartiles", "tok/step", "ms/step", "against the best")
+FIGURES = ("number", "median", "quartiles", "acceptance", "step_ms", "difference")
+"""What the columns of the table are, by the glossary."""
 
 
 def headings(result: SweepResult) -> tuple[str, ...]:
@@ -158,7 +160,7 @@ def best_line(it: Curve) -> str:
         return f"best: not known, {timed} have been timed; m times others"
     text = f"best: budget {top.budget}, {_speed(top)}"
     if now is not None and now.tok_s and top.tok_s and now is not top:
-        text += f"; now {it.current}, {_speed(now)}: {percent(top.tok_s / now.tok_s - 1)} with the best"
+        text += f"; now budget {it.current}, {_speed(now)}: {percent(top.tok_s / now.tok_s - 1)} with the best"
     return text
 
 

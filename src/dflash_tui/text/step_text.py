@@ -12,6 +12,7 @@ from textual.content import Content
 from dflash_core.clean import clean
 from dflash_core.events import StepEvent
 from dflash_core.record import TurnRecord
+from dflash_tui.text.glossary import QUOTED, figure
 
 By = Literal["depth", "step"]
 OWN = "$foreground"
@@ -93,7 +94,7 @@ class StepText:
             if following == end:
                 parts.append(("\n", ""))
                 following = next(breaks)
-        return Content.assemble(*[part for part in parts if part[0]])
+        return Content.assemble(*[(text, figure(QUOTED, style)) for text, style in parts if text])
 
     @staticmethod
     def _style(span: Span, by: By) -> str:

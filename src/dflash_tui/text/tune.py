@@ -9,6 +9,7 @@ from dflash_core.lab.halving import Arm, Standing, Verdict
 from dflash_tui.text.bars import bar, percent, speed
 
 HEADINGS = ("", "setting", "tok/s", "", "paired, against now", "tok/step", "ms/step", "runs")
+FIGURES = ("", "", "median", "", "difference", "acceptance", "step_ms", "runs")
 BAR = 16
 BAR_CELL = HEADINGS.index("", 1)
 
@@ -47,6 +48,11 @@ def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int)
 def headings(*, width: int) -> tuple[str, ...]:
     """Those of `lines`, at the same width."""
     return HEADINGS if width >= 100 else (*HEADINGS[:4], "paired", HEADINGS[7])
+
+
+def figures(*, width: int) -> tuple[str, ...]:
+    """What the columns are, by the glossary."""
+    return FIGURES if width >= 100 else (*FIGURES[:5], FIGURES[7])
 
 
 def against(one: Standing) -> str:

@@ -15,6 +15,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.figures.meter import Meter
 from dflash_tui.log import LOG
 from dflash_tui.text.bars import chance, speed
+from dflash_tui.text.glossary import sentence
 from dflash_tui.text.stray import stray_close
 from dflash_tui.widgets.blank import Blank
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
@@ -167,7 +168,7 @@ class Answer(Blank, Foldable):
         if self._summary:
             parts = [self._summary, self._sibling]
             lines = [" · ".join(part for part in parts if part), *self.compared]
-            self.footer.update(Content.styled("\n".join(lines), "$foreground 70%"))
+            self.footer.update(sentence("\n".join(lines), "$foreground 70%"))
 
 
 def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str) -> str:

@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.text.blocks import Block, Span, content
+from dflash_tui.text.glossary import figure, told
 from dflash_tui.text.plot import LINE, Mark, plot
 
 STYLES = {"★": "bold $success", "◆": "bold $foreground", "●": "$primary", "○": "$primary", LINE: "$foreground 70%"}
@@ -21,24 +22,29 @@ class CurveView(Widget):
         self._marks: Sequence[Mark] = ()
         self._title = ""
         self._span: tuple[float, float] | None = None
+        self._of = ("", "")
 
-    def show(self, marks: Sequence[Mark], title: str, span: tuple[float, float] | None = None) -> None:
-        """Draw `marks` under `title`; none leave the title alone. `span` are the ends of the axis, for several curves
-        to have one."""
-        self._marks, self._title, self._span = marks, title, span
+    def show(
+        self, marks: Sequence[Mark], title: str, of: tuple[str, str], span: tuple[float, float] | None = None
+    ) -> None:
+        """Draw `marks` under `title`; none leave the title alone. `of`: the keys of the glossary for what goes up and
+        what goes across. `span` are the ends of the axis, for several curves to have one."""
+        self._marks, self._title, self._of, self._span = marks, title, of, span
         self.refresh()
 
     def render(self) -> Content:
         lines = plot(self._marks, self.size.width, self.size.height, self._title, self._span)
-        block: Block = [[(text, "bold")] for text in lines[:1]]
-        return content([*block, *map(_styled, lines[1:])])
+        up, across = self._of
+        block: Block = [told(text, "bold") for text in lines[:1]]
+        block += [_styled(text, up) for text in lines[1:-1]]
+        return content([*block, *(_styled(text, across) for text in lines[1:][-1:])])
 
 
-def _styled(text: str) -> list[Span]:
-    """Runs of characters with one style each."""
+def _styled(text: str, key: str) -> list[Span]:
+    """Runs of characters with one style each; the figures beside and below the field have the key of their axis."""
     spans: list[Span] = []
     for character in text:
-        style = STYLES.get(character, "")
+        style = STYLES.get(character) or figure(key)
         if spans and spans[-1][1] == style:
             spans[-1] = (spans[-1][0] + character, style)
         else:

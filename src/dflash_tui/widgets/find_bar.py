@@ -13,6 +13,7 @@ from textual.selection import SELECT_ALL, Selection
 from textual.widget import Widget
 from textual.widgets import Input
 
+from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.fold import Foldable
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.transcript import Transcript
@@ -100,7 +101,7 @@ class FindBar(Horizontal):
             self.screen.clear_selection()
             count.update(" nothing " if self._field.value.strip() else "")
             return
-        count.update(f" {self._at + 1} of {len(self._places)} ")
+        count.update(sentence(f" {self._at + 1} of {len(self._places)} ", otherwise="found"))
         widget, place = self._places[self._at]
         marked: dict[Widget, Selection] = {}
         for one, selection in self._places:

@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from dflash_core.clean import one_line
 from dflash_tui.text.bars import seconds
+from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.literal import Static
 
 
@@ -33,7 +34,7 @@ class FoldLine(Widget, can_focus=True):
     def render(self) -> Content:
         mark = "▼" if self.open else "▶"
         style = "bold underline" if self.has_focus else "$foreground 70%"
-        return Content.assemble((f"{mark} ", "$accent"), (self.title, style))
+        return Content.assemble((f"{mark} ", "$accent"), *told(self.title, style))
 
     def on_focus(self) -> None:
         self.refresh()
@@ -100,4 +101,4 @@ class Thinking(Foldable):
     def _draw(self) -> None:
         if self._drawn != len(self.text):
             self._drawn = len(self.text)
-            self.body.update(Content(self.text.strip("\n")))
+            self.body.update(Content.styled(self.text.strip("\n"), figure(QUOTED)))

@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from dflash_core.clean import one_line
 from dflash_tui.text.bars import clip, meter, seconds
+from dflash_tui.text.glossary import figure
 
 
 class LoadingLine(Widget):
@@ -39,4 +40,7 @@ class LoadingLine(Widget):
         width = self.size.width - 2
         known = f" {meter(self.fraction, 12)} {self.fraction * 100:.0f}%" if self.fraction > 0 else ""
         rest = f"{known}  {seconds(self.elapsed)}"
-        return Content.assemble((f" {clip(f'loading: {self.phase}', width - len(rest))}", "$accent"), rest)
+        return Content.assemble(
+            (f" {clip(f'loading: {self.phase}', width - len(rest))}", figure("loading", "$accent")),
+            (rest, figure("loading")),
+        )

@@ -15,6 +15,7 @@ from dflash_core.memory import gib
 from dflash_tui.hub.find import Found, PassedOver
 from dflash_tui.hub.room import Room
 from dflash_tui.text.bars import short
+from dflash_tui.text.glossary import QUOTED, figure
 
 DIM = "$foreground 75%"
 
@@ -55,18 +56,20 @@ def option(
     present: bool = False,
 ) -> Option:
     """A row: the name, and what matters of it below."""
-    first = ["● " if present else "  ", (one_line(name), "bold")]
+    first = ["● " if present else "  ", (one_line(name), figure(QUOTED, "bold"))]
     parts: list[tuple[str, str]] = []
     if found is None:
-        parts.append((one_line(about), DIM))
+        parts.append((one_line(about), figure("size", DIM)))
     else:
-        first.append((f"   {one_line(about)}", DIM))
+        first.append((f"   {one_line(about)}", figure(QUOTED, DIM)))
         header = found.header
-        parts.append((f"{gib(found.size)} · {_with(choice)} · {header.architecture}, {header.types}", DIM))
+        parts.append(
+            (f"{gib(found.size)} · {_with(choice)} · {header.architecture}, {header.types}", figure("size", DIM))
+        )
     if gone is not None:
         parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
     elif room is not None:
-        parts.insert(0, (f"{room.words}", colour(room)))
+        parts.insert(0, (f"{room.words}", figure("plan", colour(room))))
         parts.insert(1, (" · ", DIM))
     return Option(Content.assemble(*first, "\n  ", *parts), id=id)
 
@@ -85,7 +88,10 @@ def colour(room: Room) -> str:
 def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: Room | None) -> Content:
     """All that is known of a model; `chosen` of its drafters is the one that Enter takes."""
     header = one.header
-    parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{at_home(one.path)}\n\n", DIM)]
+    parts: list[tuple[str, str] | str] = [
+        (f"{one_line(header.title)}\n", figure(QUOTED, "bold")),
+        (f"{at_home(one.path)}\n\n", figure(QUOTED, DIM)),
+    ]
     facts = (
         ("found in", one.where),
         ("architecture", header.architecture),
@@ -94,19 +100,19 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
         ("made for", f"{header.context:,} positions"),
     )
     for name, value in facts:
-        parts += [(f"{name:<14}", DIM), f"{value}\n"]
+        parts += [(f"{name:<14}", DIM), (f"{value}\n", figure("size"))]
     if room is None:
         parts += [(f"{'memory':<14}", DIM), ("being reckoned\n", DIM)]
     else:
-        parts += [(f"{'memory':<14}", DIM), (f"{room.words}\n", colour(room))]
+        parts += [(f"{'memory':<14}", DIM), (f"{room.words}\n", figure("plan", colour(room)))]
         if room.why:
             parts.append((f"{room.why}\n", DIM))
         else:
-            parts.append((f"takes {gib(room.taken)}; reckoned for {room.machine}\n", DIM))
+            parts.append((f"takes {gib(room.taken)}; reckoned for {room.machine}\n", figure("plan", DIM)))
     parts.append(("\ndrafter, ← → change it\n" if drafters else "", DIM))
     for choice in drafters:
         taken = choice == chosen
-        parts.append((f"{'●' if taken else ' '} {choice.words}\n", "bold" if taken else ""))
+        parts.append((f"{'●' if taken else ' '} {choice.words}\n", figure(QUOTED, "bold" if taken else "")))
     return Content.assemble(*parts)
 
 
@@ -115,5 +121,5 @@ def passed_over(others: Iterable[PassedOver]) -> list[Content]:
     found = list(others)
     counts = Counter(one.why for one in found if not one.broken)
     said = ", ".join(f"{count} {why}" for why, count in counts.most_common())
-    lines = [Content.styled(f"  {said}", DIM)] if said else []
+    lines = [Content.styled(f"  {said}", figure("size", DIM))] if said else []
     return [*lines, *(Content.assemble(("  ! ", "$warning"), (one.why, DIM)) for one in found if one.broken)]

@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from dflash_tui.text.glossary import told
 from dflash_tui.widgets.panel import Row
 
 
@@ -52,7 +53,7 @@ class MoreRow(Row, Widget, can_focus=True):
         mark, what = ("▼", "fewer parameters") if self.open else ("▶", f"{self._count} more parameters")
         style = "bold underline" if self.has_focus else "$foreground 80%"
         changed = f"  • {self.staged} changed" if self.staged and not self.open else ""
-        return Content.assemble((f" {mark} ", "$accent"), (what, style), (changed, "$accent"))
+        return Content.assemble((f" {mark} ", "$accent"), *told(what, style), *told(changed, "$accent"))
 
     def on_focus(self) -> None:
         self.refresh()

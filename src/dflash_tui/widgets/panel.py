@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.widget import Widget
@@ -19,6 +22,7 @@ class Panel(Vertical):
     """A panel of the inspector; `-active` is the one that the tabs show."""
 
     TITLE = ""
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "app.explain", "Explain", key_display="?")]
 
     def __init__(self, name: str) -> None:
         super().__init__(id=f"panel-{name}", classes="panel")

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from dflash_tui.conversations.history import History
+from dflash_tui.settings.keys import actions_of
 from dflash_tui.widgets.completions import Completions
 
 
@@ -122,6 +123,9 @@ class Prompt(TextArea):
             event.prevent_default()
             self.action_send()
             return
+        if self._asks(event.key):
+            event.prevent_default()
+            return
         if event.key.startswith("alt+"):
             # Its character is no text: terminals send Alt+T as Esc and t. It goes on to the bindings.
             event.prevent_default()
@@ -138,6 +142,15 @@ class Prompt(TextArea):
         if not self.read_only and (done := self._replace_via_keyboard(text, *self.selection)):
             self.move_cursor(done.end_location)
             self.focus()
+
+    def _asks(self, key: str) -> bool:
+        """In an empty prompt a question mark is a question about the screen."""
+        return not self.text and any(
+            one.id == "app.explain" and key in one.keys.split(",") for one in actions_of(self.app)
+        )
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return not self._asks(key) and super().check_consume_key(key, character)
 
     def action_send(self) -> None:
         """Hand over the text now: the next key of the same burst belongs to the next message."""

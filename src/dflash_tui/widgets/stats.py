@@ -16,9 +16,10 @@ from dflash_core.record import TurnRecord
 from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
-from dflash_tui.figures.speeds import course
+from dflash_tui.figures.speeds import course, times
 from dflash_tui.text.bars import bar, columns, seconds, short, spark, speed
 from dflash_tui.text.blocks import Block, beside, content, line, wrapped
+from dflash_tui.text.glossary import figure, told
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.roomy import redraw
@@ -134,13 +135,14 @@ def _apart(blocks: Sequence[Block]) -> Block:
 
 
 def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
-    steps = f" · {stats.steps / stats.decode_s:.1f} steps/s" if stats.decode_s > 0 else ""
+    per_second = steps_per_second(stats)
+    steps = f" · {per_second:.1f} steps/s" if per_second else ""
     figures = f"first token {seconds(stats.ttft_ms / 1000)}{steps} · {short(stats.tokens)} tok"
     return [
         line((it.title, "bold")),
-        line((f"{speed(stats.tokens_per_second)} tok/s", "bold $primary"), "  ",
-             (f"{stats.acceptance_length:.2f} tok/step", "bold $success")),
-        *wrapped(figures, width),
+        line((f"{speed(stats.tokens_per_second)} tok/s", figure("speed", "bold $primary")), "  ",
+             (f"{stats.acceptance_length:.2f} tok/step", figure("acceptance", "bold $success"))),
+        *(told(text) for ((text, _),) in wrapped(figures, width)),
     ]  # fmt: skip
 
 
@@ -151,10 +153,15 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
     reused = f"; {stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused" if stats.reused_tokens else ""
     kept = f"; keys and values {stats.kv}" if stats.kv else ""
     return [
-        *wrapped(_against(it, stats), width, _DIM),
-        *wrapped(prompt + reused + kept, width, _DIM),
-        *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, _DIM),
+        *wrapped(_against(it, stats), width, figure("times", _DIM)),
+        *wrapped(prompt + reused + kept, width, figure("prompt", _DIM)),
+        *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, figure("mode", _DIM)),
     ]
+
+
+def steps_per_second(stats: TurnStats) -> float:
+    """0 before the first step."""
+    return stats.steps / stats.decode_s if stats.decode_s > 0 else 0.0
 
 
 def _against(it: Figures, stats: TurnStats) -> str:
@@ -164,26 +171,27 @@ def _against(it: Figures, stats: TurnStats) -> str:
         return ""
     if plain is None:
         return "plain decoding not measured; /plain times it"
-    ratio = f"{stats.tokens_per_second / plain.tokens_per_second:.1f}x plain decoding, "
+    ratio = f"{times(stats.tokens_per_second, plain.tokens_per_second):.1f}x plain decoding, "
     place = f"{plain.steps} steps at context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
     return f"{ratio}{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
 
 
 def _rates(it: Figures, width: int) -> Block:
-    return _spark("tok/s", list(it.rates), width, "$primary")
+    return _spark("tok/s", list(it.rates), width, "$primary", "speed")
 
 
 def _lengths_by_step(it: Figures, width: int) -> Block:
-    return _spark("tokens by step", [float(length) for length in it.lengths], width, "$success")
+    return _spark("tokens by step", [float(length) for length in it.lengths], width, "$success", "acceptance")
 
 
-def _spark(title: str, values: list[float], width: int, color: str) -> Block:
+def _spark(title: str, values: list[float], width: int, color: str, key: str) -> Block:
     newest = values[-width * 4 :]
     top = max(newest, default=0.0)
     if not top:
         return []
-    return [line(title, (f"  max {top:.0f}", _DIM)), *[line((row, color)) for row in spark(newest, width, rows=2)]]
+    head = line((title, figure(key)), (f"  max {top:.0f}", figure(key, _DIM)))
+    return [head, *[line((row, figure(key, color))) for row in spark(newest, width, rows=2)]]
 
 
 def _depths(stats: TurnStats, width: int) -> Block:
@@ -191,26 +199,28 @@ def _depths(stats: TurnStats, width: int) -> Block:
     rates = list(stats.accept_rate_by_depth)
     while rates and rates[-1] <= 0:
         rates.pop()
-    head = line("accepted by depth", ("  %" if rates else "", _DIM))
+    rate, depth_key = figure("accept_rate"), figure("depth", _DIM)
+    head = line(("accepted by depth", rate), ("  %" if rates else "", _DIM))
     if not stats.drafted_by_depth:
         return [head, line(("nothing drafted: plain decoding" if stats.steps else "", _DIM))]
     if not rates:
-        return [head, line((f"none of {stats.drafted:,} positions", _DIM))]
-    shown = [f"{rate * 100:.0f}" for rate in rates]
+        return [head, line((f"none of {stats.drafted:,} positions", figure("drafted", _DIM)))]
+    shown = [f"{share * 100:.0f}" for share in rates]
     cell = max(min(width // len(rates), 4), 1)
     del rates[width:]
     figures = all(len(text) < cell for text in shown[1:]) and cell > 2
+    style = figure("accept_rate", "$success")
     rows = [
-        line(("".join(glyph * max(cell - 1, 1) + " " * (cell > 1) for glyph in row[: width // cell]), "$success"))
+        line(("".join(glyph * max(cell - 1, 1) + " " * (cell > 1) for glyph in row[: width // cell]), style))
         for row in columns(rates, _CHART_ROWS)
     ]
     if figures:
-        rows.append(line("".join(f"{text:<{cell}}" for text in shown).rstrip()))
+        rows.append(line(("".join(f"{text:<{cell}}" for text in shown).rstrip(), rate)))
     if cell > 2:
         labels = [f"{depth:<{cell}}" for depth in range(1, len(rates) + 1)]
     else:  # every fifth depth has room
         labels = [f"{1:<{cell * 4}}", *(f"{depth:<{cell * 5}}" for depth in range(5, len(rates) + 1, 5))]
-    return [head, *rows, line(("".join(labels)[:width].rstrip(), _DIM))]
+    return [head, *rows, line(("".join(labels)[:width].rstrip(), depth_key))]
 
 
 def _stages(stats: TurnStats, width: int, least: float = 0.0) -> Block:
@@ -218,13 +228,14 @@ def _stages(stats: TurnStats, width: int, least: float = 0.0) -> Block:
     total = stats.stage_ms.total
     if total <= 0:
         return []
-    times = [(name, float(getattr(stats.stage_ms, name))) for name in STAGES]
-    shown = [(name, taken) for name, taken in times if taken > 0 and taken >= least * total]
-    if others := sum(taken for name, taken in times if taken > 0 and taken < least * total):
+    taken_by = [(name, float(getattr(stats.stage_ms, name))) for name in STAGES]
+    shown = [(name, taken) for name, taken in taken_by if taken > 0 and taken >= least * total]
+    if others := sum(taken for name, taken in taken_by if taken > 0 and taken < least * total):
         shown.append(("others", others))
-    rows: Block = [line("time by stage", (f"  {total:.1f} ms a step", _DIM))]
+    rows: Block = [line(("time by stage", figure("stages")), (f"  {total:.1f} ms a step", figure("step_ms", _DIM)))]
     for name, taken in shown:
-        rows.append(line(f" {name:<7}{taken:>6.2f}  ", (bar(taken / total, max(width - _STAGE, 4)), "$primary")))
+        drawn_bar = (bar(taken / total, max(width - _STAGE, 4)), figure("stages", "$primary"))
+        rows.append(line((f" {name:<7}{taken:>6.2f}  ", figure("stages")), drawn_bar))
     return rows
 
 
@@ -237,8 +248,8 @@ def _lengths(stats: TurnStats, width: int) -> Block:
         if not count:
             continue
         share = count / stats.steps
-        figures = f" {length:>3} {short(count):>6} {share * 100:>4.0f}%  "
-        rows.append(line(figures, (bar(share, max(width - _FIGURES, 4)), "$success")))
+        figures = (f" {length:>3} {short(count):>6} {share * 100:>4.0f}%  ", figure("committed"))
+        rows.append(line(figures, (bar(share, max(width - _FIGURES, 4)), figure("committed", "$success"))))
     return rows
 
 
@@ -247,20 +258,21 @@ def _totals(stats: TurnStats) -> Block:
     if not stats.verified:
         return []
     steps = max(stats.steps, 1)
-    rows: tuple[tuple[str, int, str], ...] = (
-        ("drafted", stats.drafted, "positions"),
-        ("verified", stats.verified, "nodes"),
-        ("accepted", stats.accepted, f"nodes, {stats.accepted / stats.verified:.0%} of verified"),
+    rows: tuple[tuple[str, int, str, str], ...] = (
+        ("drafted", stats.drafted, "positions", "drafted"),
+        ("verified", stats.verified, "nodes", "verified"),
+        ("accepted", stats.accepted, f"nodes, {stats.accepted_per_verified:.0%} of verified", "accepted"),
     )
     if stats.copied:
         drafter, taken = stats.verified - stats.copied, stats.accepted - stats.copied_accepted
         rows += (
-            ("drafter", drafter, f"nodes, {taken / drafter:.0%} taken" if drafter else "nodes"),
-            ("text", stats.copied, f"nodes, {stats.copied_accepted / stats.copied:.0%} taken"),
+            ("drafter", drafter, f"nodes, {taken / drafter:.0%} taken" if drafter else "nodes", "verified"),
+            ("text", stats.copied, f"nodes, {stats.copied_accepted / stats.copied:.0%} taken", "copied"),
         )
     block: Block = [line("drafts in all", (" and per step", _DIM))]
-    for name, count, what in rows:
-        block.append(line(f" {name:<8} {short(count):>6} {count / steps:>6.1f}  ", (what, _DIM)))
+    for name, count, what, key in rows:
+        figures = (f" {name:<8} {short(count):>6} {count / steps:>6.1f}  ", figure(key))
+        block.append(line(figures, (what, figure(key, _DIM))))
     return block
 
 
@@ -272,10 +284,8 @@ def _drafters(stats: TurnStats) -> Block:
     for one in stats.drafters:
         taken = f"{one.accepted / one.verified:.0%}" if one.verified else "-"
         fast = speed(one.tokens / one.ms * 1e3) if one.ms > 0 else "-"
-        block.append(
-            line(f" {one.kind:<9}{short(one.steps):>7}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}"
-                 f"{taken:>6}{fast:>7}")
-        )  # fmt: skip
+        figures = f"{short(one.steps):>7}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}{taken:>6}{fast:>7}"
+        block.append(line((f" {one.kind:<9}{figures}", figure("drafters"))))
     return block
 
 
@@ -288,8 +298,9 @@ def _sizes(stats: TurnStats, width: int) -> Block:
     block: Block = [line("steps by nodes verified"), line(("  nodes  steps share", _DIM))]
     for low, high, count in rows:
         span = str(low) if low == high else f"{low}-{high}" if high < _SIZES[-1][1] else f"{low}+"
-        figures = f" {span:>6} {short(count):>6} {count / stats.steps * 100:>4.0f}%  "
-        block.append(line(figures, (bar(count / stats.steps, max(width - _FIGURES - 2, 4)), "$primary")))
+        figures = (f" {span:>6} {short(count):>6} {count / stats.steps * 100:>4.0f}%  ", figure("nodes"))
+        drawn_bar = (bar(count / stats.steps, max(width - _FIGURES - 2, 4)), figure("nodes", "$primary"))
+        block.append(line(figures, drawn_bar))
     return block
 
 
@@ -299,9 +310,8 @@ def _learned(it: Figures) -> Block:
         return []
     block: Block = [line("candidates", ("      tried stated learned found", _DIM))]
     for row in it.learned:
-        block.append(
-            line(f" {row.kind:<15}{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}")
-        )
+        figures = f"{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}"
+        block.append(line((f" {row.kind:<15}{figures}", figure("learned"))))
     return block
 
 
@@ -312,12 +322,18 @@ def _parts(stats: TurnStats) -> Block:
     block: Block = [line(("             tok  tok/s accept", _DIM))]
     parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))
     for name, part in parts:
-        figures = f" {name:<9}{short(part.tokens):>6} {speed(part.tokens_per_second):>6} {part.acceptance_length:>6.2f}"
-        block.append(line(figures))
+        block.append(
+            line(
+                (f" {name:<9}{short(part.tokens):>6}", figure("tokens")),
+                (f" {speed(part.tokens_per_second):>6}", figure("speed")),
+                (f" {part.acceptance_length:>6.2f}", figure("acceptance")),
+            )
+        )
     return block
 
 
 def _changes(it: Figures, width: int) -> Block:
     if not it.changes:
         return []
-    return [line("changed on the way"), *(row for text in it.changes for row in wrapped(f" {text}", width))]
+    rows = (row for text in it.changes for row in wrapped(f" {text}", width))
+    return [line("changed on the way"), *([part for text, _ in row for part in told(text)] for row in rows)]

@@ -13,7 +13,9 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
+from dflash_tui.figures.speeds import times
 from dflash_tui.text.bars import clip, fit, meter, short, speed
+from dflash_tui.text.glossary import QUOTED, figure
 
 _GIB = 1 << 30
 ROOMY = 100  # cells from which on the gauge is drawn, too
@@ -52,8 +54,9 @@ class TitleRow(Widget):
         left = fit(self._names(room - len(system)) + system, room)
         full = self._share >= NEARLY_FULL
         return Content.assemble(
-            (" dflash  ", "bold $primary"), left, (context, "bold $warning" if full else ""), memory
-        )
+            (" dflash  ", "bold $primary"), (left, figure(QUOTED)),
+            (context, figure("context", "bold $warning" if full else "")), (memory, figure("memory")),
+        )  # fmt: skip
 
     def _names(self, room: int) -> str:
         """The pair and the conversation. Where not both fit, the pair is its first word."""
@@ -124,27 +127,29 @@ class StatusStrip(Widget):
         width = self.size.width - 1
         parts: list[tuple[str, str]] = []
         if it.rates or it.rate:
-            parts.append((f"{speed(it.rate)} tok/s", "bold"))
+            parts.append((f"{speed(it.rate)} tok/s", figure("speed", "bold")))
             if it.plain and it.rate and it.mode != "ar":
-                times = it.rate / it.plain
-                parts.append((f" · {times:.1f}x plain", "bold $success" if times >= 1 else "bold $error"))
-                if times < 1:
+                ratio = times(it.rate, it.plain)
+                style = "bold $success" if ratio >= 1 else "bold $error"
+                parts.append((f" · {ratio:.1f}x plain", figure("times", style)))
+                if ratio < 1:
                     parts.append((", F8 finds better", "$error"))
             if it.acceptance and it.mode != "ar":
-                parts.append((f" · {it.acceptance:.1f} tok/step", "bold"))
+                parts.append((f" · {it.acceptance:.1f} tok/step", figure("acceptance", "bold")))
             parts.append(("  │", "$foreground 40%"))
         for place, (name, label, names) in enumerate(_SHOWN):
             changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
             lead = (" •" if changed else " ") if place == 0 else (" · •" if changed else " · ")
-            parts.append((f"{lead}{label}{self._shown(name)}", "bold $accent" if changed else ""))
+            style = figure(name, "bold $accent" if changed else "")
+            parts.append((f"{lead}{label}{self._shown(name)}", style))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
-            parts.append((f" · •{others} more", "bold $accent"))
+            parts.append((f" · •{others} more", figure("changed", "bold $accent")))
         asked = it.mode or f"mode {it.knobs.mode}"
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
         told = next((text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room), "")  # whole, or not
-        parts.append((told, "$foreground 80%"))
+        parts.append((told, figure("mode", "$foreground 80%")))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:

@@ -13,6 +13,7 @@ from dflash_core.clean import clean
 from dflash_core.knobs import Knobs
 from dflash_tui.settings.keys import retold
 from dflash_tui.text.bars import counted
+from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.blank import Blank
@@ -44,8 +45,8 @@ class TurnBlock(Blank, Vertical):
     def compose(self) -> ComposeResult:
         with Horizontal(classes="user"):
             yield Static("❯ ", classes="user-mark")
-            files = [(f"\n▫ {line}", "$foreground 80% not bold") for line in self._files]
-            yield Static(Content.assemble(clean(self.typed), *files), classes="user-text")
+            files = [(f"\n▫ {line}", figure("size", "$foreground 80% not bold")) for line in self._files]
+            yield Static(Content.assemble((clean(self.typed), figure(QUOTED)), *files), classes="user-text")
             yield Static("", classes="user-place")
         yield Static("", classes="queued")
 
@@ -69,7 +70,9 @@ class TurnBlock(Blank, Vertical):
 
     def place(self, number: int, count: int) -> None:
         """Which of its versions the message is: shown as ‹2/3› once there are several."""
-        self.query_one(".user-place", Static).update(f" ‹{number}/{count}›" if count > 1 else "")
+        self.query_one(".user-place", Static).update(
+            sentence(f" ‹{number}/{count}›" if count > 1 else "", otherwise="version")
+        )
 
     async def add_answer(self, knobs: Knobs) -> Answer:
         """Begin an answer; earlier ones fold into a line each."""
@@ -113,7 +116,7 @@ class Earlier(Foldable):
 
     def toggled(self, is_open: bool) -> None:
         self.body.display = is_open
-        self.body.update(Content(clean("\n\n".join(self.texts))) if is_open else "")
+        self.body.update(Content.styled(clean("\n\n".join(self.texts)), figure(QUOTED)) if is_open else "")
 
 
 class Transcript(Blank, VerticalScroll):

@@ -9,6 +9,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from dflash_core.events import StepEvent
+from dflash_tui.text.glossary import told
 from dflash_tui.text.tree_text import drawn
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
@@ -43,7 +44,7 @@ class TreePanel(Panel):
             return
         nodes = len(event.tree.tokens) - 1
         note = f"  step {step} · {nodes} nodes · {event.accepted_depth} accepted"
-        redraw(heading, Content.assemble(("Tree", "bold"), (note, "$foreground 70%")))
+        redraw(heading, Content.assemble(("Tree", "bold"), *told(note, "$foreground 70%")))
         width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 24)
         redraw(body, drawn(event, self._token_text, width) if nodes else _PLAIN)
 

@@ -1,0 +1,78 @@
+"""One glossary for every figure and parameter: what `?`, the tour, the parameters' help and the README say.
+
+A figure is drawn with `figure(key, style)` as its style, or by `told` where it stands in a sentence. The key goes with
+the drawn cells: a click finds it there, `?` finds all keys of a panel, and a test finds every number without one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+
+from textual.content import Content
+
+from dflash_core.knobs import CONTEXT, SPECS, Spec
+from dflash_tui.text.knob_terms import MORE
+from dflash_tui.text.terms import TERMS, Term
+
+META = "figure"  # the name under which a cell's style has its key
+SHORT = {
+    "budget": ("B=", "tree ", "chain "), "p_min": ("p=",), "temperature": ("T ", "T="),
+    "tree_temperature": ("tree T ",), "draft_window": ("window ",),
+}  # fmt: skip
+"""How parameters are called where there is little room."""
+QUOTED = "quoted"
+"""The key of text that is not the program's: names, paths, prompts, answers. Its numbers are no figures."""
+
+
+def _of_knob(spec: Spec) -> Term:
+    more, source = MORE[spec.name]
+    allowed = f"{more} Allowed: {spec.allowed}; default {spec.show(spec.default)}."
+    names = "|".join(dict.fromkeys(re.escape(one) for one in (spec.name, spec.label)))
+    units = (f"(?:{names})[ =]{{n}}", *(f"{short}{{n}}" for short in SHORT.get(spec.name, ())))
+    return Term(spec.name, spec.label, spec.help, allowed, source, "parameters", units)
+
+
+GLOSSARY: Mapping[str, Term] = {term.key: term for term in (*TERMS, *map(_of_knob, SPECS), _of_knob(CONTEXT))}
+
+
+def figure(key: str, style: str = "") -> str:
+    """A style with the key of a figure in it; it stands last in the style."""
+    return f"{style} {META}='{key}'".lstrip()
+
+
+def told(text: str, style: str = "", otherwise: str = "") -> list[tuple[str, str]]:
+    """A sentence in parts, each number that stands before a unit, or behind a parameter's name, with its key.
+
+    `otherwise` is the key of the other numbers, where all of them are one figure.
+    """
+    parts: list[tuple[str, str]] = []
+    at = 0
+    for match in _pattern(otherwise).finditer(text):
+        key = _KEYS[int(match.lastgroup[1:])] if match.lastgroup else otherwise
+        if match.start() > at:
+            parts.append((text[at : match.start()], style))
+        parts.append((match[0], figure(key, style)))
+        at = match.end()
+    if at < len(text):
+        parts.append((text[at:], style))
+    return parts
+
+
+def sentence(text: str, style: str = "", otherwise: str = "") -> Content:
+    """`told`, as a widget shows it."""
+    return Content.assemble(*told(text, style, otherwise))
+
+
+_NUMBER = r"[~≈+−±-]?(?:\d(?:[\d,.]*\d)?|\.\d+)[kMG]?"
+_UNITS = sorted(((unit, term.key) for term in GLOSSARY.values() for unit in term.units), key=lambda pair: -len(pair[0]))
+_KEYS = [key for _, key in _UNITS]
+
+
+@cache
+def _pattern(otherwise: str) -> re.Pattern[str]:
+    """Longer units first: `130 tok/s` is no `130 tok`."""
+    found = [f"(?P<u{place}>{unit.replace('{n}', _NUMBER)})" for place, (unit, _) in enumerate(_UNITS)]
+    found += [_NUMBER] if otherwise else []
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(found)})(?!\w)")

@@ -1,0 +1,115 @@
+"""The glossary's parameters: what is said beyond the one line of `dflash_core.knobs`, and where each is used."""
+
+from __future__ import annotations
+
+MORE: dict[str, tuple[str, str]] = {
+    "mode": (
+        "auto chooses before every step by what drafts brought and cost so far. The answer is the same in every mode.",
+        "dflash_core.policy.learned:LearnedPolicy.next",
+    ),
+    "policy": (
+        "auto verifies as many candidates as pay for their time. capped does so up to the budget. fixed fills the "
+        "budget in every step: that is what a budget or p_min of your own asks for.",
+        "dflash_core.policy.learned:LearnedPolicy.plan",
+    ),
+    "budget": (
+        "A larger tree holds more alternatives, so a step brings more tokens; it also takes the target longer. On a "
+        "card 16 to 40 is common, on a CPU less. F8 finds the best one on your prompts.",
+        "dflash_core.tree:build",
+    ),
+    "p_min": (
+        "Unlikely drafts cost time and are seldom right. 0 takes all that the budget has room for; .05 to .15 makes "
+        "trees small where the drafter is unsure.",
+        "dflash_core.tree:build",
+    ),
+    "tree_temperature": (
+        "Above 1 the tree gets wider, below 1 longer. It changes which drafts are verified, never the answer.",
+        "dflash_core.tree:candidates",
+    ),
+    "tree_width": (
+        "How many alternatives a position has at most. The budget limits the whole tree.",
+        "dflash_core.tree:candidates",
+    ),
+    "by_parent": (
+        "DFlash 2 and DSpark drafters know how likely a token is behind another. Off takes each position for itself.",
+        "dflash_core.pair_scores:PairScores.log_probs",
+    ),
+    "chain_seed": (
+        "The likeliest chain is in the tree whatever else is; the rest of the budget goes to branches.",
+        "dflash_core.tree:build",
+    ),
+    "from_text": (
+        "Pays where an answer repeats what it was given, such as edited code.",
+        "dflash_core.policy.learned:LearnedPolicy.plan",
+    ),
+    "learn": (
+        "What was learned is kept for this pair. /policy reset forgets it.",
+        "dflash_core.policy.learned:LearnedPolicy.observe",
+    ),
+    "draft_window": (
+        "A drafter that looks back less is faster in long conversations, and may be right less often.",
+        "dflash_core.backends.cpu.dflash:CpuDFlashDrafter.propose",
+    ),
+    "draft": (
+        "Only where several drafters are loaded. /ab draft=mtp | draft=dflash compares two.",
+        "dflash_core.policy.several:SeveralPolicy.next",
+    ),
+    "mtp_depth": (
+        "Each token takes one more pass of the head. Under auto, unless it is set here, as many as pay.",
+        "dflash_core.drafters.capabilities:Capabilities.drafted",
+    ),
+    "draft_vocabulary": (
+        "Rare tokens are seldom drafted right; leaving them out makes a drafter's head cheaper. The target may still "
+        "write any token.",
+        "dflash_core.backends.cuda.step:CudaDecoder",
+    ),
+    "thinking": (
+        "The reasoning stands folded above the answer; Alt+T opens it. Ctrl+T switches it from the prompt.",
+        "dflash_core.text.reasoning:Reasoning.variables",
+    ),
+    "reasoning_effort": (
+        "The levels are those of the model's own template.",
+        "dflash_core.text.reasoning:Reasoning.variables",
+    ),
+    "preserve_thinking": (
+        "Kept reasoning takes room in the context, and may help where a later question goes back to it.",
+        "dflash_core.text.reasoning:Reasoning.variables",
+    ),
+    "thinking_budget": (
+        "Behind the last token of it the model's own closing tag is said in its place.",
+        "dflash_core.guards.turn:TurnGuard.limit",
+    ),
+    "loop_guard": (
+        "Looked for after every 32 tokens: a period that repeats, or the same runs of words again and again.",
+        "dflash_core.guards.loops:find_loop",
+    ),
+    "answer_loop_guard": (
+        "As for reasoning. Off, because lists and tables repeat themselves for good reasons.",
+        "dflash_core.guards.loops:find_loop",
+    ),
+    "temperature": (
+        "At 0 the same question gives the same answer. Drafts are accepted less often the higher it is.",
+        "dflash_core.sampling:Sampler.scores",
+    ),
+    "top_k": ("Counts only where the temperature is above 0.", "dflash_core.sampling:Sampler.scores"),
+    "top_p": ("Counts only where the temperature is above 0.", "dflash_core.sampling:Sampler.scores"),
+    "min_p": ("Counts only where the temperature is above 0.", "dflash_core.sampling:Sampler.scores"),
+    "repetition_penalty": ("1 leaves them as they are.", "dflash_core.sampling:Sampler.scores"),
+    "frequency_penalty": ("0 leaves them as they are.", "dflash_core.sampling:Sampler.scores"),
+    "presence_penalty": ("0 leaves them as they are.", "dflash_core.sampling:Sampler.scores"),
+    "seed": (
+        "Counts where the temperature is above 0. Retry with another seed gives another answer.",
+        "dflash_core.sampling:gumbel",
+    ),
+    "max_tokens": (
+        "Reasoning counts. An answer that ends by it says so.",
+        "dflash_core.backends.decoder:stop_at",
+    ),
+    "ignore_eos": ("What comes behind the end is seldom worth reading.", "dflash_core.backends.decoder:stop_at"),
+    "context": (
+        "Keys and values take memory per position. A longer context may have to keep them in fewer bits, or does not "
+        "fit; the list of models says what fits.",
+        "dflash_core.fits:asked",
+    ),
+}
+"""By name of the parameter: a longer text, and the function that follows it."""
