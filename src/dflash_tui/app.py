@@ -217,7 +217,7 @@ class DFlashApp(App[int]):
 
     def on_click(self, event: Click) -> None:
         """A click on a figure explains it; one that ends a selection of text does not."""
-        key = event.style.meta.get(META)
+        key = str(event.style.meta.get(META, ""))
         if key in GLOSSARY and event.chain == 1 and not self.screen.get_selected_text():
             self.push_screen(ExplainScreen([key]))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from textual.pilot import Pilot
@@ -22,6 +23,8 @@ from dflash_core.lab.halving import Arm
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.tune import TuneScreen
+from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.glossary import GLOSSARY, QUOTED, told
 from dflash_tui.widgets.drawn import leaves, lines
 from dflash_tui.widgets.inspector import TABS
@@ -79,7 +82,7 @@ FOUND = (FoundRow("spine 1", 120, 0.91, 0.88, 0.86), FoundRow("copied", 14, 0.5,
 
 
 async def settled(pilot: Pilot[int]) -> list[str]:
-    await pilot.pause(0.2)
+    await pilot.pause(0.05)
     return list(dict.fromkeys(unexplained(pilot.app.screen)))
 
 
@@ -112,6 +115,10 @@ async def test_the_chat(make_app: MakeApp) -> None:
     explained(missing)
 
 
+def some_done(screen: TuneScreen) -> bool:
+    return screen.tune is not None and len(screen.tune.standings) > 1
+
+
 async def test_every_page_and_dialog(app: DFlashApp) -> None:
     """As each opens behind a turn of the demo pair."""
     missing: list[str] = []
@@ -120,10 +127,12 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
         for opener in (*PAGE_OPENERS.values(), *DIALOGS.values()):
             screen = opener(app)
             await app.push_screen(screen)
+            if isinstance(screen, TuneScreen):
+                await wait_until(pilot, partial(some_done, screen), 60)
+                screen.action_back()  # what is done is kept and shown
             await finished(pilot)
             missing += await settled(pilot)
-            await finished(pilot)  # what a slow machine has begun only now
-            missing += await settled(pilot)
+            await wait_until(pilot, lambda: app.chat.experiment is None, 60)  # which is looked at by the page alone
             while app.screen is not app.chat:
                 await app.pop_screen()
     explained(missing)
@@ -131,6 +140,7 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
 
 async def test_what_the_lab_measures(app: DFlashApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
+    monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
     missing: list[str] = []
     async with app.run_test(size=WIDE) as pilot:
         await asked(pilot)

@@ -58,7 +58,7 @@ async def test_a_change_is_staged_and_applied_to_the_running_turn(make_app: Make
     async with app.run_test(size=(120, 40)) as pilot:
         await under_way(pilot, app, 3)
         await pilot.press("f2", "right", "right")
-        await shows(pilot, "▸•tree budget", "• 2 changed; a applies now", "from the next step")
+        await shows(pilot, "▸•tree budget", "• 2 changed; a applies now")
         assert session.changes == []
         await pilot.press("a")
         await shows(pilot, "from the next step: policy fixed, budget 24")

@@ -38,6 +38,7 @@ from dflash_tui.session import Loader, SessionLike
 from dflash_tui.settings.config import config_folder
 from dflash_tui.settings.keys import bindings
 from dflash_tui.settings.presets import Presets
+from dflash_tui.settings.remembered import Remembered
 from dflash_tui.slash import table as slash
 from dflash_tui.slash.command import SlashError
 from dflash_tui.text.commands import is_command
@@ -49,6 +50,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.loading_line import LoadingLine
+from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.roomy import Fence
@@ -88,6 +90,7 @@ class ChatScreen(Screen[None]):
         self.pair = PairLoading(self, loader, self.loaded, self.sending.no_model)
         self.program = ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
         self.profiles = ProfileKeeper(self, self.program)
+        self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges)
         self.copying = Copying(self, self.conversation.branching)
         self.typed = Typed(self, self.gauges, partial(slash.complete, host=self))
@@ -114,6 +117,7 @@ class ChatScreen(Screen[None]):
         self.places.resized(self.size)
         self.prompt.completions = self.query_one(Completions)
         self.prompt.notebook = self.conversation.current
+        self.inspector.params_panel.unfold("parameters unfolded" in self.remembered)
         self.show_knobs()
         self.call_next(self.conversation.begin)
         self.conversation.tell_problems()
@@ -248,6 +252,10 @@ class ChatScreen(Screen[None]):
     @on(PresetRow.Chosen)
     def _preset_chosen(self, event: PresetRow.Chosen) -> None:
         self.tuning.chosen(event.name)
+
+    @on(ParamsPanel.Folded)
+    def _parameters_folded(self, event: ParamsPanel.Folded) -> None:
+        self.remembered.put("parameters unfolded", event.open)
 
     @on(KnobRow.Refused)
     def _knob_refused(self, event: KnobRow.Refused) -> None:

@@ -274,7 +274,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "changed", "• changed", "parameters that differ from those of the last turn",
         "They count from the next turn; with Alt+A the answer that is being written takes over those that it can.",
-        "dflash_tui.widgets.params:ParamsPanel.show", "parameters", ("{n} changed", "•{n} more"),
+        "dflash_tui.widgets.params:ParamsPanel.show", "parameters", ("{n} changed", "•{n} more", "•{n}"),
     ),
     Term(
         "folded", "more parameters", "parameters that are folded away, and those of them that are not at their default",

@@ -16,10 +16,11 @@ from dflash_tui.widgets.panel import Row
 
 
 class MoreRow(Row, Widget, can_focus=True):
-    """Posts `Toggled` at Enter, Space, Right or a click; who shows the rows sets `open`."""
+    """Posts `Toggled` at Enter, Space, Right or a click; who shows the rows sets `open`. While they are hidden it names
+    those that are not at their default, `set_ones`."""
 
     ALLOW_SELECT = False
-    HELP = "Enter, Space or a click shows the other parameters, or hides them again."
+    HELP = "Enter, Space, m or a click shows the other parameters, or hides them again."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "unfold", "More"),
         Binding("right", "turn(True)", "show", show=False),
@@ -30,6 +31,7 @@ class MoreRow(Row, Widget, can_focus=True):
 
     open: reactive[bool] = reactive(False)
     staged: reactive[int] = reactive(0)
+    set_ones: reactive[tuple[str, ...]] = reactive[tuple[str, ...]](())
 
     class Toggled(Message):
         """The rows are to be shown, or hidden."""
@@ -52,8 +54,15 @@ class MoreRow(Row, Widget, can_focus=True):
     def render(self) -> Content:
         mark, what = ("▼", "fewer parameters") if self.open else ("▶", f"{self._count} more parameters")
         style = "bold underline" if self.has_focus else "$foreground 80%"
-        changed = f"  • {self.staged} changed" if self.staged and not self.open else ""
-        return Content.assemble((f" {mark} ", "$accent"), *told(what, style), *told(changed, "$accent"))
+        folded = not self.open
+        changed = f"  •{self.staged}" if self.staged and folded else ""
+        room = self.size.width - len(what) - len(changed) - 5
+        names = f"  {', '.join(self.set_ones)}"
+        own = names if len(names) <= room else f"  {len(self.set_ones)} set"
+        own = own if self.set_ones and folded else ""
+        return Content.assemble(
+            (f" {mark} ", "$accent"), *told(what, style), *told(own, "bold"), *told(changed, "$accent")
+        )
 
     def on_focus(self) -> None:
         self.refresh()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import DescendantFocus
+from textual.message import Message
 
-from dflash_core.knobs import CONTEXT, SPECS, Group, Knobs, Spec, Value
+from dflash_core.knobs import CONTEXT, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
+from dflash_tui.text.glossary import GLOSSARY, figure, told
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.more_row import MoreRow
@@ -22,12 +26,26 @@ from dflash_tui.widgets.slider import Slider
 BEHIND = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
 FIRST = ("budget", "p_min", "temperature", "thinking")  # what people turn first; the others are behind a line
+WHEN: dict[Applies, str] = {
+    "next step": "from the next turn; a: now",
+    "next turn": "from the next turn",
+    "reload": "with /reload",
+}
+"""When a change counts. All parameters of a group say the same, so its heading says it once."""
 
 
 class ParamsPanel(Panel):
     """One row per parameter. `•` marks what the next turn will change."""
 
     TITLE = "Next turn"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "more", "More")]
+
+    class Folded(Message):
+        """The user has shown the other parameters, or hidden them."""
+
+        def __init__(self, is_open: bool) -> None:
+            super().__init__()
+            self.open = is_open
 
     def __init__(self, knobs: Knobs) -> None:
         super().__init__("params")
@@ -49,9 +67,9 @@ class ParamsPanel(Panel):
             with self._others:
                 for group in GROUPS:
                     specs = [spec for spec in SPECS if spec.group == group and spec.name not in {*FIRST, *BEHIND}]
-                    yield _heading(group, f"from the {specs[0].applies}")
+                    yield _heading(group, specs[0].applies)
                     yield from (self._rows[spec.name] for spec in specs)
-                yield _heading("loading", "with /reload")
+                yield _heading("loading", CONTEXT.applies)
                 yield self._rows[CONTEXT.name]
         yield Static("", id="params-help")
 
@@ -65,7 +83,9 @@ class ParamsPanel(Panel):
             elif name != CONTEXT.name:
                 row.value = getattr(knobs, name)
                 row.staged = row.value != getattr(used, name)
-        self._more.staged = sum(row.staged for name, row in self._rows.items() if name not in FIRST)
+        others = [row for name, row in self._rows.items() if name not in {*FIRST, CONTEXT.name}]
+        self._more.staged = sum(row.staged for row in others)
+        self._more.set_ones = tuple(row.spec.name for row in others if not row.at_default)
         self.query_one("#params-heading", Static).update(self._heading())
 
     def show_reasoning(self, reasoning: Reasoning) -> None:
@@ -102,8 +122,12 @@ class ParamsPanel(Panel):
         self._others.display = self._more.open = is_open
 
     @on(MoreRow.Toggled)
-    def _toggled(self) -> None:
+    def action_more(self) -> None:
+        """Show or hide the other parameters."""
+        if self._more.open and self._others in (self.screen.focused.ancestors if self.screen.focused else ()):
+            self._more.focus()  # the row in use goes out of sight
         self.unfold(not self._more.open)
+        self.post_message(self.Folded(self._more.open))
 
     def reach(self, name: str) -> KnobRow:
         """The row of a parameter, with the others unfolded where it is among those."""
@@ -114,8 +138,8 @@ class ParamsPanel(Panel):
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         if isinstance(event.widget, KnobRow):
             spec = event.widget.spec
-            text = f"{spec.help}; {spec.allowed}, default {spec.show(spec.default)}; {_when(spec)}"
-            self.query_one("#params-help", Static).update(Content(text))
+            text = f"{GLOSSARY[spec.name].sentence}; {spec.allowed}, default {spec.show(spec.default)}. ? says more"
+            self.query_one("#params-help", Static).update(Content.styled(text, figure(spec.name)))
 
     def _heading(self) -> Content:
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
@@ -124,15 +148,11 @@ class ParamsPanel(Panel):
         return Content.assemble((self.TITLE, "bold"), (note, "$accent"))
 
 
-def _heading(group: str, when: str) -> Static:
-    return Static(Content.assemble(group, (f"  {when}", "$foreground 70%")), classes="group")
+def _heading(group: str, applies: Applies) -> Static:
+    return Static(Content.assemble((group, "bold"), (f"  {WHEN[applies]}", "$foreground 70%")), classes="group")
 
 
 def _row(spec: Spec, value: Value) -> KnobRow:
     if spec.name == "thinking":
         return ThinkingRow(spec, value)
     return Slider(spec, value) if spec.kind in ("int", "float") else ChoiceRow(spec, value)
-
-
-def _when(spec: Spec) -> str:
-    return "with /reload" if spec.applies == "reload" else f"from the {spec.applies}"

@@ -149,7 +149,7 @@ class Prompt(TextArea):
             one.id == "app.explain" and key in one.keys.split(",") for one in actions_of(self.app)
         )
 
-    def check_consume_key(self, key: str, character: str | None) -> bool:
+    def check_consume_key(self, key: str, character: str | None = None) -> bool:
         return not self._asks(key) and super().check_consume_key(key, character)
 
     def action_send(self) -> None:

@@ -1,0 +1,34 @@
+"""Small things that the next start remembers: the tour was seen, the other parameters are unfolded."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+Thing = Literal["tour seen", "parameters unfolded"]
+
+
+class Remembered:
+    """A file in the data folder. One that cannot be read or written counts as nothing remembered: no one misses it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "remembered.json"
+        self._things: set[str] = set()
+        with suppress(OSError, ValueError):
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            self._things = {one for one in found if isinstance(one, str)} if isinstance(found, list) else set()
+
+    def __contains__(self, thing: Thing) -> bool:
+        return thing in self._things
+
+    def put(self, thing: Thing, value: bool) -> None:
+        """Remember that it is so, or no longer."""
+        before = set(self._things)
+        self._things = before | {thing} if value else before - {thing}
+        if self._things == before:
+            return
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps(sorted(self._things)), encoding="utf-8")

@@ -1,0 +1,69 @@
+"""The panel of parameters: what people turn first, the others folded away, and when a change counts said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dflash_core.knobs import CONTEXT, SPECS
+from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.params import FIRST, WHEN
+
+from .support import loaded, screen_text, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+
+
+async def test_the_first_rows_and_one_key_for_the_others(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        await shows(pilot, "preset", "tree budget", "p_min", "temperature", "thinking", "▶ 26 more parameters")
+        assert "top_k" not in screen_text(app)
+        await pilot.press("m")
+        await shows(pilot, "speculation", "top_k", "▼ fewer parameters")
+        app.chat.inspector.params_panel.row("top_k").focus()
+        await pilot.press("m")
+        await wait_until(pilot, lambda: "top_k" not in screen_text(app))
+        assert app.focused is not None
+        assert app.focused.id == "params-more", "the focus is on nothing that is out of sight"
+
+
+async def test_what_is_not_at_its_default_is_named_while_it_is_folded_away(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        app.chat.set_knobs(seed=4, top_k=20)
+        await shows(pilot, "26 more parameters  top_k, seed")
+        app.chat.set_knobs(top_p=0.9, max_tokens=64, presence_penalty=0.1)
+        await shows(pilot, "26 more parameters  5 set")
+        await pilot.press("m")
+        await wait_until(pilot, lambda: "5 set" not in screen_text(app))
+
+
+async def test_the_next_start_remembers_that_they_are_unfolded(make_app: MakeApp) -> None:
+    for folds in (True, False):
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await loaded(pilot)
+            await pilot.press("f2")
+            await shows(pilot, "▶ 26 more" if folds else "▼ fewer")
+            await pilot.press("m")
+
+
+async def test_when_a_change_counts_is_said_once_per_group(make_app: MakeApp) -> None:
+    for group in ("speculation", "sampling", "answer", "loading"):
+        found = {spec.applies for spec in (*SPECS, CONTEXT) if spec.group == group and spec.name not in FIRST}
+        assert len(found) == 1, group
+    app = make_app()
+    async with app.run_test(size=(120, 100)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2", "m")
+        await shows(pilot, "▼ fewer")
+        text = screen_text(app)
+        assert text.count(WHEN["next step"]) == 2
+        assert text.count("with /reload") == 1
+        await pilot.press("down")
+        await shows(pilot, "leave out a draft token", "? says more")
+        assert screen_text(app).count("from the next turn") == 3, "not once more for the row"
