@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Markdown, TextArea
+from textual.widgets import Input, Markdown, TextArea
 
 from dflash_core.events import FoundRow
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
@@ -28,6 +28,7 @@ from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.glossary import GLOSSARY, QUOTED, told
 from dflash_tui.widgets.drawn import leaves, lines
 from dflash_tui.widgets.inspector import TABS
+from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.streamed import Streamed
 
@@ -37,7 +38,7 @@ from .support import idle, loaded, screen_text, shows, wait_until
 from .test_every_key import DIALOGS, PAGE_OPENERS
 from .test_lab import KNOBS, asked, demo, finished, opened
 
-WRITTEN = (Markdown, TextArea, Input, Streamed, Footer)  # what a user or a model wrote, and keys
+WRITTEN = (Markdown, TextArea, Input, Streamed, KeyLine)  # what a user or a model wrote, and keys
 _WORD = re.compile(r"[^\s,;:()|│·\[\]‹›]+")
 _NUMBER = re.compile(r"\d")
 _NAME = re.compile(r"[^\W\d_]{2}|^[FfTQ]\d|^/|^@|^~?/")  # Qwen3.6, F8, /full, 8k.gguf: letters make it a name
@@ -211,8 +212,8 @@ async def test_a_question_mark_on_a_parameter_a_panel_and_in_the_empty_prompt(ma
         await shows(pilot, "tree budget", "draft tokens that a target pass verifies", "dflash_core.tree")
         await pilot.press("escape", "f3", "question_mark")
         await shows(pilot, "What the figures here mean", "tokens of the answer per second")
-        await pilot.press("down", "down")
-        await shows(pilot, "the acceptance length")
+        await pilot.press("down")
+        await shows(pilot, "tok/step: tokens that a step brings")
         await pilot.press("question_mark")
         await wait_until(pilot, lambda: app.screen is app.chat)
         app.chat.prompt.focus()

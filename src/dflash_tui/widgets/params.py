@@ -145,7 +145,7 @@ class ParamsPanel(Panel):
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
         since = "; a applies now" if self._running else ""
         note = f"  • {staged} changed{since}" if staged else ""
-        return Content.assemble((self.TITLE, "bold"), (note, "$accent"))
+        return Content.assemble((self.TITLE, "bold"), *told(note, "$accent"))
 
 
 def _heading(group: str, applies: Applies) -> Static:
