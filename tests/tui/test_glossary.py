@@ -26,6 +26,7 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.tune import TuneScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.glossary import GLOSSARY, QUOTED, told
+from dflash_tui.text.terms import TERMS
 from dflash_tui.widgets.drawn import leaves, lines
 from dflash_tui.widgets.inspector import TABS
 from dflash_tui.widgets.key_line import KeyLine
@@ -158,6 +159,10 @@ async def test_what_the_lab_measures(app: DFlashApp, monkeypatch: pytest.MonkeyP
             await pilot.press("escape")
             await wait_until(pilot, lambda: app.screen is app.chat)
     explained(missing)
+
+
+def test_every_term_has_a_key_of_its_own() -> None:
+    assert len(GLOSSARY) == len(TERMS) + len(SPECS) + 1
 
 
 def test_a_term_has_a_function_and_a_sentence() -> None:

@@ -29,6 +29,7 @@ class Gauges:
     async def tick(self) -> None:
         """Once a second."""
         desk = self._desk
+        self.start()
         if desk.session is not None:
             self.context()
             if desk.busy or desk.inspector.sees("memory"):
@@ -79,9 +80,16 @@ class Gauges:
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "among the settings of a tuning"))
 
+    def start(self) -> None:
+        """The page of an empty conversation names the model."""
+        desk = self._desk
+        title = desk.session.title if desk.session is not None else ""
+        desk.transcript.start.show(title, loading=desk.loading_now)
+
     def context(self) -> None:
         """How much of the context the conversation on the screen takes, and what is typed would."""
         session = self._desk.session
+        self.start()
         row = self._desk.screen.query_one(TitleRow)
         row.context = (self.used, self._draft, session.context_length) if session is not None else (0, 0, 0)
 

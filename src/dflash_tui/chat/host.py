@@ -10,6 +10,7 @@ from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.profiles import ProfileKeeper
+from dflash_tui.chat.layout import Layout
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.tuning import Tuning
 
@@ -30,9 +31,15 @@ class ChatHost(Desk, Protocol):
     @property
     def plain(self) -> BackgroundPlain: ...
     @property
+    def places(self) -> Layout: ...
+    @property
     def context(self) -> ContextKeeper: ...
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens over the chat; with `text`, what a screen of the lab runs at once."""
+        ...
+
+    def tour_seen(self) -> None:
+        """It need not be offered again."""
         ...
 
     async def action_clear(self) -> None: ...

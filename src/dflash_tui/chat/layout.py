@@ -59,6 +59,22 @@ class Layout:
         if not self._side[self._narrow]:
             self._desk.prompt.focus()
 
+    @property
+    def kept(self) -> tuple[dict[bool, bool], str]:
+        """What is open, for `restore`."""
+        return dict(self._side), self._desk.inspector.active
+
+    def restore(self, kept: tuple[dict[bool, bool], str]) -> None:
+        """Open and close what was so before."""
+        self._side, self._desk.inspector.active = dict(kept[0]), kept[1]
+        self._lay_out()
+
+    def show(self, name: str) -> None:
+        """Have a panel on the screen, without the focus."""
+        self._side[self._narrow] = True
+        self._desk.inspector.active = name
+        self._lay_out()
+
     def panel(self, name: str) -> None:
         """Show a panel of the inspector; in a drawer the same name closes it again."""
         inspector = self._desk.inspector

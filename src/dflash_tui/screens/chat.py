@@ -54,6 +54,7 @@ from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.roomy import Fence
+from dflash_tui.widgets.start import StartPage
 from dflash_tui.widgets.strip import StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript, TurnBlock
 
@@ -117,6 +118,8 @@ class ChatScreen(Screen[None]):
         self.places.resized(self.size)
         self.prompt.completions = self.query_one(Completions)
         self.prompt.notebook = self.conversation.current
+        self.prompt.examples = lambda: self.transcript.start.examples
+        self.transcript.start.offers_tour = "tour seen" not in self.remembered
         self.inspector.params_panel.unfold("parameters unfolded" in self.remembered)
         self.show_knobs()
         self.call_next(self.conversation.begin)
@@ -191,6 +194,7 @@ class ChatScreen(Screen[None]):
         """Enter in the prompt: a command or a message."""
         if not is_command(event.text):
             await self.sending.send(event.text)
+            self.tour_seen()
             return
         self.conversation.current.waits_no_more(event.text)
         try:
@@ -252,6 +256,26 @@ class ChatScreen(Screen[None]):
     @on(PresetRow.Chosen)
     def _preset_chosen(self, event: PresetRow.Chosen) -> None:
         self.tuning.chosen(event.name)
+
+    # The first minutes
+
+    @on(StartPage.Chosen)
+    def _example_chosen(self, event: StartPage.Chosen) -> None:
+        self.prompt.text = event.text
+        self.prompt.move_cursor(self.prompt.document.end)
+        self.prompt.focus()
+
+    @on(Prompt.Nothing)
+    def _nothing_entered(self) -> None:
+        """Enter takes the tour that the page of an empty conversation offers."""
+        if self.transcript.start.display and self.transcript.start.offers_tour:
+            self.open_page("tour")
+
+    def tour_seen(self) -> None:
+        """It need not be offered again."""
+        self.remembered.put("tour seen", True)
+        self.transcript.start.offers_tour = False
+        self.gauges.start()
 
     @on(ParamsPanel.Folded)
     def _parameters_folded(self, event: ParamsPanel.Folded) -> None:
@@ -398,6 +422,7 @@ class ChatScreen(Screen[None]):
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
+        self.transcript.start.mark(self.prompt.text)
         self.typed.changed()
 
     @on(Inspector.Switched)

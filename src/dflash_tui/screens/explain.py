@@ -78,4 +78,4 @@ class ExplainScreen(ModalScreen[None]):
 
 def _row(key: str) -> Content:
     term = GLOSSARY[key]
-    return Content.assemble((f"{term.name:<16} ", "bold"), (term.sentence, "$foreground 80%")).stylize(figure(QUOTED))
+    return Content.assemble((f"{term.name:<18} ", "bold"), (term.sentence, "$foreground 80%")).stylize(figure(QUOTED))

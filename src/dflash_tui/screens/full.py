@@ -30,14 +30,14 @@ class FullScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="full", classes="dialog"):
-            yield Static(sentence(self._chat.context.fullness.line(), "bold", "context"))
+            yield Static(sentence(self._chat.context.fullness.line(), "bold", "ctx"))
             yield OptionList(
                 *(
                     Option(
                         Content.assemble(
-                            *told(one.label, otherwise="context"),
+                            *told(one.label, otherwise="ctx"),
                             "\n",
-                            *told(f"  {one.about}", "$foreground 80%", "context"),
+                            *told(f"  {one.about}", "$foreground 80%", "ctx"),
                         ),
                         id=one.id,
                     )

@@ -91,6 +91,12 @@ def _full(chat: ChatHost, text: str) -> Screen[None]:
     return FullScreen(chat)
 
 
+def _tour(chat: ChatHost, text: str) -> Screen[None]:
+    from dflash_tui.screens.tour import TourScreen
+
+    return TourScreen(chat)
+
+
 # Each takes what to run at once, "" for nothing: the lab's screens an experiment, `models` words that its list begins
 # narrowed to, `get` the name of a pair to fetch.
 PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
@@ -107,4 +113,5 @@ PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
     "full": _full,
     "tune": _tune,
     "past": _past,
+    "tour": _tour,
 }

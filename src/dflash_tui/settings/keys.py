@@ -92,6 +92,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("chat.full", "", "Context", "what can be done when the context is full", "open('full')", slash="full"),
     Action("param.reset", "", "Reset parameters", "every parameter back to its default", "reset", slash="reset"),
     Action("app.models", "", "Models", "profiles, models here, models to fetch", "open('models')", slash="models"),
+    Action("app.tour", "", "Tour", "the parts of the screen in six steps", "open('tour')", slash="tour"),
     Action("app.theme", "", "Theme", "other colours, tried while you choose", "open('themes')"),
     Action("app.bench", "", "Bench", "what the app costs the decoder, measured here", "bench", slash="bench"),
     Action("app.notices", "", "Notices", "small facts that were shown, the newest first", "notices", slash="notices"),

@@ -101,7 +101,7 @@ TERMS: tuple[Term, ...] = (
         f"{_EVENTS}:StepTotals.add", "drafts", ("depth {n}", "{n} positions drafted"),
     ),
     Term(
-        "accept_rate", "accept rate", "of the steps that drafted a position, the share whose accepted path reached it",
+        "accept_rate", "accepted by depth", "of the steps that drafted a position, the share that accepted it",
         "Position 1 is reached most often; each further one needs all before it to be right as well. Where the bars "
         "get short, drafting further ahead brings little.",
         f"{_EVENTS}:StepTotals.accept_rates", "drafts",
@@ -117,7 +117,7 @@ TERMS: tuple[Term, ...] = (
         f"{_EVENTS}:StepTotals.stage_ms", "time", ("{n} ms/step", "{n} ms"),
     ),
     Term(
-        "stages", "time per step", "where a step's time goes, in milliseconds",
+        "stages", "time by stage", "where a step's time goes, in milliseconds",
         "draft: the drafter proposes. tree: candidates become a tree. verify: the target runs over all of it. accept: "
         "the walk along what the target agrees with. commit: caches and states take it over. host: the rest.",
         f"{_EVENTS}:StepTotals.stage_ms", "time",
@@ -203,7 +203,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.calibration:by_probability", "drafts",
     ),
     Term(
-        "context", "ctx", "tokens that the conversation takes, what is being typed, and how many there is room for",
+        "ctx", "ctx", "tokens that the conversation takes, what is being typed, and how many there is room for",
         "All that was said counts, reasoning only where the model's template keeps it. From 80 % on /full offers ways "
         "on: a longer context, a summary, leaving out old turns.",
         "dflash_tui.chat.gauges:Gauges.used", "memory", ("{n} positions", "context {n}", "context length {n}"),

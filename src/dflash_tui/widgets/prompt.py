@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 from textual.binding import Binding, BindingType
@@ -45,6 +45,9 @@ class Prompt(TextArea):
             super().__init__()
             self.text = text
 
+    class Nothing(Message):
+        """Enter was pressed in the empty prompt."""
+
     class Scrolled(Message):
         """PageUp, PageDown or End that means the conversation, not the prompt."""
 
@@ -66,6 +69,7 @@ class Prompt(TextArea):
         self.completions: Completions | None = None  # those that the screen shows, where it shows some
         self.notebook: Notebook | None = None
         self._returned = ""  # what was given back since the last Enter
+        self.examples: Callable[[], Sequence[str]] = tuple  # those that Tab puts into an empty prompt
 
     def post_message(self, message: Message) -> bool:
         """Write every change down before anything can draw it: a handler's turn may come after many frames."""
@@ -118,6 +122,12 @@ class Prompt(TextArea):
             self.text = offered.chosen.text
             self.move_cursor(self.document.end)
             return
+        if event.key == "tab" and (example := self._example()):
+            event.stop()
+            event.prevent_default()
+            self.text = example
+            self.move_cursor(self.document.end)
+            return
         if event.key == "enter":
             event.stop()
             event.prevent_default()
@@ -143,6 +153,13 @@ class Prompt(TextArea):
             self.move_cursor(done.end_location)
             self.focus()
 
+    def _example(self) -> str:
+        """The next one to try, while the prompt is empty or holds one as it was offered; "" where there is none."""
+        offered = [*self.examples()]
+        if not offered or (self.text and self.text not in offered):
+            return ""
+        return offered[(offered.index(self.text) + 1) % len(offered)] if self.text else offered[0]
+
     def _asks(self, key: str) -> bool:
         """In an empty prompt a question mark is a question about the screen."""
         return not self.text and any(
@@ -159,6 +176,8 @@ class Prompt(TextArea):
                 self.notebook.wait(self.text)
             self.post_message(self.Submitted(self.text))
             self._returned = self.text = ""
+        elif not self.text:
+            self.post_message(self.Nothing())
 
     def action_newline(self) -> None:
         start, end = self.selection

@@ -55,7 +55,7 @@ class TitleRow(Widget):
         full = self._share >= NEARLY_FULL
         return Content.assemble(
             (" dflash  ", "bold $primary"), (left, figure(QUOTED)),
-            (context, figure("context", "bold $warning" if full else "")), (memory, figure("memory")),
+            (context, figure("ctx", "bold $warning" if full else "")), (memory, figure("memory")),
         )  # fmt: skip
 
     def _names(self, room: int) -> str:

@@ -11,7 +11,6 @@ from textual.content import Content
 
 from dflash_core.clean import clean
 from dflash_core.knobs import Knobs
-from dflash_tui.settings.keys import retold
 from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.text.mentions import collapse
@@ -20,14 +19,9 @@ from dflash_tui.widgets.blank import Blank
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.start import StartPage
 
 SHOWN = 20  # turns that keep their form
-
-WELCOME = """
-
-The answer is drafted and verified in this process, step by step.
-F2 tunes the next turn. F3 shows speed and acceptance,
-F4 the candidate tree, F5 memory. F1 lists every key."""
 
 
 class TurnBlock(Blank, Vertical):
@@ -132,9 +126,10 @@ class Transcript(Blank, VerticalScroll):
         super().__init__(id="transcript")
         self.turns: list[TurnBlock] = []
         self.earlier = Earlier()
+        self.start = StartPage()
 
     def compose(self) -> ComposeResult:
-        yield Static(Content.assemble(("Ask something.", "bold"), retold(WELCOME, self.app)), id="welcome")
+        yield self.start
         yield self.earlier
 
     def on_mount(self) -> None:
@@ -167,7 +162,7 @@ class Transcript(Blank, VerticalScroll):
 
     async def add_turn(self, prompt: str) -> TurnBlock:
         """A new user message, at the end."""
-        self.query_one("#welcome").display = False
+        self.start.display = False
         turn = TurnBlock(prompt)
         await self.mount(turn)
         self.turns.append(turn)  # not sooner: a retry would find it before it can take an answer
@@ -177,7 +172,7 @@ class Transcript(Blank, VerticalScroll):
 
     def past(self, texts: list[str]) -> None:
         """Earlier turns that are shown as plain text from the first."""
-        self.query_one("#welcome").display = False
+        self.start.display = False
         self.earlier.texts += texts
         self.earlier.show()
 
@@ -209,4 +204,4 @@ class Transcript(Blank, VerticalScroll):
         self.earlier.texts.clear()
         self.earlier.show()
         await self.remove_children(".turn, .note")
-        self.query_one("#welcome").display = True
+        self.start.display = True

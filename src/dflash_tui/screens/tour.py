@@ -1,0 +1,178 @@
+"""The tour: the chat stays as it is and goes on, one part of it in the light, and a box that says what it is."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult, RichCast
+from rich.segment import Segment
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.color import Color
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Click, Key, Paste
+from textual.geometry import Offset, Region, Size
+from textual.renderables.background_screen import BackgroundScreen
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
+
+from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.layout import NARROW
+from dflash_tui.settings.keys import retold
+from dflash_tui.terminal.key_order import is_text
+from dflash_tui.text.tour import STEPS
+from dflash_tui.widgets.literal import Static
+
+LIT = "-lit"
+WIDTHS = (76, 58)  # of the box: over or under a part, and where it stands beside one
+ROOMY = 34  # rows from which on the box has lines between its parts
+GAP = 1  # rows or columns between the box and what it points at
+
+
+class Light(BackgroundScreen):
+    """The screen below, dimmed outside a region."""
+
+    def __init__(self, screen: Screen[object], color: Color, region: Region) -> None:
+        super().__init__(screen, color)
+        self._region = region
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        clear, lit = Color(0, 0, 0, 0), self._region
+        for y, row in enumerate(Segment.split_lines(console.render(self.screen._compositor, options))):
+            if not lit.y <= y < lit.bottom:
+                yield from self.process_segments(row, self.color)
+            else:
+                parts = Segment.divide(row, [lit.x, lit.right, options.max_width])
+                for place, part in enumerate(parts):
+                    yield from self.process_segments(part, clear if place == 1 else self.color)
+            yield Segment.line()
+
+
+def place(lit: Region, box: Size, screen: Size) -> Offset:
+    """Where a box stands so that it does not hide `lit`: beside it, else under or over it, where there is more room."""
+    x = min(max(lit.x + (lit.width - box.width) // 2, 0), max(screen.width - box.width, 0))
+    y = min(max(lit.y + (lit.height - box.height) // 2, 0), max(screen.height - box.height, 0))
+    if lit.x - GAP >= box.width:
+        return Offset(lit.x - GAP - box.width, y)
+    if screen.width - lit.right - GAP >= box.width:
+        return Offset(lit.right + GAP, y)
+    over = lit.y >= screen.height - lit.bottom
+    return Offset(x, max(lit.y - box.height, 0) if over else min(lit.bottom, max(screen.height - box.height, 0)))
+
+
+class TourScreen(ModalScreen[None]):
+    """Enter and Right go on, Left goes back, Esc ends. What is typed ends it too, and is the prompt's."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("enter,right,space", "go(1)", "Next"),
+        ("left,backspace", "go(-1)", "Back"),
+        ("escape", "end", "End"),
+    ]
+
+    def __init__(self, chat: ChatHost) -> None:
+        super().__init__()
+        self._chat = chat
+        self._at = 0
+        self._part: Widget | None = None
+        self._focused: Widget | None = None
+        self._before = chat.places.kept
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="tour", classes="dialog"):
+            yield Static("", id="tour-title")
+            yield Static("", id="tour-text")
+            yield Static("", id="tour-ways")
+
+    def on_mount(self) -> None:
+        self._focused = self._chat.screen.focused
+        self._chat.tour_seen()
+        self._point()
+
+    def on_unmount(self) -> None:
+        self._leave()
+
+    def on_resize(self) -> None:
+        self._chat.places.resized(self.app.size)  # now: the screen below hears of it later
+        self.call_after_refresh(self._point)
+
+    def render(self) -> ConsoleRenderable | RichCast | str:
+        """The chat with a light on the part."""
+        below = self._chat.screen
+        if self._part is None or self._part.screen is not below:
+            return super().render()
+        super().render()  # which takes the screen below from the stack of those that are drawn
+        return Light(below, self.styles.background, self._part.region)
+
+    @property
+    def _width(self) -> int:
+        return min(WIDTHS[self.size.width >= NARROW], self.size.width)
+
+    # Steps
+
+    def _point(self) -> None:
+        """Show what the present step is about, and turn the light on it."""
+        step = STEPS[self._at]
+        if step.panel:
+            self._chat.places.show(step.panel)
+        else:
+            self._chat.places.restore(self._before)
+        self._unlit()
+        self._part = self._chat.screen.get_widget_by_id(step.part)
+        self._part.add_class(LIT)
+        dots = "".join("●" if place == self._at else "○" for place in range(len(STEPS)))
+        title = retold(step.title, self.app)
+        room = max(self._width - 6 - cell_len(title), len(dots))
+        self.query_one("#tour-title", Static).update(
+            Content.assemble((title, "bold $accent"), (dots.rjust(room), "$accent"))
+        )
+        self.query_one("#tour-text", Static).update(retold(step.text, self.app))
+        self.set_class(self.size.height >= ROOMY, "-roomy")
+        self.query_one("#tour").styles.width = self._width
+        last = self._at == len(STEPS) - 1
+        ways: list[str | tuple[str, str]] = [("Enter", "bold $accent"), " ends it" if last else " next"]
+        ways += [("   ←", "bold $accent"), " back"] if self._at else []
+        ways += [] if last else [("   Esc", "bold $accent"), " ends it"]
+        self.query_one("#tour-ways", Static).update(Content.assemble(*ways))
+        self.call_after_refresh(self._stand)
+
+    def _stand(self) -> None:
+        """The box goes where it hides nothing of the part; by now both have their size."""
+        box = self.query_one("#tour")
+        if self._part is not None and self.is_attached:
+            box.styles.offset = place(self._part.region, box.outer_size, self.size)
+            self.refresh()
+
+    def _unlit(self) -> None:
+        if self._part is not None:
+            self._part.remove_class(LIT)
+            self._part = None
+
+    def _leave(self) -> None:
+        """The chat is as it was."""
+        self._unlit()
+        self._chat.places.restore(self._before)
+        if self._focused is not None and self._focused.is_attached and self._focused.display:
+            self._chat.screen.set_focus(self._focused)
+
+    def action_go(self, count: int) -> None:
+        if self._at + count == len(STEPS):
+            self.action_end()
+        elif self._at + count >= 0:
+            self._at += count
+            self._point()
+
+    def action_end(self) -> None:
+        self._leave()
+        self.dismiss()
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.action_go(1)
+
+    def take_text(self, event: Key | Paste) -> None:
+        """Typing goes on: it ends the tour."""
+        if is_text(event) and getattr(event, "key", "") != "space":
+            self._focused = self._chat.prompt
+            self.action_end()

@@ -1,0 +1,127 @@
+"""What an empty conversation shows: what this is, three prompts to try, the model, and where to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+
+from dflash_core.clean import one_line
+from dflash_tui.settings.keys import retold
+from dflash_tui.text.bars import clip
+from dflash_tui.text.glossary import QUOTED, figure
+from dflash_tui.widgets.literal import Static
+
+WHAT = (
+    "A drafter is a small model that writes a few words ahead. The large model checks them all in one go and keeps "
+    "those that it would have written itself: the same answer, in fewer steps."
+)
+EXAMPLES = (
+    "What is speculative decoding?",
+    "Tell me a story about a fox.",
+    "Write a Python function that reverses a list.",
+)
+WIDTH = 64
+
+
+class Example(Static):
+    """A prompt to try."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(classes="example")
+        self.text = text
+
+    def show(self, *, chosen: bool) -> None:
+        """`chosen`: it is in the prompt now."""
+        mark, style = ("▸", "bold") if chosen else ("›", "")
+        self.update(Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), figure(QUOTED, style))))
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.post_message(StartPage.Chosen(self.text))
+
+
+class StartPage(Vertical):
+    """Goes with the first message, and comes back with an empty conversation."""
+
+    class Chosen(Message):
+        """An example was clicked: it belongs into the prompt."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self) -> None:
+        super().__init__(id="welcome")
+        self._examples = [Example(text) for text in EXAMPLES]
+        self._shown = ("", False, False)
+        self.offers_tour = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="start"):
+            yield Static(
+                Content.assemble(("dflash", "bold $primary"), ("  a chat that drafts ahead", "$foreground 80%"))
+            )
+            yield Static(WHAT, classes="start-part")
+            yield Static(
+                Content.assemble(
+                    ("Try one", "bold"), ("   Tab puts it into the prompt, Enter sends it", "$foreground 70%")
+                ),
+                classes="start-part",
+            )
+            yield from self._examples
+            yield Static("", id="start-model", classes="start-part")
+            yield Static("", id="start-ways", classes="start-part")
+
+    def on_mount(self) -> None:
+        self.mark("")
+        self.show("", loading=True)
+
+    @property
+    def examples(self) -> Sequence[str]:
+        """The prompts that are offered now."""
+        return EXAMPLES if self.display else ()
+
+    def mark(self, prompt: str) -> None:
+        """The prompt has this text."""
+        for one in self._examples:
+            one.show(chosen=one.text == prompt)
+
+    def show(self, model: str, *, loading: bool, again: bool = False) -> None:
+        """The model that is loaded, "" for none. `again`: draw it though nothing is new."""
+        state = (model, loading, self.offers_tour)
+        if state == self._shown and not again:
+            return
+        self._shown = state
+        self.query_one("#start-model", Static).update(_model(one_line(model), loading=loading))
+        if self.offers_tour:
+            ways = "New here? Enter shows you around in six steps; typing goes on."
+        else:
+            ways = "F8 finds the fastest setting   ? explains a figure   /tour shows you around"
+        self.query_one("#start-ways", Static).update(
+            Content.styled(retold(ways, self.app), "$accent" if self.offers_tour else "$foreground 70%")
+        )
+
+
+def _model(title: str, *, loading: bool) -> Content:
+    if title:
+        way = "/load opens another"
+        if title.startswith("demo pair"):
+            way = "small, and here to look around with; /load opens a real one"
+        return Content.assemble(
+            ("Model", "bold"), "   ", (clip(title, WIDTH - 8), figure(QUOTED)), ("\n        " + way, "$foreground 70%")
+        )
+    if loading:
+        return Content.assemble(
+            ("Model", "bold"), ("   is being loaded; what you send waits for it\n", "$foreground 70%")
+        )
+    return Content.assemble(
+        ("Model", "bold"), "   none is loaded\n",
+        ("        /load opens a file, or lists what is here;\n        dflash-tui get fetches one", "$foreground 70%"),
+    )  # fmt: skip
