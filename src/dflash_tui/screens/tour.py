@@ -26,6 +26,7 @@ from dflash_tui.text.tour import STEPS
 from dflash_tui.widgets.literal import Static
 
 LIT = "-lit"
+LOOK_S = 0.05
 WIDTHS = (76, 58)  # of the box: over or under a part, and where it stands beside one
 ROOMY = 34  # rows from which on the box has lines between its parts
 GAP = 1  # rows or columns between the box and what it points at
@@ -76,6 +77,7 @@ class TourScreen(ModalScreen[None]):
         self._chat = chat
         self._at = 0
         self._part: Widget | None = None
+        self._stands: tuple[Region, Size, Size] | None = None
         self._focused: Widget | None = None
         self._before = chat.places.kept
 
@@ -89,6 +91,7 @@ class TourScreen(ModalScreen[None]):
         self._focused = self._chat.screen.focused
         self._chat.tour_seen()
         self._point()
+        self.set_interval(LOOK_S, self._stand)
 
     def on_unmount(self) -> None:
         self._leave()
@@ -138,10 +141,14 @@ class TourScreen(ModalScreen[None]):
         self.call_after_refresh(self._stand)
 
     def _stand(self) -> None:
-        """The box goes where it hides nothing of the part; by now both have their size."""
+        """The box goes where it hides nothing of the part, whenever one of them has another size or place."""
         box = self.query_one("#tour")
-        if self._part is not None and self.is_attached:
-            box.styles.offset = place(self._part.region, box.outer_size, self.size)
+        if self._part is None or not self.is_attached:
+            return
+        now = (self._part.region, box.outer_size, self.size)
+        if now != self._stands:
+            self._stands = now
+            box.styles.offset = place(*now)
             self.refresh()
 
     def _unlit(self) -> None:

@@ -103,7 +103,7 @@ class StartPage(Vertical):
         if self.offers_tour:
             ways = "New here? Enter shows you around in six steps; typing goes on."
         else:
-            ways = "F8 finds the fastest setting   ? explains a figure   /tour shows you around"
+            ways = "F8 finds the best setting   ? explains figures   /tour"
         self.query_one("#start-ways", Static).update(
             Content.styled(retold(ways, self.app), "$accent" if self.offers_tour else "$foreground 70%")
         )
