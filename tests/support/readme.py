@@ -15,6 +15,7 @@ from dflash_core.bench.results import bars_table, memory_table, steps_table
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.settings.keys import ACTIONS, Action
+from dflash_tui.text.terms import TERMS, Term
 from support import fits_page, models_table
 
 ROOT = Path(__file__).parents[2]
@@ -42,11 +43,21 @@ def keys_table(actions: Sequence[Action]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def glossary_table(terms: Sequence[Term]) -> str:
+    """The table of figures, in the order of the glossary."""
+    lines = ["| figure | what it is | from |", "|---|---|---|"]
+    for term in terms:
+        module, _, name = term.source.partition(":")
+        lines.append(f"| {term.name} | {term.sentence} | `{name.removesuffix('.__len__')}` in `{module}` |")
+    return "\n".join(lines) + "\n"
+
+
 def parts() -> dict[str, str]:
     """What README.md must hold between `<!-- name -->` and `<!-- /name -->`."""
     on_card = " ".join(name for name in SUPPORTED_NAMES.split() if name in (*TILE_TYPES, "BF16"))
     types = {"types": SUPPORTED_NAMES + "\n", "card-types": on_card + "\n"}
-    return {"knobs": knobs_table(SPECS), "keys": keys_table(ACTIONS), **types}
+    tables = {"knobs": knobs_table(SPECS), "keys": keys_table(ACTIONS), "glossary": glossary_table(TERMS)}
+    return {**tables, **types}
 
 
 def result_parts() -> dict[str, str]:

@@ -210,7 +210,7 @@ class ProgramController:
         except DFlashError as error:
             desk.say(f"nothing was measured: {error}")
         else:
-            desk.screen.app.push_screen(TextScreen("What the app costs the decoder", tax_table(tax)))
+            desk.screen.app.push_screen(TextScreen("What the app costs the decoder", tax_table(tax), "tax"))
         finally:
             desk.transcript.remove_class("-measuring")
         self._gauges.draw()

@@ -69,7 +69,7 @@ class SweepScreen(MeasuringScreen):
         its = rows(result)
         top = best(its)
         lines = [lab_text.cells(row, top, result.axes) for row in its]
-        self.query_one(_Table).show(lab_text.headings(result), lines, [row.index for row in its])
+        self.query_one(_Table).show(result.axes[0], lab_text.headings(result), lines, [row.index for row in its])
         marks, title = lab_text.curve(result)
         field = lab_text.field(result)
         self.query_one("#sweep-curve").display = bool(marks)
@@ -111,11 +111,11 @@ class _Table(DataTable):
     def on_mount(self) -> None:
         self.cursor_type = "row"
 
-    def show(self, headings: Sequence[str], lines: Sequence[Sequence[str]], keys: Sequence[int]) -> None:
+    def show(self, swept: str, headings: Sequence[str], lines: Sequence[Sequence[str]], keys: Sequence[int]) -> None:
         """Refill the table; the cursor stays where it is."""
         row = self.cursor_row
         self.clear(columns=True)
-        self.add_headings(headings, lab_text.FIGURES)
+        self.add_headings(headings, (swept, *lab_text.FIGURES))
         for key, line in zip(keys, lines):
             self.add_texts(line, key=str(key))
         self.move_cursor(row=min(row, len(lines) - 1))

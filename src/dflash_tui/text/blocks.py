@@ -25,6 +25,22 @@ def wrapped(text: str, width: int, style: str = "") -> Block:
     return [[(part, style)] for part in textwrap.wrap(text, max(width, 8), drop_whitespace=True)]
 
 
+def flowed(spans: Iterable[Span], width: int) -> Block:
+    """As `wrapped`, of parts in styles of their own; each begins and ends between words."""
+    lines: list[list[Span]] = [[]]
+    used = 0
+    for text, style in spans:
+        for word in text.split():
+            cells = cell_len(word)
+            if used and used + 1 + cells > max(width, 8):
+                lines.append([])
+                used = 0
+            lead = " " if used else ""
+            lines[-1].append((f"{lead}{word}", style))
+            used += len(lead) + cells
+    return [line for line in lines if line]
+
+
 def beside(left: Block, right: Block, width: int, gap: int = 2) -> Block:
     """Two blocks side by side; the left one is padded to `width` cells."""
     joined: Block = []

@@ -90,7 +90,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.runner:Runner.generate", "speed", ("{n} tokens reused",),
     ),
     Term(
-        "mode", "mode", "what decoded the answer: ar (plain), a chain or a tree of drafts, and why",
+        "ran", "mode", "what decoded the answer: ar (plain), a chain or a tree of drafts, and why",
         "Under mode auto the program decides before every step, by what drafts brought and cost so far. The figures in "
         "the reason are those that it decided by: draft tokens, and the tokens per second that it expects of them.",
         "dflash_core.policy.learned:LearnedPolicy.next", "drafts",
@@ -207,11 +207,6 @@ TERMS: tuple[Term, ...] = (
         "All that was said counts, reasoning only where the model's template keeps it. From 80 % on /full offers ways "
         "on: a longer context, a summary, leaving out old turns.",
         "dflash_tui.chat.gauges:Gauges.used", "memory", ("{n} positions", "context {n}", "context length {n}"),
-    ),
-    Term(
-        "full", "context used", "the share of the context that is taken",
-        "At 100 % the model can read nothing more. /full offers ways on.",
-        "dflash_tui.chat.context:ContextKeeper.fullness", "memory",
     ),
     Term(
         "memory", "mem", "memory that the program uses, of what the device has",
@@ -338,12 +333,8 @@ TERMS: tuple[Term, ...] = (
         "runs", "runs", "answers that were generated for the figures, the warm-up not counted",
         "Settings take turns, so that a machine that slows down does so for all of them.",
         "dflash_core.lab.table:rows", "experiments",
-        ("{n} runs", "{n} run", "{n} prompts", "{n} prompt", "{n} repeats", "{n} repeat", "{n} examples"),
-    ),
-    Term(
-        "right", "answers right", "answers that could be checked, and how many of them were right",
-        "Speed does not change them: every setting writes what the target itself would have written.",
-        "dflash_core.lab.sweep:Trial", "experiments",
+        ("{n} runs", "{n} run", "{n} prompts", "{n} prompt", "{n} repeats", "{n} repeat", "{n} examples",
+         "answers right: {n} of {n}"),
     ),
     Term(
         "progress", "progress", "runs done, of how many, and the time left",
@@ -364,9 +355,5 @@ TERMS: tuple[Term, ...] = (
     Term(
         "tax", "tax", "what the app costs the decoder: the same answers with the screen and without",
         "", "dflash_tui.chat.ui_bench:UiTax.loss", "experiments",
-    ),
-    Term(
-        "number", "number", "counts the rows, to choose one by it",
-        "", "dflash_tui.text.glossary:told", "conversation",
     ),
 )  # fmt: skip

@@ -111,9 +111,9 @@ class StartPage(Vertical):
 
 def _model(title: str, *, loading: bool) -> Content:
     if title:
-        way = "/load opens another"
+        way = "/models opens another"
         if title.startswith("demo pair"):
-            way = "small, and here to look around with; /load opens a real one"
+            way = "small, and here to look around with; /models has real ones"
         return Content.assemble(
             ("Model", "bold"), "   ", (clip(title, WIDTH - 8), figure(QUOTED)), ("\n        " + way, "$foreground 70%")
         )
@@ -123,5 +123,5 @@ def _model(title: str, *, loading: bool) -> Content:
         )
     return Content.assemble(
         ("Model", "bold"), "   none is loaded\n",
-        ("        /load opens a file, or lists what is here;\n        dflash-tui get fetches one", "$foreground 70%"),
+        ("        /models lists what is here; /get fetches one; /load opens a file", "$foreground 70%"),
     )  # fmt: skip

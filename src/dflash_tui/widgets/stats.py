@@ -18,8 +18,8 @@ from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
 from dflash_tui.figures.speeds import course, times
 from dflash_tui.text.bars import bar, columns, seconds, short, spark, speed
-from dflash_tui.text.blocks import Block, beside, content, line, wrapped
-from dflash_tui.text.glossary import figure, told
+from dflash_tui.text.blocks import Block, Line, beside, content, flowed, line, wrapped
+from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.roomy import redraw
@@ -149,13 +149,20 @@ def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
 def _about(it: Figures, stats: TurnStats, width: int) -> Block:
     """What the speed is beside plain decoding's, how the prompt was read, and what ran."""
     read = stats.prompt_tokens - stats.reused_tokens
-    prompt = f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"
-    reused = f"; {stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused" if stats.reused_tokens else ""
-    kept = f"; keys and values {stats.kv}" if stats.kv else ""
+    more = bool(stats.reused_tokens), bool(stats.kv)
+    prompt = [
+        (f"prompt {short(read)} tok,", figure("prompt", _DIM)),
+        (f"{short(stats.prefill_tokens_per_second)} tok/s{';' * any(more)}", figure("prompt_speed", _DIM)),
+    ]
+    if stats.reused_tokens:
+        reused = f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused{';' * more[1]}"
+        prompt.append((reused, figure("reused", _DIM)))
+    if stats.kv:
+        prompt.append((f"keys and values {stats.kv}", figure(QUOTED, _DIM)))
     return [
-        *wrapped(_against(it, stats), width, figure("times", _DIM)),
-        *wrapped(prompt + reused + kept, width, figure("prompt", _DIM)),
-        *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, figure("mode", _DIM)),
+        *flowed(_against(it, stats), width),
+        *flowed(prompt, width),
+        *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, figure("ran", _DIM)),
     ]
 
 
@@ -164,17 +171,18 @@ def steps_per_second(stats: TurnStats) -> float:
     return stats.steps / stats.decode_s if stats.decode_s > 0 else 0.0
 
 
-def _against(it: Figures, stats: TurnStats) -> str:
+def _against(it: Figures, stats: TurnStats) -> Line:
     """How much faster than plain decoding, and what that rests on."""
     plain = it.plain
     if it.mode == "ar":
-        return ""
+        return []
     if plain is None:
-        return "plain decoding not measured; /plain times it"
-    ratio = f"{times(stats.tokens_per_second, plain.tokens_per_second):.1f}x plain decoding, "
+        return [("plain decoding not measured; /plain times it", _DIM)]
+    ratio = f"{times(stats.tokens_per_second, plain.tokens_per_second):.1f}x plain decoding,"
     place = f"{plain.steps} steps at context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
-    return f"{ratio}{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
+    basis = f"{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
+    return [(ratio, figure("times", _DIM)), (basis, figure("plain", _DIM))]
 
 
 def _rates(it: Figures, width: int) -> Block:

@@ -149,7 +149,7 @@ class StatusStrip(Widget):
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
         told = next((text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room), "")  # whole, or not
-        parts.append((told, figure("mode", "$foreground 80%")))
+        parts.append((told, figure("ran", "$foreground 80%")))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:

@@ -10,6 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 
+from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
 
 
@@ -18,15 +19,16 @@ class TextScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,q", "dismiss", "Close")]
 
-    def __init__(self, title: str, text: str) -> None:
+    def __init__(self, title: str, text: str, figures: str = QUOTED) -> None:
+        """`figures`: what the numbers of the text are, by the glossary."""
         super().__init__()
-        self._title, self._text = title, text
+        self._title, self._text, self._figures = title, text, figures
 
     def compose(self) -> ComposeResult:
         with Vertical(id="text", classes="dialog"):
             yield Static(Content.assemble((self._title, "bold"), ("   Esc closes", "$foreground 80%")))
             with VerticalScroll():
-                yield Static(self._text, id="text-body")
+                yield Static(Content.styled(self._text, figure(self._figures)), id="text-body")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
