@@ -9,8 +9,8 @@ from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.layout import Layout
+from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.tuning import Tuning
 
