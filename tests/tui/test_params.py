@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from dflash_core.knobs import CONTEXT, SPECS
 from dflash_tui.app import DFlashApp
-from dflash_tui.widgets.params import FIRST, WHEN
+from dflash_tui.widgets.params import BEHIND, FIRST, WHEN
 
 from .support import loaded, screen_text, shows, wait_until
 
+OTHERS = len(SPECS) + 1 - len(FIRST) - len(BEHIND)  # with the context
 MakeApp = Callable[..., DFlashApp]
 
 
@@ -18,7 +19,7 @@ async def test_the_first_rows_and_one_key_for_the_others(make_app: MakeApp) -> N
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        await shows(pilot, "preset", "tree budget", "p_min", "temperature", "thinking", "▶ 26 more parameters")
+        await shows(pilot, "preset", "tree budget", "p_min", "temperature", "thinking", f"▶ {OTHERS} more parameters")
         assert "top_k" not in screen_text(app)
         await pilot.press("m")
         await shows(pilot, "speculation", "top_k", "▼ fewer parameters")
@@ -35,9 +36,9 @@ async def test_what_is_not_at_its_default_is_named_while_it_is_folded_away(make_
         await loaded(pilot)
         await pilot.press("f2")
         app.chat.set_knobs(seed=4, top_k=20)
-        await shows(pilot, "26 more parameters  top_k, seed")
+        await shows(pilot, f"{OTHERS} more parameters  top_k, seed")
         app.chat.set_knobs(top_p=0.9, max_tokens=64, presence_penalty=0.1)
-        await shows(pilot, "26 more parameters  5 set")
+        await shows(pilot, f"{OTHERS} more parameters  5 set")
         await pilot.press("m")
         await wait_until(pilot, lambda: "5 set" not in screen_text(app))
 
@@ -48,7 +49,7 @@ async def test_the_next_start_remembers_that_they_are_unfolded(make_app: MakeApp
         async with app.run_test(size=(120, 40)) as pilot:
             await loaded(pilot)
             await pilot.press("f2")
-            await shows(pilot, "▶ 26 more" if folds else "▼ fewer")
+            await shows(pilot, f"▶ {OTHERS} more" if folds else "▼ fewer")
             await pilot.press("m")
 
 

@@ -20,6 +20,7 @@ from dflash_tui.hub.fetch import place
 from dflash_tui.hub.places import downloads
 from dflash_tui.hub.room import by_size
 from dflash_tui.text.bars import bar, seconds
+from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.model_rows import at_home
 
@@ -86,7 +87,7 @@ class GetScreen(ModalScreen[bool]):
                 (f"in all, into {at_home(it.folder)}\n", DIM),
                 (f"{self._fits}\n", fits),
             ]
-        return Content.assemble(*parts, "\n", *self._state())
+        return Content.assemble(*parts, "\n", *self._state()).stylize(figure("fetch"))
 
     def _state(self) -> list[str | tuple[str, str]]:
         """How far it is."""

@@ -39,6 +39,7 @@ from dflash_tui.settings.keys import bindings
 from dflash_tui.settings.profiles import Profile
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.bars import counted
+from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
@@ -107,7 +108,7 @@ class ModelsScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         with Container(id="models"):
             yield Static("", id="models-heading")
-            yield Static(machine(), id="models-machine")
+            yield Static(sentence(machine()), id="models-machine")
             with Horizontal(id="models-line"):
                 yield Static(" ❯", id="models-mark")
                 yield _Field(
@@ -205,7 +206,8 @@ class ModelsScreen(Screen[None]):
         finding, found = self._finding, len(self._finding.models)
         state = "" if finding.looked or finding.over else "   looking…"
         title = FIRST if self._first else "Models"
-        self.query_one("#models-heading", Static).update(f" {title}   {counted(found, 'model')} on this machine{state}")
+        heading = f" {title}   {counted(found, 'model')} on this machine{state}"
+        self.query_one("#models-heading", Static).update(sentence(heading, otherwise="models"))
         self._ask()
         self._about()
 
@@ -291,10 +293,10 @@ class ModelsScreen(Screen[None]):
                 drafters = choices(one) if one.drafters is not None else []
                 shown = beside(one, drafters, self._choice(key[0], one), self._finding.rooms.get(key))
             elif (profile := self._profile) is not None:
-                shown = Content(one_line(profile.words).replace(" · ", "\n"))
+                shown = Content.styled(one_line(profile.words).replace(" · ", "\n"), figure(QUOTED))
             elif (pair := self._pair) is not None:
                 lines = (pair.about, pair.licence, pair.target.repo, *([pair.draft.repo] if pair.draft else []))
-                shown = Content("\n".join(lines))
+                shown = Content.styled("\n".join(lines), figure(QUOTED))
         self.query_one("#models-about", Static).update(shown)
 
     @property

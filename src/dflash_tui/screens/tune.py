@@ -283,7 +283,7 @@ class PastScreen(LabScreen):
         super().on_mount()
         table = self.query_one(_List)
         table.cursor_type = "row"
-        table.add_headings(("when", "what", "found"), ("date",))
+        table.add_headings(("when", "what", "found"), ("date", "", "median"))
         self.query_one("#past-rows", DataTable).cursor_type = "row"
         for place, one in enumerate(self._all):
             found = clip(one.words, max(self.app.size.width - _BEFORE_FOUND, 8))
@@ -296,7 +296,7 @@ class PastScreen(LabScreen):
 
     def _open(self, one: Measurement) -> None:
         self._rows = one.rows
-        self.query_one("#past-words", Static).update(sentence(f" {one.words}"))
+        self.query_one("#past-words", Static).update(sentence(f" {one.words}", otherwise="median"))
         table = self.query_one("#past-rows", DataTable)
         table.clear(columns=True)
         table.add_headings(

@@ -63,6 +63,10 @@ MORE: dict[str, tuple[str, str]] = {
         "write any token.",
         "dflash_core.backends.cuda.step:CudaDecoder",
     ),
+    "attention_window": (
+        "A bounded context: what is older is no longer read, so a long conversation does not get slower.",
+        "dflash_core.attention_window:AttentionWindow.of",
+    ),
     "thinking": (
         "The reasoning stands folded above the answer; Alt+T opens it. Ctrl+T switches it from the prompt.",
         "dflash_core.text.reasoning:Reasoning.variables",

@@ -299,6 +299,16 @@ TERMS: tuple[Term, ...] = (
         ("{n} min ago", "{n} h ago", "yesterday {n}", "today {n}"),
     ),
     Term(
+        "models", "models", "models that were found in the usual places, and what the search is doing",
+        "Folders of llama.cpp, LM Studio, Hugging Face and ollama, and those of the setting model_folders.",
+        "dflash_tui.hub.find:look", "memory", ("{n} models", "{n} model"),
+    ),
+    Term(
+        "fetch", "fetch", "the size of what is fetched, how far it is, and whether it fits this machine",
+        "Known before a byte is fetched. A download that broke off is gone on with, and checked.",
+        "dflash_tui.chat.fetching:Fetching", "memory",
+    ),
+    Term(
         "size", "size", "how large a file is, or a text",
         "", "dflash_core.memory:gib", "conversation", ("{n} bytes", "{n} characters", "{n} lines", "{n} line"),
     ),
