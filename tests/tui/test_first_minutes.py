@@ -93,7 +93,7 @@ async def test_a_model_that_is_being_loaded_or_missing_is_said(make_app: MakeApp
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "is being loaded; what you send waits for it")
         go.set()
-        await shows(pilot, "none is loaded", "/models lists what is here", "/get fetches one")
+        await shows(pilot, "none is loaded", "/models lists what is here, /get fetches one")
 
 
 async def test_a_hostile_name_is_one_plain_line(make_app: MakeApp) -> None:

@@ -88,7 +88,7 @@ class ChatScreen(Screen[None]):
         self.context = ContextKeeper(self)
         self.plain = BackgroundPlain(self, self.gauges)
         self.sending = Sending(self)
-        self.pair = PairLoading(self, loader, self.loaded, self.sending.no_model)
+        self.pair = PairLoading(self, loader, self.loaded, self._not_loaded)
         self.program = ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
         self.profiles = ProfileKeeper(self, self.program)
         self.remembered = Remembered(history.folder)
@@ -186,6 +186,11 @@ class ChatScreen(Screen[None]):
         await self.gauges.memory()
         collector.calm()
         await self.sending.next()
+
+    def _not_loaded(self) -> None:
+        self.sending.no_model()
+        self.gauges.start()
+        self.refresh_bindings()
 
     # Turns
 

@@ -196,7 +196,7 @@ class WhatIfScreen(LabScreen):
                 self.query_one("#whatif-finding", Static).update(f" {none}")
                 self.query_one(_Table).clear()
                 for name in ("speed", "length"):
-                    self.query_one(f"#whatif-{name}", CurveView).show([], "not known", (1.0, 64.0))
+                    self.query_one(f"#whatif-{name}", CurveView).show([], "not known", ("", "budget"))
             return
         finding, notes = ("\n".join(f" {line}" for line in lines) for lines in (self._finding(it), self._notes(it)))
         self.query_one("#whatif-finding", Static).update(sentence(finding))

@@ -123,5 +123,5 @@ def _model(title: str, *, loading: bool) -> Content:
         )
     return Content.assemble(
         ("Model", "bold"), "   none is loaded\n",
-        ("        /models lists what is here; /get fetches one; /load opens a file", "$foreground 70%"),
+        ("        /models lists what is here, /get fetches one", "$foreground 70%"),
     )  # fmt: skip
