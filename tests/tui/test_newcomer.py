@@ -42,7 +42,7 @@ def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytes
     try:
         first.wait(lambda screen: "Which model" in screen and "demo pair" in screen, "the choice of a model")
         first.keys("Enter")
-        first.wait(lambda screen: "Ask something" in screen and " mem " in screen, "the loaded model")
+        first.wait(lambda screen: "Try one" in screen and " mem " in screen, "the loaded model")
         for question in QUESTIONS:
             send(first, question)
             first.wait(answered(question), f"the answer to {question!r}")
@@ -73,7 +73,7 @@ def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytes
 
     again = Terminal(tmp_path, program, columns, rows)
     try:
-        screen = again.wait(lambda screen: "Ask something" in screen and " mem " in screen, "the model, remembered")
+        screen = again.wait(lambda screen: "Try one" in screen and " mem " in screen, "the model, remembered")
         assert "Which model" not in screen
         again.keys("C-o")
         again.wait(lambda screen: QUESTIONS[0] in screen and "Open" in screen, "the conversation in the list")
