@@ -22,7 +22,7 @@ NOTES = "The drafter proposes, the target decides.\n"
 
 def answered(question: str) -> Callable[[str], bool]:
     """The figures stand under the answer to this question."""
-    return lambda screen: f"❯ {question}" in screen and " tok · accept " in screen.split(f"❯ {question}")[-1]
+    return lambda screen: f"❯ {question}" in screen and " tok/step · " in screen.split(f"❯ {question}")[-1]
 
 
 def send(terminal: Terminal, text: str) -> None:

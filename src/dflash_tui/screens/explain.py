@@ -49,7 +49,10 @@ class ExplainScreen(ModalScreen[None]):
             yield Static(Content.assemble(*ways), id="explain-ways")
 
     def on_mount(self) -> None:
-        self.query_one(VerticalScroll if len(self._keys) == 1 else OptionList).focus()
+        if len(self._keys) == 1:
+            self.query_one(VerticalScroll).focus()
+        else:
+            self.query_one(OptionList).focus()
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self, event: OptionList.OptionHighlighted) -> None:

@@ -122,7 +122,7 @@ class TourScreen(ModalScreen[None]):
         else:
             self._chat.places.restore(self._before)
         self._unlit()
-        self._part = self._chat.screen.get_widget_by_id(step.part)
+        self._part = next(one for one in self._chat.screen.walk_children(Widget) if one.id == step.part)
         self._part.add_class(LIT)
         dots = "".join("●" if place == self._at else "○" for place in range(len(STEPS)))
         title = retold(step.title, self.app)

@@ -195,8 +195,8 @@ class WhatIfScreen(LabScreen):
                 none = f"{self.drafter} drafted nothing in the last turn: e is what it would have, d the next drafter"
                 self.query_one("#whatif-finding", Static).update(f" {none}")
                 self.query_one(_Table).clear()
-                for name in ("speed", "length"):
-                    self.query_one(f"#whatif-{name}", CurveView).show([], "not known", ("", "budget"))
+                for view in self.query(CurveView):
+                    view.show([], "not known", ("", "budget"))
             return
         finding, notes = ("\n".join(f" {line}" for line in lines) for lines in (self._finding(it), self._notes(it)))
         self.query_one("#whatif-finding", Static).update(sentence(finding))
