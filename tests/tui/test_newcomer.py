@@ -54,7 +54,7 @@ def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytes
         asked = first.wait(answered("Read @notes.txt"), "the answer about the file")
         assert f"notes.txt · {len(NOTES)}B" in asked
         first.keys("F8")
-        first.wait(lambda screen: "runs" in screen and "█" in screen, "a setting that was measured")
+        first.wait(lambda screen: "paired" in screen and "★" in screen, "a setting that was measured")
         first.keys("Escape")
         first.wait(lambda screen: "cut short" in screen and "★" in screen, "the best of what was measured")
         first.keys("Enter")
