@@ -19,6 +19,7 @@ from dflash_tui.hub import fetch as fetching
 from dflash_tui.hub import room
 from dflash_tui.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
 from dflash_tui.hub.fetch import CancelledError, HubError, Wanted, check_room, fetch, here, kept, place, wanted
+from support.homes import move_home
 from support.hub_server import BODY, Hub, serving
 
 
@@ -30,9 +31,7 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    move_home(tmp_path, monkeypatch)
     monkeypatch.setattr(fetching, "PAUSE_S", 0.01)
     monkeypatch.setattr(fetching, "CHUNK", 1 << 18)
 

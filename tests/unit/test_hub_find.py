@@ -26,6 +26,7 @@ from dflash_tui.hub.room import room_for
 from dflash_tui.hub.shelf import Shelf
 from dflash_tui.hub.walk import walk
 from dflash_tui.session import LoadRequest
+from support.homes import work_at_home
 from support.reckoned import reckoner
 
 TARGET, DRAFT = demo_target_path(), demo_draft_path()
@@ -34,12 +35,7 @@ DIGEST = "ab" * 32
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path
+    return work_at_home(tmp_path, monkeypatch)
 
 
 def put(path: Path, source: Path = TARGET) -> Path:

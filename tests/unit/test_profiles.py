@@ -12,6 +12,7 @@ from dflash_tui.cli import command_line
 from dflash_tui.cli.table import COMMANDS, Command, Invocation
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.profiles import Profile, ProfileError, Profiles
+from support.homes import work_at_home
 
 TEXT = """\
 # mine
@@ -31,12 +32,7 @@ draft = "text+sub/d"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path
+    return work_at_home(tmp_path, monkeypatch)
 
 
 @pytest.fixture
