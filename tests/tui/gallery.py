@@ -290,11 +290,12 @@ async def plain(app: DFlashApp, pilot: Pilot[int]) -> None:
 async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
     screen = WhatIfScreen(app.chat)
     await app.push_screen(screen)
-    await pilot.pause()
+    await wait_until(pilot, lambda: app.chat.experiment is None)  # what the fake turn gives, before these figures
     screen.costs = StepCosts(timed(nodes) for nodes in BUDGETS for _ in range(6))
     lengths = [(budget, 8 - 6.2 / (1 + budget / 9)) for budget in screen.budgets]
     screen.take("estimate", tuple(Acceptance(budget, length, budget, 40) for budget, length in lengths))
     screen.draw()
+    await pilot.pause()
 
 
 async def _measured(app: DFlashApp, pilot: Pilot[int], screen: MeasuringScreen, *axes: str, **more: object) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from textual.widgets import Input
 
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat.ui_bench import Pair, Timed, UiTax, tax_table
 from dflash_tui.screens.models import ModelsScreen
@@ -280,6 +282,26 @@ async def test_an_estimate_has_points_only_where_it_ran(make_app: MakeApp) -> No
         assert "?" not in row
         axes = [screen.query_one(view, CurveView)._span for view in ("#whatif-speed", "#whatif-length")]
         assert axes[0] == axes[1]
+
+
+async def test_esc_closes_an_estimate_that_is_not_there_yet(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stopped the reckoning and left an empty page."""
+
+    def endless(self: WhatIfScreen) -> Iterator[ExperimentProgress]:
+        while True:
+            time.sleep(0.01)
+            yield ExperimentProgress(0, 1, None, "reading the session's step times")
+
+    monkeypatch.setattr(WhatIfScreen, "_reckon", endless)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        app.chat.open_page("whatif")
+        await shows(pilot, "reading the session's step times", "Esc Back")
+        await leave(pilot)
+        assert app.chat.experiment is None
 
 
 async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:

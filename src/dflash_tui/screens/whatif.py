@@ -30,6 +30,7 @@ from dflash_core.lab.whatif import (
     own_ms,
 )
 from dflash_core.record import TurnRecord
+from dflash_tui.chat.experiment import Experiment
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import advice
@@ -83,7 +84,7 @@ class WhatIfScreen(LabScreen):
         self.record = turns[-1]
         self.drafter = self._first()
         # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
-        self.begin(self._reckon(), lambda _: self.draw())
+        self.begin(self._reckon(), self._reckoned)
 
     def _reckon(self) -> Iterator[ExperimentProgress]:
         assert self.record is not None
@@ -95,6 +96,16 @@ class WhatIfScreen(LabScreen):
         self.auto = auto_turn(self.record.steps)
         self._estimate = estimate(self.record.steps, self.budgets, self.drafter)
         self.take("estimate", self._estimate)
+
+    def _reckoned(self, experiment: Experiment) -> None:
+        """Show the estimate; a page that has nothing to show because Esc came first closes."""
+        if experiment.stopping:
+            self.dismiss()
+        else:
+            self.draw()
+
+    def hint(self, action: str, label: str) -> str:
+        return label if action == "back" and self._then == self._reckoned else super().hint(action, label)
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -132,7 +143,7 @@ class WhatIfScreen(LabScreen):
             return
         self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
         self.costs, self._estimate, self._timed, self.curve = StepCosts(), (), False, None
-        self.begin(self._reckon(), lambda _: self.draw())
+        self.begin(self._reckon(), self._reckoned)
 
     def action_exact(self) -> None:
         """Draft again from the step starts that each budget would have had."""
