@@ -129,6 +129,21 @@ def test_late_arms_catch_up_on_the_same_pairs() -> None:
     assert it.arms[verdict.best].setting.knobs.budget == 40
 
 
+def test_late_arms_take_nothing_from_what_is_known_until_they_have_caught_up() -> None:
+    it = Halving([arm(1, "now"), arm(10)])
+    while (one := it.next()) is not None and one.pair < 4:
+        it.add(one, Run(100.0 + 10 * one.arm + one.pair, 3, 20, 0.1))
+    it.extend([arm(40)])
+    it.add(Next(2, 0), Run(500.0, 3, 20, 0.1))
+    verdict = it.verdict()
+    assert verdict is not None
+    assert (verdict.best, verdict.pairs) == (1, 4)
+    by_arm = {one.arm: one for one in it.standings()}
+    assert [by_arm[at].pairs for at in range(3)] == [4, 4, 1]
+    assert (by_arm[2].now_tok_s, by_arm[2].gain) == (100.0, 4.0), "over the one pair that both have"
+    assert [one.arm for one in it.standings()] == [1, 0, 2]
+
+
 def test_a_prompt_that_says_nothing_is_forgotten_everywhere() -> None:
     it = Halving([arm(1, "now"), arm(10)])
     it.add(Next(0, 0), Run(1, 3, 20, 0.1))

@@ -56,7 +56,8 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An arm so far. The figures are medians over its `pairs`; `versus_now` is paired, None where nothing is shared."""
+    """An arm so far. All figures are medians over the same `pairs`, the present setting's `now_tok_s` too, for prompts
+    differ in speed more than settings do. `now_tok_s` and `versus_now` are None where it has not run on them."""
 
     arm: int
     role: Role
@@ -66,14 +67,26 @@ class Standing:
     acceptance: float
     step_ms: float
     left: bool
+    now_tok_s: float | None = None
     versus_now: Comparison | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """As a share of `now_tok_s`."""
+        return self.tok_s / self.now_tok_s - 1 if self.now_tok_s is not None else None
+
+    @property
+    def real(self) -> bool:
+        """The paired test says that the difference is more than noise, and on the side where the figures are."""
+        it, gain = self.versus_now, self.gain
+        return it is not None and gain is not None and it.matters and it.difference * gain > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The best arm beside the present one, over the `pairs` that both have. `gain` is a share of `now_tok_s`.
+    """The best arm beside the present one, with the figures of its standing. `gain` is a share of `now_tok_s`.
 
-    `real`: the paired test says that the difference is more than noise. `settled`: more runs would not change it.
+    `real`: the paired test says that it is faster, not only by chance. `settled`: more runs would not change it.
     """
 
     best: int
@@ -169,44 +182,61 @@ class Halving:
     # What is known
 
     def standings(self) -> list[Standing]:
-        """Every arm that has run, the fastest first: those left by their speed, then those that went, newest first."""
-        now = self._now()
-        found = [self._standing(at, now) for at, track in enumerate(self._tracks) if track.runs]
-        return sorted(found, key=lambda one: (not one.left, -one.pairs if not one.left else 0, -one.tok_s))
+        """Every arm that has run: first those left, then those that catch up, then those that went, newest first; of
+        equals the one that gains most over the present setting."""
+        found = [self._standing(at) for at, track in enumerate(self._tracks) if track.runs]
+        level = set(self._level())
+
+        def place(one: Standing) -> tuple[bool, bool, int, float, float]:
+            return not one.left, one.arm not in level, -one.pairs, -(one.gain or 0.0), -one.tok_s
+
+        return sorted(found, key=place)
 
     def verdict(self) -> Verdict | None:
         """The best of those left against the present setting; None before both have run."""
-        now = self._now()
-        left = [at for at, track in enumerate(self._tracks) if track.left and track.runs]
-        if now is None or not left or not self._tracks[now].runs:
+        now, level = self._now(), self._level()
+        if now is None or now not in level:
             return None
-        pairs = min(len(self._tracks[at].runs) for at in left)
-        best = max(left, key=lambda at: (statistics.median(self._tracks[at].speeds(pairs)), at == now))
-        mine, its = self._tracks[best].speeds(pairs), self._tracks[now].speeds(pairs)
-        if len(its) < pairs:
-            pairs = len(its)
-            mine = mine[:pairs]
-        it = compare(its, mine)
-        real = it.matters and it.difference > 0
-        tok_s, now_tok_s = statistics.median(mine), statistics.median(its)
-        return Verdict(best, tok_s, now_tok_s, pairs, it.wins, real, settled=self._settled(best))
+        pairs = self._shown(now)
+        best = max(level, key=lambda at: (statistics.median(self._tracks[at].speeds(pairs)), at == now))
+        it = self._standing(best)
+        assert it.now_tok_s is not None
+        wins = it.versus_now.wins if it.versus_now is not None else 0
+        real = it.real and it.tok_s > it.now_tok_s
+        return Verdict(best, it.tok_s, it.now_tok_s, it.pairs, wins, real, settled=self._settled(best))
 
     def _now(self) -> int | None:
         return next((at for at, track in enumerate(self._tracks) if track.arm.role == "now"), None)
 
-    def _standing(self, at: int, now: int | None) -> Standing:
-        track = self._tracks[at]
+    def _level(self) -> list[int]:
+        """The arms left that can be told apart: those that have the pairs of the last round. Late ones catch up."""
+        left = [at for at, track in enumerate(self._tracks) if track.left and track.runs]
+        most = max((len(self._tracks[at].runs) for at in left), default=0)
+        fewest = min(TARGETS[self._round - 1] if self._round else 1, most)
+        return [at for at in left if len(self._tracks[at].runs) >= fewest]
+
+    def _shown(self, at: int) -> int:
+        """Over how many pairs the figures of an arm are: all of the level have them, the present setting always."""
+        now, level = self._now(), self._level()
+        if at in level:
+            return min(len(self._tracks[one].runs) for one in level)
+        own = len(self._tracks[at].runs)
+        shared = min(own, len(self._tracks[now].runs)) if now is not None else 0
+        return shared or own
+
+    def _standing(self, at: int) -> Standing:
+        track, now, pairs = self._tracks[at], self._now(), self._shown(at)
         tok_s, acceptance, step_ms = (
-            statistics.median(getattr(run, name) for run in track.runs) for name in ("tok_s", "acceptance", "step_ms")
+            statistics.median(getattr(run, name) for run in track.runs[:pairs])
+            for name in ("tok_s", "acceptance", "step_ms")
         )
-        shared = min(len(track.runs), len(self._tracks[now].runs)) if now is not None else 0
-        versus = None
-        if now is not None and now != at and shared:
-            versus = compare(self._tracks[now].speeds(shared), track.speeds(shared))
-        arm = track.arm
+        its = self._tracks[now].speeds(pairs) if now is not None else []
+        paired = len(its) == pairs
         return Standing(
-            at, arm.role, arm.setting, len(track.runs), tok_s, acceptance, step_ms, track.left, versus_now=versus
-        )
+            at, track.arm.role, track.arm.setting, pairs, tok_s, acceptance, step_ms, track.left,
+            statistics.median(its) if paired else None,
+            compare(its, track.speeds(pairs)) if paired and at != now else None,
+        )  # fmt: skip
 
     # Rounds
 

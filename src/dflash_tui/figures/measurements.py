@@ -23,7 +23,10 @@ What = Literal["tune", "sweep", "ab"]
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One setting, medians over `runs` runs: tok/s, tokens and ms per step. `mark`: now, auto, plain, best, or none."""
+    """One setting, medians over `runs` runs: tok/s, tokens and ms per step. `mark`: now, auto, plain, best, or none.
+
+    `now_tok_s`: of the setting that was the present one, over the same runs; None where it was not measured on them.
+    """
 
     label: str
     knobs: Knobs
@@ -32,6 +35,7 @@ class Row(msgspec.Struct, frozen=True):
     step_ms: float
     runs: int
     mark: str = ""
+    now_tok_s: float | None = None
 
 
 class Measurement(msgspec.Struct, frozen=True):

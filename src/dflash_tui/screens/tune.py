@@ -129,7 +129,7 @@ class TuneScreen(LabScreen):
         rows = [
             Row(
                 one.setting.label, one.setting.knobs, one.tok_s, one.acceptance, one.step_ms, one.pairs,
-                "best" if one.arm == best else one.role,
+                "best" if one.arm == best else one.role, one.now_tok_s if one.role != "now" else None,
             )
             for one in tune.standings
         ]  # fmt: skip
@@ -300,13 +300,14 @@ class PastScreen(LabScreen):
         table = self.query_one("#past-rows", DataTable)
         table.clear(columns=True)
         table.add_headings(
-            ("", "setting", "tok/s", "tok/step", "ms/step", "runs"),
-            ("", "", "median", "acceptance", "step_ms", "runs"),
+            ("", "setting", "tok/s", "now", "difference", "tok/step", "ms/step", "runs"),
+            ("", "", "median", "median", "difference", "acceptance", "step_ms", "runs"),
         )
         for place, row in enumerate(one.rows):
             mark = "★" if row.mark == "best" else ""
             name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")
-            cells = (mark, name, f"{row.tok_s:.1f}", f"{row.acceptance:.2f}", f"{row.step_ms:.1f}", str(row.runs))
+            speeds = (tune_text.rate(row.tok_s), *tune_text.beside(row.tok_s, row.now_tok_s))
+            cells = (mark, name, *speeds, f"{row.acceptance:.2f}", f"{row.step_ms:.1f}", str(row.runs))
             table.add_texts(cells, key=str(place))
 
     @on(DataTable.RowSelected)

@@ -314,8 +314,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "difference", "difference", "how much faster or slower, in per cent of the figure beside it",
-        "Paired: each prompt is run with both settings, and the median of the differences is taken, so that a long "
-        "prompt does not count for more than a short one. Noise means that the pairs do not agree.",
+        "Both figures are medians over the same prompts, in a row of Tune the present setting's too. A paired median "
+        "is the median of the prompts' own differences. Noise means that the pairs do not agree.",
         "dflash_core.bench.statistics:compare", "experiments", ("{n} %", "{n}%"),
     ),
     Term(

@@ -1,15 +1,18 @@
-"""A tuning in words and rows. Every percentage is of the two figures beside it, or says that it is paired."""
+"""A tuning in words and rows. Every percentage is of the two figures beside it, as they are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.lab.halving import Arm, Standing, Verdict
-from dflash_tui.text.bars import bar, percent, speed
+from dflash_tui.text.bars import bar, percent
 
-HEADINGS = ("", "setting", "tok/s", "", "paired, against now", "tok/step", "ms/step", "runs")
-FIGURES = ("", "", "median", "", "difference", "acceptance", "step_ms", "runs")
+HEADINGS = ("", "setting", "", "tok/s", "now", "difference", "tok/step", "ms/step", "runs")
+FIGURES = ("", "", "", "median", "median", "difference", "acceptance", "step_ms", "runs")
+NARROW = (0, 1, 2, 3, 4, 5, 8)  # the columns where there is little room
+WIDE_FROM = 100
 BAR = 16
 BAR_CELL = HEADINGS.index("", 1)
 
@@ -23,49 +26,74 @@ class Line:
 
 
 def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int) -> list[Line]:
-    """The fastest first; the best with a star, those that went with a dot."""
-    top = max((one.tok_s for one in standings), default=0.0)
+    """The best first, with a star; those that went with a dot. Bars are as long as a setting is fast beside `now`."""
+    gains = {one.arm: 1 + one.gain for one in standings if one.gain is not None}
+    top = max(gains.values(), default=1.0)
     best = verdict.best if verdict is not None else -1
-    wide = width >= 100
+    wide = width >= WIDE_FROM
     found = []
-    for one in standings:
+    for one in sorted(standings, key=lambda one: one.arm != best):
         mark = "★" if one.arm == best else " " if one.left else "·"
         role = f"  {one.role}" if one.role and one.role != one.setting.label else ""
         cells = (
             mark,
             f"{one.setting.label}{role}",
-            speed(one.tok_s),
-            bar(one.tok_s / top, BAR if wide else BAR // 2) if top else "",
+            bar(gains[one.arm] / top, BAR if wide else BAR // 2) if one.arm in gains else "",
+            rate(one.tok_s),
+            rate(one.now_tok_s) if one.now_tok_s is not None and one.role != "now" else "",
             against(one),
             f"{one.acceptance:.2f}",
             f"{one.step_ms:.1f}",
             str(one.pairs),
         )
-        found.append(Line(one.arm, cells if wide else (*cells[:5], cells[7])))
+        found.append(Line(one.arm, _columns(cells, width)))
     return found
 
 
 def headings(*, width: int) -> tuple[str, ...]:
     """Those of `lines`, at the same width."""
-    return HEADINGS if width >= 100 else (*HEADINGS[:4], "paired", HEADINGS[7])
+    return _columns(HEADINGS, width)
 
 
 def figures(*, width: int) -> tuple[str, ...]:
     """What the columns are, by the glossary."""
-    return FIGURES if width >= 100 else (*FIGURES[:5], FIGURES[7])
+    return _columns(FIGURES, width)
+
+
+def _columns(cells: tuple[str, ...], width: int) -> tuple[str, ...]:
+    return cells if width >= WIDE_FROM else tuple(cells[place] for place in NARROW)
+
+
+def rate(tok_s: float) -> str:
+    """A speed as all places of a tuning show it."""
+    return f"{tok_s:.1f}"
+
+
+def change(tok_s: float, now_tok_s: float) -> float:
+    """The share by which a speed differs from the present setting's, of both as they are shown."""
+    now = float(rate(now_tok_s))
+    return float(rate(tok_s)) / now - 1 if now else 0.0
+
+
+def beside(tok_s: float, now_tok_s: float | None) -> tuple[str, str]:
+    """The present setting's speed and the difference from it, for a row that was kept."""
+    if now_tok_s is None:
+        return "", ""
+    return rate(now_tok_s), percent(change(tok_s, now_tok_s))
 
 
 def against(one: Standing) -> str:
-    """A setting against the present one: the paired median, and how many pairs say so."""
+    """A setting against the present one: of the two figures in its row, and how many pairs are on that side."""
+    it = one.versus_now
     if one.role == "now":
         return "now"
-    it = one.versus_now
-    if it is None:
+    if one.now_tok_s is None or it is None:
         return ""
-    if it.n < 2:
-        return percent(it.difference)
-    agree = f"{max(it.wins, it.losses)} of {it.n}"
-    return f"{percent(it.difference)} ({agree})" if it.verdict != "noise" else f"noise ({percent(it.difference)})"
+    share = change(one.tok_s, one.now_tok_s)
+    if it.n >= FEWEST_PAIRS and not one.real:
+        return f"noise ({percent(share)})"
+    agree = f" ({it.wins if share > 0 else it.losses} of {it.n})" if share and it.n > 1 else ""
+    return f"{percent(share)}{agree}"
 
 
 def words(arms: Sequence[Arm], verdict: Verdict | None, *, running: bool, complete: bool) -> str:
@@ -75,10 +103,10 @@ def words(arms: Sequence[Arm], verdict: Verdict | None, *, running: bool, comple
     best = arms[verdict.best]
     so_far = "so far: " if running else "" if complete else "cut short; so far: "
     if best.role == "now":
-        return f"{so_far}the present setting is the best: {best.setting.label}, {speed(verdict.now_tok_s)} tok/s"
-    figures = f"{best.setting.label}: {speed(verdict.tok_s)} tok/s, now {speed(verdict.now_tok_s)}"
-    gain = percent(verdict.tok_s / verdict.now_tok_s - 1)
+        return f"{so_far}the present setting is the best: {best.setting.label}, {rate(verdict.now_tok_s)} tok/s"
+    figures = f"{best.setting.label}: {rate(verdict.tok_s)} tok/s, now {rate(verdict.now_tok_s)}"
+    gain = percent(change(verdict.tok_s, verdict.now_tok_s))
     if verdict.real:
         return f"{so_far}{figures}: {gain}; real: {verdict.wins} of {verdict.pairs} pairs"
-    few = "too few pairs to tell yet" if verdict.pairs < 6 else "no more than noise"
+    few = "too few pairs to tell yet" if verdict.pairs < FEWEST_PAIRS else "no more than noise"
     return f"{so_far}{figures}: {gain}, {few}: {verdict.wins} of {verdict.pairs} pairs"
