@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dflash_tui.text.tour import STEPS
+
 from .terminals import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -43,6 +45,12 @@ def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytes
         first.wait(lambda screen: "Which model" in screen and "demo pair" in screen, "the choice of a model")
         first.keys("Enter")
         first.wait(lambda screen: "Try one" in screen and " mem " in screen, "the loaded model")
+        send(first, "/tour")
+        for number, step in enumerate(STEPS, 1):
+            way = "Enter ends it" if number == len(STEPS) else "Enter next"
+            first.wait(lambda screen: step.title in screen and way in screen, f"step {number} of the tour")  # noqa: B023
+            first.keys("Enter")
+        first.wait(lambda screen: "Try one" in screen and way not in screen, "the end of the tour")
         for question in QUESTIONS:
             send(first, question)
             first.wait(answered(question), f"the answer to {question!r}")
@@ -54,7 +62,7 @@ def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytes
         asked = first.wait(answered("Read @notes.txt"), "the answer about the file")
         assert f"notes.txt · {len(NOTES)}B" in asked
         first.keys("F8")
-        first.wait(lambda screen: "paired" in screen and "★" in screen, "a setting that was measured")
+        first.wait(lambda screen: "difference" in screen and "★" in screen, "a setting that was measured")
         first.keys("Escape")
         first.wait(lambda screen: "cut short" in screen and "★" in screen, "the best of what was measured")
         first.keys("Enter")
