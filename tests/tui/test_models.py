@@ -21,12 +21,14 @@ from dflash_tui.hub.catalogue import Catalogue, Pair, Source
 from dflash_tui.hub.room import Room
 from dflash_tui.screens import models as screen
 from dflash_tui.screens.get import GetScreen
-from dflash_tui.screens.models import FILE, PAIR, PROFILE, ModelsScreen, is_path
+from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.settings.config import Config, Settings
 from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.model_list import is_path
+from dflash_tui.widgets.model_rows import FILE, PAIR, PROFILE
 from support.hub_server import BODY, Hub, serving
 
 from .fake import FakeSession
@@ -51,8 +53,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     other.parent.mkdir()
     shutil.copy(demo_target_path(), other)
     monkeypatch.chdir(near)
-    monkeypatch.setattr(screen, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
-    monkeypatch.setattr(screen, "Management", _no_cards)
+    monkeypatch.setattr(room, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
+    monkeypatch.setattr(room, "Management", _no_cards)
     monkeypatch.setattr(screen, "room_for", lambda request, freed: Room(32768, 32768, 5 << 30, 0, "a card"))
     return tmp_path
 
@@ -176,6 +178,22 @@ async def test_what_is_typed_narrows_the_list(make_app: MakeApp, home: Path) -> 
         await pilot.press("down", "escape")
         await it.closed(pilot)
         assert len(it.asked) == 1
+
+
+async def test_a_drafter_is_written_as_elsewhere(make_app: MakeApp, home: Path) -> None:
+    """The command takes a drafter by its kind too, and kinds and files joined, as the list and the options do."""
+    it = Opened(make_app)
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        for draft in ("text", f"text+{home}/near/{DRAFT}"):
+            await send(pilot, f"/load {home}/near/{TARGET} {draft}")
+            await wait_until(pilot, lambda draft=draft: bool(it.asked) and it.asked[-1].draft == Path(draft))  # type: ignore[misc]
+            await loaded(pilot)
+        await send(pilot, f"/load {home}/near/{TARGET} text+/none/d")
+        await shows(pilot, "/none/d: no such file or folder")
+        await send(pilot, f"/load ~nobody-of-this-name/{TARGET}")
+        await shows(pilot, "~nobody-of-this-name", "home directory")
+    assert len(it.asked) == 2
 
 
 def test_a_path_is_told_from_words() -> None:

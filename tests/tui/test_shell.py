@@ -554,8 +554,8 @@ async def test_snapshots_of_the_dialogs(
     model.write_bytes(b"GGUF")
     os.truncate(model, 16_547_400_000)  # of that size, and nearly all of it a hole
     monkeypatch.chdir(tmp_path / "near")
-    monkeypatch.setattr("dflash_tui.screens.models.host_memory", lambda: HostMemory(64 << 30, 12 << 30, 0))
-    monkeypatch.setattr("dflash_tui.screens.models.Management", no_management)
+    monkeypatch.setattr("dflash_tui.hub.room.host_memory", lambda: HostMemory(64 << 30, 12 << 30, 0))
+    monkeypatch.setattr("dflash_tui.hub.room.Management", no_management)
     header = Header("target", "", "Qwen3.6 27B", "qwen35", 26_900_000_000, "Q4_K", 262_144, 5120, own_head=True)
     monkeypatch.setattr("dflash_tui.hub.find.read_header", lambda path, folder: header)
     room = Room(32_768, 32_768, 19 << 30, 0, "12.0 GiB of main memory, on the CPU")

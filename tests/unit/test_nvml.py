@@ -143,16 +143,16 @@ def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
 def test_who_asks_it(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor`, `bench` and the list of models; each closes it, and says its own where there is nothing to ask."""
     from dflash_tui.cli import bench, probe
-    from dflash_tui.screens import models
+    from dflash_tui.hub import room
 
     facts = probe.management()
     assert (facts["driver"], facts["cuda"], len(facts["cards"])) == ("580.95.05", (13, 1), 2)
     assert facts["cards"][0] == {"name": "A card at 0000:1a:00.0", "total": 80 * GIB, "free": 70 * GIB}
     assert bench._driver() == "580.95.05"
-    assert "A card at 0000:65:00.0: 70.0 GiB of 80.0 GiB free." in models.machine()
+    assert "A card at 0000:65:00.0: 70.0 GiB of 80.0 GiB free." in room.machine()
     assert (library.inits, library.opened) == (3, 0)
     monkeypatch.setattr(library, "nvmlInit", library.fail)
     assert bench._driver() == "unknown"
-    assert "A card" not in models.machine()
+    assert "A card" not in room.machine()
     with pytest.raises(DeviceError, match=r"^Unknown Error$"):
         probe.management()

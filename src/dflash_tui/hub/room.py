@@ -71,3 +71,12 @@ def by_size(size: int) -> str:
     if needed <= memory:
         return f"fits: about {gib(needed)} of {gib(memory)}, {name}"
     return f"does not fit: about {gib(needed)}, and {name} has {gib(memory)}"
+
+
+def machine() -> str:
+    """What a model could be put into: the memory of this machine, and of its NVIDIA cards."""
+    memory = host_memory()
+    parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
+    with suppress(DeviceError), Management() as management:  # no driver, or no card: then there is nothing to say
+        parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in management.cards()]
+    return " ".join([*parts, "dflash-tui doctor looks closer."])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, parse_settings
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.hub.typed_pair import typed_pair
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
@@ -111,17 +111,18 @@ def _theme_names(host: ChatHost) -> Mapping[str, str]:
 
 async def _load(host: ChatHost, rest: str) -> None:
     try:
-        words = [Path(word).expanduser() for word in shlex.split(rest)]
-    except (ValueError, RuntimeError) as error:
+        words = shlex.split(rest)
+    except ValueError as error:
         raise SlashError(f"{rest}: {error}") from None
     if not words:
         host.open_page("models")
     elif len(words) > 2:
         raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; alone it shows the list")
-    elif missing := next((path for path in words if not path.exists()), None):
-        raise SlashError(f"{missing}: no such file or folder")
     else:
-        host.program.change_model(words[0], words[1] if len(words) == 2 else None)
+        try:
+            host.program.change_model(*typed_pair(*words))
+        except DFlashError as error:
+            raise SlashError(str(error)) from None
 
 
 async def _reload(host: ChatHost, rest: str) -> None:

@@ -18,6 +18,8 @@ from dflash_tui.text.bars import short
 from dflash_tui.text.glossary import QUOTED, figure
 
 DIM = "$foreground 75%"
+DEMO = "demo"
+FILE, PROFILE, PAIR, TYPED = "file ", "profile ", "pair ", "typed"  # beginnings of the ids of rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,135 @@
+"""What the list of models offers: profiles, what was found here, pairs to fetch; and which drafter each is to get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from textual.content import Content
+from textual.widgets.option_list import Option
+
+from dflash_core.clean import one_line
+from dflash_tui.chat.finding import Finding, Question
+from dflash_tui.chat.program import ProgramController
+from dflash_tui.hub.catalogue import Catalogue, Pair
+from dflash_tui.hub.find import Found
+from dflash_tui.settings.profiles import Profile
+from dflash_tui.text.glossary import QUOTED, figure
+from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over
+
+
+class Offered:
+    """Rows by their ids. `finding` adds to what there is; this draws from it whenever it is asked."""
+
+    def __init__(self, program: ProgramController, catalogue: Catalogue, finding: Finding) -> None:
+        self._program, self._catalogue, self._finding = program, catalogue, finding
+        self._drafters: dict[str, int] = {}  # which of its choices a file has, where it is not the first
+
+    def rows(self, words: tuple[str, ...]) -> Iterator[Option]:
+        """Headings, and rows that have all the words."""
+        profiles, files, pairs = list(self._profiles(words)), list(self._files(words)), list(self._pairs(words))
+        # What is not offered stands between the others: the list scrolls no further than to its last row.
+        others = [Option(line, disabled=True) for line in passed_over(list(self._finding.others))] if not words else []
+        parts = (("Profiles", profiles), ("On this machine", files), ("Not offered", others), ("To fetch", pairs))
+        for heading, rows in parts:
+            if rows:
+                yield Option(Content.styled(heading, "bold $primary"), disabled=True)
+                yield from rows
+        if not (profiles or files or pairs):
+            yield Option(
+                Content("Nothing has these words. A path begins with / or ~, or ends in .gguf."), disabled=True
+            )
+
+    def _profiles(self, words: tuple[str, ...]) -> Iterator[Option]:
+        for one in self._program.profiles:
+            if _has(words, one.name, one.words):
+                id = PROFILE + one.name
+                yield option(id, one.name, one.words, gone=one.gone(), room=self._finding.rooms.get(id))
+
+    def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
+        present = self._program.present
+        target = present.target if present is not None else None
+        if _has(words, "demo pair"):
+            here = present is not None and target is None
+            yield option(DEMO, "demo pair", "small, comes with the program", present=here)
+        for path, one in list(self._finding.models.items()):
+            if _has(words, one.name, one.where, one.header.architecture, one.header.title):
+                yield option(
+                    FILE + path, one.name, one.where, one, choice=self._choice(path, one),
+                    room=self._finding.rooms.get(self._key(path, one)),
+                    present=target is not None and str(target) == path,
+                )  # fmt: skip
+
+    def _pairs(self, words: tuple[str, ...]) -> Iterator[Option]:
+        for one in self._catalogue.pairs.values():
+            if _has(words, one.name, one.about, "get fetch"):
+                yield option(
+                    PAIR + one.name, one.name, f"{one.about} · licence: {one.licence or 'not stated'}"
+                )  # fmt: skip
+
+    def about(self, row: str) -> Content:
+        """What is known of a row, on a page beside the list."""
+        if (one := self.found(row)) is not None:
+            key = self._key(row.removeprefix(FILE), one)
+            drafters = choices(one) if one.drafters is not None else []
+            return beside(one, drafters, self._choice(key[0], one), self._finding.rooms.get(key))
+        if (profile := self.profile(row)) is not None:
+            return Content.styled(one_line(profile.words).replace(" · ", "\n"), figure(QUOTED))
+        if (pair := self.pair(row)) is not None:
+            lines = (pair.about, pair.licence, pair.target.repo, *([pair.draft.repo] if pair.draft else []))
+            return Content.styled("\n".join(lines), figure(QUOTED))
+        return Content("")
+
+    def found(self, row: str) -> Found | None:
+        """The file of a row; None where it is another kind of row, or not there (yet)."""
+        return self._finding.models.get(row.removeprefix(FILE)) if row.startswith(FILE) else None
+
+    def profile(self, row: str) -> Profile | None:
+        return self._program.profiles.get(row.removeprefix(PROFILE)) if row.startswith(PROFILE) else None
+
+    def pair(self, row: str) -> Pair | None:
+        return self._catalogue.pairs.get(row.removeprefix(PAIR)) if row.startswith(PAIR) else None
+
+    # Drafters
+
+    def draft(self, path: str) -> Path | None:
+        """The drafter that Enter on this file takes."""
+        choice = self._choice(path, self._finding.models[path])
+        return choice.draft if choice is not None else None
+
+    def change_draft(self, path: str, by: int) -> None:
+        """Another of its drafters, which are known."""
+        self._drafters[path] = (self._drafters.get(path, 0) + by) % len(choices(self._finding.models[path]))
+
+    def _choice(self, path: str, one: Found) -> Choice | None:
+        """The drafter that Enter takes, while it is known which there are."""
+        if one.drafters is None:
+            return None
+        found = choices(one)
+        return found[self._drafters.get(path, 0) % len(found)]
+
+    def _key(self, path: str, one: Found) -> tuple[str, Path | None]:
+        choice = self._choice(path, one)
+        return path, choice.draft if choice is not None else None
+
+    # What fits
+
+    def ask(self, row: str) -> None:
+        """Have the thread reckon what fits: this row first."""
+        questions, planned = [], self._program.planned
+        for path, one in list(self._finding.models.items()):
+            if one.drafters is not None:
+                key = self._key(path, one)
+                questions.append(Question(key, planned(one.path, key[1])))
+        for profile in self._program.profiles:
+            if profile.gone() is None:
+                request = planned(profile.target, profile.draft, profile.context, profile.kv)
+                questions.append(Question(PROFILE + profile.name, request))
+        path = row.removeprefix(FILE)
+        questions.sort(key=lambda one: path not in (one.key, one.key[0] if isinstance(one.key, tuple) else ""))
+        self._finding.ask(questions)
+
+
+def _has(words: tuple[str, ...], *texts: str) -> bool:
+    said = " ".join(texts).lower()
+    return all(word in said for word in words)

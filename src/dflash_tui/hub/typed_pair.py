@@ -1,0 +1,29 @@
+"""A pair as people write it: the path of a model, and its drafter by path or by the name of its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dflash_core.drafters.registry import missing
+from dflash_core.errors import DFlashError
+
+
+def typed_pair(target: str, draft: str = "") -> tuple[Path, Path | None]:
+    """Both with ~ for somebody's home taken apart; an empty `draft` is none. Raises DFlashError where one is not
+    there."""
+    there = _path(target)
+    if not there.exists():
+        raise DFlashError(f"{there}: no such file or folder")
+    if not draft:
+        return there, None
+    drafts = _path(draft)
+    if (gone := missing(drafts)) is not None:
+        raise DFlashError(f"{gone}: no such file or folder")
+    return there, drafts
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~ of a user that there is not
+        raise DFlashError(f"{text}: {error}") from None

@@ -1,0 +1,82 @@
+"""The list of models, and the field above it: words that narrow the list, or a path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
+from textual.widgets.option_list import Option
+
+from dflash_tui.widgets.literal import OptionList
+from dflash_tui.widgets.model_rows import PAIR
+
+
+class ModelList(OptionList):
+    """A row is known by its id; `widgets/model_rows.py` has what ids begin with."""
+
+    HELP = (
+        "↑ and ↓ choose, ← and → change the drafter, Enter loads. What is typed narrows the list; a path"
+        " is a model. A profile is a model with all its settings."
+    )
+    # Enter on what is not here yet asks the hub; the footer says which it is.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select", "Load"),
+        Binding("enter", "fetch", "Get"),
+        Binding("left", "screen.drafter(-1)", "Drafter", show=False),
+        Binding("right", "screen.drafter(1)", "Drafter", key_display="← →"),
+    ]
+
+    @property
+    def row(self) -> str:
+        """The id of the row under the cursor; "" where there is none."""
+        chosen = self.highlighted_option
+        return (chosen.id or "") if chosen is not None else ""
+
+    def show_rows(self, rows: Sequence[Option]) -> None:
+        """These, in place of what is there; the cursor stays on its row where that is still there."""
+        kept, place = self.row, self.scroll_offset
+        self.clear_options()
+        self.add_options(rows)
+        ids = [row.id for row in rows]
+        at = ids.index(kept) if kept in ids else next((n for n, row in enumerate(rows) if not row.disabled), None)
+        self.highlighted = at
+        self.scroll_to(*place, animate=False)
+        if at is not None:
+            self.scroll_to_highlight()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("select", "fetch"):
+            return self.highlighted_option is not None and self.row.startswith(PAIR) == (action == "fetch")
+        return super().check_action(action, parameters)
+
+    def action_fetch(self) -> None:
+        self.action_select()
+
+
+class ModelField(Input):
+    """Above the list."""
+
+    HELP = "Words narrow the list. A path, with a / or ~ in front or .gguf at its end, is a model; Enter loads it."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "screen.move(1)", show=False),
+        Binding("up", "screen.move(-1)", show=False),
+        Binding("enter", "submit", "Load"),
+    ]
+
+    @property
+    def path(self) -> str:
+        """What is typed, where that is a path; else ""."""
+        text = self.value.strip()
+        return text if is_path(text) else ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is typed, where that is not a path."""
+        return () if self.path else tuple(self.value.lower().split())
+
+
+def is_path(text: str) -> bool:
+    """Whether what is typed is meant as a path, and not as words to look for."""
+    return text.startswith(("/", "~", "./", "../")) or text.lower().endswith(".gguf")
