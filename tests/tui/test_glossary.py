@@ -71,6 +71,7 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
     """The demo pair with short answers; a tuning tries few settings."""
 
     def few(now: Knobs, limits: Limits) -> list[Arm]:
+        now = now.replace(max_tokens=6)
         knobs = [now.replace(mode="chain", budget=7), now.replace(mode="tree", policy="fixed", budget=15, p_min=0.1)]
         arms = [Arm(Setting(candidates.label(one), one)) for one in knobs]
         return [Arm(Setting("auto", now), "now"), Arm(Setting("plain", now.replace(mode="ar")), "plain"), *arms]
@@ -80,7 +81,7 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
     return make_app(load=demo, knobs=KNOBS)
 
 
-WIDE = (240, 100)
+WIDE = (200, 60)
 FOUND = (FoundRow("spine 1", 120, 0.91, 0.88, 0.86), FoundRow("copied", 14, 0.5, 0.42, 0.36))
 
 
@@ -141,16 +142,22 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
     explained(missing)
 
 
-async def test_what_the_lab_measures(app: DFlashApp, monkeypatch: pytest.MonkeyPatch) -> None:
+LAB = (
+    ("/sweep budget=4,12 repeats=1", ""), ("/sweep budget=2,12 p_min=0,0.9 repeats=1", ""), ("/ab repeats=1", ""),
+    ("/whatif", "me"), ("/past", ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("pages", [LAB[:1], pytest.param(LAB[1:], marks=pytest.mark.full)], ids=["sweep", "others"])
+async def test_what_the_lab_measures(
+    app: DFlashApp, monkeypatch: pytest.MonkeyPatch, pages: tuple[tuple[str, str], ...]
+) -> None:
     monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
     monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
     missing: list[str] = []
     async with app.run_test(size=WIDE) as pilot:
         await asked(pilot)
-        for command, keys in (
-            ("/sweep budget=4,12 repeats=1", ""), ("/sweep budget=2,12 p_min=0,0.9 repeats=1", ""),
-            ("/ab repeats=1", ""), ("/whatif", "me"), ("/past", ""),
-        ):  # fmt: skip
+        for command, keys in pages:
             await opened(pilot, command, LabScreen)
             missing += await settled(pilot)
             for key in keys:
