@@ -137,10 +137,14 @@ async def test_a_key_for_an_action_that_has_none_and_none_for_one_that_has(make_
 
 async def test_what_names_a_key_names_the_users(make_app: MakeApp) -> None:
     keys = {"turn.retry": "f10,ctrl+g", "view.params": "", "view.stats": "alt+s", "lab.sweep": "ctrl+l"}
+    keys["lab.tune"] = "alt+u"
     app = make_app(config=Config(Settings(keys=keys)))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await shows(pilot, "/params tunes the next turn. Alt+S shows speed", "‹Stats› Alt+S")
+        app.chat.tour_seen()
+        await shows(pilot, "Alt+U finds the best setting", "‹Stats› Alt+S")
+        app.chat.say("F2 tunes the next turn. F3 shows speed")
+        await shows(pilot, "/params tunes the next turn. Alt+S shows speed")
         app.chat.say("Ctrl+R answers again, F4 and F12 are as they were")
         await shows(pilot, "F10 answers again, F4 and F12 are as they were")
         await app.chat.transcript.note(Note("it failed", "Ctrl+R tries again."))
