@@ -33,7 +33,6 @@ from dflash_tui.conversations.history import History, data_folder
 from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen
-from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.session import Loader, LoadRequest, SessionLike
@@ -52,6 +51,7 @@ from dflash_tui.text.glossary import GLOSSARY, META
 from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.drawn import keys
+from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.panel import Panel
@@ -212,7 +212,7 @@ class DFlashApp(App[int]):
             found = keys(panels[0] if panels else screen)
         if found:
             self.push_screen(ExplainScreen(found, "?" if isinstance(focused, Prompt) else ""))
-        elif isinstance(screen, (ChatScreen, LabScreen)):
+        elif isinstance(screen, Saying):
             screen.say("no figures here yet")
 
     def on_click(self, event: Click) -> None:

@@ -79,7 +79,7 @@ class FindBar(Horizontal):
 
     def _all(self, wanted: str) -> list[tuple[Widget, Selection]]:
         found: list[tuple[Widget, Selection]] = []
-        for widget in self._transcript.walk_children(Widget):
+        for widget in (one for turn in self._transcript.turns for one in turn.walk_children(Widget)):
             if widget.children or not widget.display or (got := widget.get_selection(SELECT_ALL)) is None:
                 continue
             for y, line in enumerate(got[0].split("\n")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from textual.content import Content
 from textual.timer import Timer
 
@@ -13,6 +15,15 @@ from dflash_tui.widgets.literal import Static
 
 LEAST_S, PER_CHARACTER_S = 5.0, 0.07  # slow reading, so that a refusal's remedy can be read and typed
 FADE_S = 0.4
+
+
+@runtime_checkable
+class Saying(Protocol):
+    """A screen that has a place for small facts."""
+
+    def say(self, what: str | Exception) -> None:
+        """Show one, or an error."""
+        ...
 
 
 def stays_s(text: str) -> float:
