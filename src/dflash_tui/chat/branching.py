@@ -83,8 +83,7 @@ class Branching:
         if message is None:
             self._desk.transcript.anchor()
             return
-        self._desk.transcript.release_anchor()
-        message.scroll_visible(animate=False)
+        self._desk.transcript.look_at(message)
         keys = "Alt+E edits · " if not isinstance(message, Answer) else ""
         self._desk.say(f"{keys}Alt+← Alt+→ other versions of this message")
 

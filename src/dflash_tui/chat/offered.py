@@ -31,10 +31,12 @@ class Offered:
         # What is not offered stands between the others: the list scrolls no further than to its last row.
         others = [Option(line, disabled=True) for line in passed_over(list(self._finding.others))] if not words else []
         parts = (("Profiles", profiles), ("On this machine", files), ("Not offered", others), ("To fetch", pairs))
+        gap = ""
         for heading, rows in parts:
             if rows:
-                yield Option(Content.styled(heading, "bold $primary"), disabled=True)
+                yield Option(Content.styled(f"{gap}{heading}", "bold $primary"), disabled=True)
                 yield from rows
+                gap = "\n"
         if not (profiles or files or pairs):
             yield Option(
                 Content("Nothing has these words. A path begins with / or ~, or ends in .gguf."), disabled=True

@@ -32,7 +32,14 @@ class ABScreen(MeasuringScreen):
 
     SCOPE: ClassVar[str] = "ab"
     HEADING: ClassVar[str] = "A against B"
-    EXAMPLE: ClassVar[str] = f"{AB}   or one side: budget=40 (against the present setting)   also: repeats=10"
+    EXAMPLE: ClassVar[str] = AB
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("", "Enter measures on the last prompt; an empty line is the first example."),
+        (AB, "one setting against another"),
+        ("budget=40", "against the present setting"),
+        ("repeats=10", "each of them so often"),
+        ("prompts=FILE samples=10", "on so many prompts of a file"),
+    )
     FILE: ClassVar[str] = "ab.csv"
     WHAT: ClassVar[What] = "ab"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
@@ -40,6 +47,7 @@ class ABScreen(MeasuringScreen):
 
     def body(self) -> Iterable[Widget]:
         yield self.line()
+        yield self.examples()
         yield Static("", id="ab-figures")
         yield Horizontal(
             VerticalScroll(Static("", id="ab-a"), id="ab-left"),
@@ -60,6 +68,7 @@ class ABScreen(MeasuringScreen):
         self.query_one("#ab-left").focus()
 
     def draw(self) -> None:
+        super().draw()
         it = versus(self.result) if self.result is not None else None
         if it is None or self.result is None:
             for part in self.query("#ab-figures, #ab-a, #ab-b").results(Static):

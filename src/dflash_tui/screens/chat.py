@@ -323,9 +323,11 @@ class ChatScreen(Screen[None]):
         """Esc stops while there is something to stop; the footer names what it does now."""
         if action == "stop":
             return self.busy
+        # Asked by a timer too, while the screen goes and its first widgets are there no more.
+        finding = any(bar.display for bar in self.query(FindBar))
+        if action == "found":
+            return finding
         if action == "close":
-            # Asked by a timer too, while the screen goes and its first widgets are there no more.
-            finding = any(bar.display for bar in self.query(FindBar))
             opened = self.places.drawer or self.conversation.branching.open or finding
             return not self.busy and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,6 +15,18 @@ from dflash_tui.settings.keys import actions_of, retold
 from dflash_tui.slash.table import SLASH
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
+
+NAMES = 21  # cells of the column of names
+WIDTH = 76  # cells of the page where the terminal is wide enough
+
+
+def _row(name: str, what: str, width: int) -> list[str | tuple[str, str]]:
+    """A name, and beside it what it does; below it where the name is longer than its column."""
+    lines = wrap(what, max(width - NAMES, 16)) or [""]
+    apart = "\n" if len(name) > NAMES - 2 else " " * (NAMES - 1 - len(name))
+    if apart == "\n":
+        apart += " " * NAMES
+    return [(f" {name}", "bold"), apart + f"\n{' ' * NAMES}".join(lines) + "\n"]
 
 
 class HelpScreen(ModalScreen[None]):
@@ -29,27 +42,35 @@ class HelpScreen(ModalScreen[None]):
         with Vertical(id="help", classes="dialog"):
             yield Static(Content.assemble(("Help", "bold"), ("   Esc closes", "$foreground 70%")))
             with VerticalScroll():
-                yield Static(self._page(), id="help-page")
+                yield Static(self._page(WIDTH), id="help-page")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
-    def _page(self) -> Content:
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        page = self.query_one("#help-page", Static)
+        page.update(self._page(page.size.width))
+
+    def _page(self, width: int) -> Content:
+        """Names in one column, what they do in another, in lines of `width` cells."""
         parts: list[str | tuple[str, str]] = []
         if self._about:
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
-        below = self.app.screen_stack[-2]
+        below = self.app.screen_stack[self.app.screen_stack.index(self) - 1]
         scope = getattr(below, "SCOPE", "chat")
         for one in actions_of(self.app):
             if one.shown and (one.scope == scope or (one.id.startswith("app.") and one.id != "app.help")):
-                parts += [(f" {one.shown:<20}", "bold"), f"{one.help}\n"]
+                parts += _row(one.shown, one.help, width)
         if scope != "chat":
             return Content.assemble(*parts).stylize(figure(QUOTED))
         parts.append(("\nCommands\n", "bold $primary"))
         for command in SLASH.values():
-            parts += [(f" {command.usage:<20}", "bold"), f"{command.help}\n"]
-        parts += [(f" {'//text':<20}", "bold"), "a message that begins with a slash\n"]
+            parts += _row(command.usage, command.help, width)
+        parts += _row("//text", "a message that begins with a slash", width)
         parts.append(("\nIn a slider\n", "bold $primary"))
         for keys, what in (
             ("← →  Shift+← →", "one step, ten steps"),
@@ -58,6 +79,6 @@ class HelpScreen(ModalScreen[None]):
             ("Backspace", "the default"),
             ("click, drag, wheel", "wheel on the row that has the focus"),
         ):
-            parts += [(f" {keys:<20}", "bold"), f"{what}\n"]
+            parts += _row(keys, what, width)
         parts.append(("\n• marks a parameter that changes with the next turn\n", "$foreground 70%"))
         return Content.assemble(*parts).stylize(figure(QUOTED))

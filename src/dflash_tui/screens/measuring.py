@@ -10,6 +10,7 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.content import Content
 from textual.widgets import Input
 
 from dflash_core.errors import DFlashError
@@ -23,6 +24,7 @@ from dflash_tui.chat.host import ChatHost
 from dflash_tui.figures.measurements import Measurements, Row, What
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.text.bars import counted
+from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 
@@ -40,6 +42,7 @@ class MeasuringScreen(LabScreen):
     """`text` is what to run; `at_once` runs it when the screen opens."""
 
     EXAMPLE: ClassVar[str] = ""
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = ()
     FILE: ClassVar[str] = ""
     WHAT: ClassVar[What]
 
@@ -67,6 +70,14 @@ class MeasuringScreen(LabScreen):
         field = Line(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
         return Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
 
+    def examples(self) -> Static:
+        """What the line takes, until there is something to show."""
+        rows = (f" {example:<30}{what}\n" if example else f" {what}\n\n" for example, what in self.EXAMPLES)
+        return Static(Content.styled("\n" + "".join(rows), figure(QUOTED, "$foreground 80%")), id="lab-examples")
+
+    def draw(self) -> None:
+        self.query_one("#lab-examples").display = self.result is None and not self.running
+
     def on_mount(self) -> None:
         super().on_mount()
         if self._at_once:
@@ -84,8 +95,8 @@ class MeasuringScreen(LabScreen):
             self.say(error)
             return
         self.result = None
-        self.draw()
         self.begin(iter(self.sweep), self._ended, self.sweep.cancel)
+        self.draw()
         self.focus_results()
 
     def focus_results(self) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from textual import work
-from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
 from textual.css.query import NoMatches
 from textual.markup import escape
 
@@ -20,7 +20,12 @@ _SEARCH: Any = CommandPalette._gather_commands.__wrapped__  # type: ignore[attr-
 
 
 class Palette(CommandPalette):
-    """Textual's, for terminals however small."""
+    """Textual's, for terminals however small, with the mark of the other lines that one types in."""
+
+    def on_mount(self) -> None:
+        icon = self.query_one(SearchIcon)
+        icon.icon = "❯"  # not every terminal's font has the magnifying glass
+        icon.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         paging = action == "command_list" and parameters[0] in PAGING

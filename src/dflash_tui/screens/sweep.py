@@ -31,7 +31,16 @@ class SweepScreen(MeasuringScreen):
 
     SCOPE: ClassVar[str] = "sweep"
     HEADING: ClassVar[str] = "Sweep"
-    EXAMPLE: ClassVar[str] = f"{SWEEP}   or two: budget=4,15,22 p_min=0..0.5   also: repeats=3 prompts=FILE samples=10"
+    EXAMPLE: ClassVar[str] = SWEEP
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("", "Enter measures on the last prompt; an empty line is the first example."),
+        (SWEEP, "a range"),
+        ("p_min=0..0.5:0.1", "a range in steps of 0.1"),
+        ("budget=4,15,22", "these values"),
+        ("budget=4,15,22 p_min=0,0.1", "two parameters: a field of speeds"),
+        ("repeats=3", "each setting so often"),
+        ("prompts=FILE samples=10", "on so many prompts of a file"),
+    )
     FILE: ClassVar[str] = "sweep.csv"
     WHAT: ClassVar[What] = "sweep"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
@@ -39,6 +48,7 @@ class SweepScreen(MeasuringScreen):
 
     def body(self) -> Iterable[Widget]:
         yield self.line()
+        yield self.examples()
         yield Horizontal(
             _Table(id="sweep-table"),
             Vertical(CurveView("sweep-curve"), Static("", id="sweep-field"), classes="curves"),
@@ -60,6 +70,7 @@ class SweepScreen(MeasuringScreen):
         self.query_one(_Table).focus()
 
     def draw(self) -> None:
+        super().draw()
         result = self.result
         if result is None:
             self.query_one(_Table).clear(columns=True)

@@ -286,8 +286,11 @@ class PastScreen(LabScreen):
         table.add_headings(("when", "what", "found"), ("date", "", "median"))
         self.query_one("#past-rows", DataTable).cursor_type = "row"
         for place, one in enumerate(self._all):
-            found = clip(one.words, max(self.app.size.width - _BEFORE_FOUND, 8))
-            table.add_texts((one.taken[:16].replace("T", " "), one.what, found), key=str(place))
+            table.add_texts((one.taken[:16].replace("T", " "), one.what, self._found(one)), key=str(place))
+
+    def _found(self, one: Measurement) -> str:
+        """What was found, as far as its row has room; the line above has what is cut off."""
+        return clip(one.words, max(self.app.size.width - _BEFORE_FOUND, 8))
 
     @on(DataTable.RowHighlighted, "#past-list")
     def _looked_at(self, event: DataTable.RowHighlighted) -> None:
@@ -296,7 +299,9 @@ class PastScreen(LabScreen):
 
     def _open(self, one: Measurement) -> None:
         self._rows = one.rows
-        self.query_one("#past-words", Static).update(sentence(f" {one.words}", otherwise="median"))
+        words = self.query_one("#past-words", Static)
+        words.update(sentence(f" {one.words}", otherwise="median"))
+        words.set_class(self._found(one) == one.words, "-in-the-row")
         table = self.query_one("#past-rows", DataTable)
         table.clear(columns=True)
         table.add_headings(

@@ -14,6 +14,7 @@ FIGURES = ("", "", "", "median", "median", "difference", "acceptance", "step_ms"
 NARROW = (0, 1, 2, 3, 4, 5, 8)  # the columns where there is little room
 WIDE_FROM = 100
 BAR = 16
+WIDE_BAR = 64
 BAR_CELL = HEADINGS.index("", 1)
 
 
@@ -31,6 +32,7 @@ def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int)
     top = max(gains.values(), default=1.0)
     best = verdict.best if verdict is not None else -1
     wide = width >= WIDE_FROM
+    room = WIDE_BAR if width >= 160 else BAR if wide else BAR // 2
     found = []
     for one in sorted(standings, key=lambda one: one.arm != best):
         mark = "★" if one.arm == best else " " if one.left else "·"
@@ -38,7 +40,7 @@ def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int)
         cells = (
             mark,
             f"{one.setting.label}{role}",
-            bar(gains[one.arm] / top, BAR if wide else BAR // 2) if one.arm in gains else "",
+            bar(gains[one.arm] / top, room) if one.arm in gains else "",
             rate(one.tok_s),
             rate(one.now_tok_s) if one.now_tok_s is not None and one.role != "now" else "",
             against(one),

@@ -19,18 +19,24 @@ from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.transcript import Transcript
 
 
+class _Words(Input):
+    """What to find. n and N are letters here; after Enter they go along the places."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "To the places")]
+
+
 class FindBar(Horizontal):
     """Hidden until `begin`. Every place is marked as a selection is; the present one is scrolled to."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Close"),
-        Binding("down,n", "go(1)", "Next", key_display="n"),
-        Binding("up,N", "go(-1)", "Previous", key_display="N"),
+        Binding("down", "go(1)", "Next"),
+        Binding("up", "go(-1)", "Previous"),
     ]
 
     def __init__(self) -> None:
         super().__init__(id="find")
-        self._field = Input(placeholder="words to find", id="find-words", compact=True)
+        self._field = _Words(placeholder="words to find", id="find-words", compact=True)
         self._places: list[tuple[Widget, Selection]] = []
         self._at = -1
 
@@ -108,11 +114,13 @@ class FindBar(Horizontal):
             marked.setdefault(one, selection)
         marked[widget] = place
         self.screen.selections = marked
-        for above in widget.ancestors:
-            if isinstance(above, Foldable) and not widget.region.area:
-                above.toggled(True)
-        self._transcript.release_anchor()
-        widget.scroll_visible(animate=False, top=False)
+        folded = [one for one in widget.ancestors if isinstance(one, Foldable) and not widget.region.area]
+        for above in folded:
+            above.toggled(True)
+        if folded:  # its height is known after the next layout
+            self._transcript.call_after_refresh(self._transcript.look_at, widget, top=False)
+        else:
+            self._transcript.look_at(widget, top=False)
 
     def action_leave(self) -> None:
         """Close; what was found is no longer marked."""

@@ -27,7 +27,7 @@ class LineScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="line", classes="dialog"):
             yield Static(Content.styled(self._question, "bold"))
-            yield Input(self._text)
+            yield Input(self._text, compact=True)
             yield Static(Content.assemble(("Enter", "bold $accent"), " goes on   ", ("Esc", "bold $accent"), " back"))
 
     @on(Input.Submitted)

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.widget import Widget
 
 from dflash_core.clean import clean
 from dflash_core.knobs import Knobs
@@ -118,8 +119,8 @@ class Transcript(Blank, VerticalScroll):
 
     HELP = "↑, ↓, PgUp and PgDn scroll; End follows the newest line again. n and N go along what was found."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "screen.found(1)", "Next", show=False),
-        Binding("N", "screen.found(-1)", "Previous", show=False),
+        Binding("n", "screen.found(1)", "Next"),
+        Binding("N", "screen.found(-1)", "Previous"),
     ]
 
     def __init__(self) -> None:
@@ -159,6 +160,12 @@ class Transcript(Blank, VerticalScroll):
             self.scroll_page_down()
         else:
             self.anchor()
+
+    def look_at(self, widget: Widget, *, top: bool = True) -> None:
+        """Bring `widget` into view. What is seen whole stays where it is: without its anchor it would move up."""
+        if self.max_scroll_y > 0:
+            self.release_anchor()
+            widget.scroll_visible(animate=False, top=top)
 
     async def add_turn(self, prompt: str) -> TurnBlock:
         """A new user message, at the end."""

@@ -1,0 +1,136 @@
+"""What a reader stumbles over: text that jumps, keys that no footer names, columns that break, lines as wide as a wall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from textual.command import CommandList
+from textual.widgets import Input
+
+from dflash_tui.app import DFlashApp
+from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens.help import NAMES, HelpScreen
+from dflash_tui.screens.palette import Palette
+from dflash_tui.screens.sweep import SweepScreen
+from dflash_tui.text.lab_request import parse_ab, parse_sweep
+from dflash_tui.widgets.curve import CurveView
+from dflash_tui.widgets.find_bar import FindBar
+from dflash_tui.widgets.key_line import KeyLine
+from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.text_dialog import TextScreen
+
+from .gallery import SHOWN
+from .scenes import answered
+from .support import screen_text, settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+
+
+def keys(app: DFlashApp) -> list[tuple[str, str]]:
+    return [(one.shown, one.label) for one in app.screen.query_one(KeyLine).hints]
+
+
+async def test_find_moves_no_text_that_is_seen_whole_and_its_keys_are_named(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 60)) as pilot:
+        await answered(pilot)
+        await settled(pilot)
+        user = app.chat.transcript.query_one(".user")
+        before = user.region.y
+        assert before > 10, "the conversation begins at the bottom"
+        assert ("n", "Next") not in keys(app)
+        await pilot.press("ctrl+f", *"path")
+        await wait_until(pilot, lambda: app.chat.query_one(FindBar).found > 0)
+        await settled(pilot)
+        assert ("Enter", "To the places") in keys(app)
+        assert user.region.y == before - 1, "the line of what is looked for took a row, and no more moved"
+        await pilot.press("enter")
+        await settled(pilot)
+        assert keys(app)[:2] == [("n", "Next"), ("N", "Previous")]
+        await pilot.press("n")
+        await settled(pilot)
+        assert user.region.y == before - 1
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: user.region.y == before)
+        assert ("n", "Next") not in keys(app)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+async def test_help_has_two_columns_at_every_width(make_app: MakeApp, columns: int) -> None:
+    app = make_app()
+    async with app.run_test(size=(columns, 400)) as pilot:
+        await answered(pilot)
+        app.push_screen(HelpScreen())
+        await shows(pilot, "In a slider")
+        await settled(pilot)
+        page = app.screen.query_one("#help-page")
+        assert page.size.height
+        lines = [page.render_line(y).text.rstrip() for y in range(page.size.height)]
+        body = [line for line in lines[lines.index("Keys") :] if line and line not in ("Keys", "Commands", "In a slider")]
+        for line in body[:-1]:
+            if line.startswith("•"):
+                break
+            assert line.startswith(" "), f"{line!r} is what did not fit in the line above"
+            assert line[NAMES - 1 : NAMES] in ("", " ") or len(line.split("  ")[0].strip()) > NAMES - 2, line
+
+
+async def test_a_wide_terminal_does_not_stretch_the_palette_or_a_curve(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(200, 60)) as pilot:
+        await answered(pilot)
+        app.push_screen(Palette(id="--command-palette"))
+        await pilot.pause()
+        await pilot.press("s", "t")
+        await shows(pilot, "Stats")
+        assert app.screen.query_one(CommandList).region.width <= 100
+        assert "❯" in screen_text(app)
+        app.pop_screen()
+        await SHOWN["sweep"](app, pilot)
+        await settled(pilot)
+        curve = app.screen.query_one(CurveView).region
+        assert 0 < curve.width <= 104
+        assert 0 < curve.height <= 20
+
+
+async def test_dialogs_have_one_frame_and_their_heading_on_one_line(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(pilot)
+        app.push_screen(TextScreen("A", "b"))
+        await shows(pilot, "A   Esc closes")
+        app.pop_screen()
+        app.push_screen(LineScreen("A name", "tuned"))
+        await shows(pilot, "A name")
+        assert not any(edge for edge, _ in app.screen.query_one(Input).styles.border)
+        assert app.screen.query_one(Input).size.height == 1
+
+
+async def test_a_sweep_that_is_to_be_typed_shows_what_can_be(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(pilot)
+        for page in (SweepScreen(app.chat), ABScreen(app.chat)):
+            app.push_screen(page)
+            await shows(pilot, *(what[:30] for _, what in page.EXAMPLES))
+            page.dismiss()
+            await pilot.pause()
+        await SHOWN["sweep"](app, pilot)
+        await settled(pilot)
+        assert not app.screen.query_one("#lab-examples").display, "results are not under a page of help"
+    for example, _ in SweepScreen.EXAMPLES:
+        options = example.startswith(("repeats", "prompts"))
+        parse_sweep(f"budget=4,8 {example}" if options else example or "budget=4..63")
+    for example, _ in ABScreen.EXAMPLES:
+        assert app.chat.session is not None
+        options = example.startswith(("repeats", "prompts"))
+        parse_ab(f"budget=41 {example}" if options else example, app.chat.knobs, app.chat.session.limits)
+
+
+async def test_what_was_found_before_is_said_once(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(200, 60)) as pilot:
+        await answered(pilot)
+        await SHOWN["past"](app, pilot)
+        await settled(pilot)
+        assert screen_text(app).count("9 of 10 pairs") == 1
