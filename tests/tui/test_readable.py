@@ -1,4 +1,4 @@
-"""What a reader stumbles over: text that jumps, keys that no footer names, columns that break, lines as wide as a wall."""
+"""What a reader stumbles over: text that jumps, keys that no footer names, broken columns, lines as wide as a wall."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ async def test_help_has_two_columns_at_every_width(make_app: MakeApp, columns: i
         page = app.screen.query_one("#help-page")
         assert page.size.height
         lines = [page.render_line(y).text.rstrip() for y in range(page.size.height)]
-        body = [line for line in lines[lines.index("Keys") :] if line and line not in ("Keys", "Commands", "In a slider")]
+        headings = ("Keys", "Commands", "In a slider")
+        body = [line for line in lines[lines.index("Keys") :] if line and line not in headings]
         for line in body[:-1]:
             if line.startswith("•"):
                 break
