@@ -17,6 +17,7 @@ from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.figures.measurements import Measurements, Row
 from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens.explain import ExplainScreen
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.measuring import MeasuringScreen
@@ -24,6 +25,7 @@ from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.sweep import SweepScreen
+from dflash_tui.screens.tour import TourScreen
 from dflash_tui.screens.tune import TuneScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
@@ -326,6 +328,16 @@ async def sweep_asked(app: DFlashApp, pilot: Pilot[int]) -> None:
 async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
     screen = ABScreen(app.chat, "mode=chain | mode=tree")
     await _measured(app, pilot, screen, "mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18))
+
+
+@shown
+async def explain(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await app.push_screen(ExplainScreen(["speed", "budget"]))
+
+
+@shown
+async def tour(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await app.push_screen(TourScreen(app.chat))
 
 
 @shown
