@@ -118,7 +118,8 @@ async def test_without_color(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch)
         await pilot.press("f4")
         await shows(pilot, "✓", "✗", "‹Tree›")
         await pilot.press("f2", "right")
-        await shows(pilot, "▸•tree budget", "‹off›", "•budget 23", "• 2 changed")  # a set budget is the most that auto takes
+        # A set budget is the most that auto takes: two parameters.
+        await shows(pilot, "▸•tree budget", "‹off›", "•budget 23", "• 2 changed")
         for strip in app.screen._compositor.render_strips():
             for segment in strip.apply_filter(app._filters[-1], Color(0, 0, 0)):
                 color = segment.style.color if segment.style else None
