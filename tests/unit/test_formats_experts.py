@@ -222,14 +222,17 @@ def test_queries_keys_and_values_may_be_one_tensor(tmp_path: Path, name: str) ->
 
 
 def test_quantised_rows_are_split_as_they_are_stored(tmp_path: Path) -> None:
+    fewer = []
     for path in (*other_targets("q3*-Q8_0.gguf"), *other_targets("q35moe-Q4_K.gguf")):
         plain = read_target(open_gguf(path))[0]
         stored = open_gguf(with_fused_qkv(tmp_path / "fused.gguf", path))
         fused, spec = read_target(stored)
-        assert len(stored.tensors) < len(plain.tensors) == len(fused.tensors)
+        assert len(plain.tensors) == len(fused.tensors)
+        fewer.append(len(stored.tensors) < len(plain.tensors))  # not where each of the three has a type of its own
         for name in spec.tensors():
             assert fused.tensors[name].type == plain.tensors[name].type
             assert np.array_equal(fused.raw(name), plain.raw(name))
+    assert any(fewer)
 
 
 def test_another_way_of_scoring_is_refused(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ class HelpScreen(ModalScreen[None]):
         self.call_after_refresh(self._draw)
 
     def _draw(self) -> None:
+        if self not in self.app.screen_stack:
+            return  # closed in the meantime
         page = self.query_one("#help-page", Static)
         page.update(self._page(page.size.width))
 
