@@ -43,7 +43,7 @@ async def panels(pilot: object, app: DFlashApp) -> dict[str, str]:
         app.chat.action_panel(name)
         await pilot.pause()  # type: ignore[attr-defined]
         text = await settled(pilot)  # type: ignore[arg-type]
-        shown[name] = "\n".join(line[-48:] for line in text.splitlines()[2:-3])
+        shown[name] = "\n".join(line[-48:] for line in text.splitlines()[2:-5])  # above the strip and the prompt
     shown["answer"] = "\n".join(answer.text for turn in app.chat.transcript.turns for answer in turn.answers)
     shown["footers"] = "\n".join(answer._summary for turn in app.chat.transcript.turns for answer in turn.answers)
     shown["title"] = app.chat.query_one("#title").render().plain.split("ctx")[1]  # type: ignore[attr-defined]
