@@ -159,8 +159,10 @@ def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = No
         return total(reckoner, replace(setup, context=context))
 
     least = min(CONTEXT_STEP, most)
-    if taken(most) <= room or taken(least) > room:
-        return most if taken(most) <= room else 0
+    if taken(most) <= room:
+        return most
+    if taken(least) > room:
+        return 0
     # Nearly all of it grows evenly with the positions.
     guess = least + (room - taken(least)) * (most - least) // max(taken(most) - taken(least), 1)
     return longest(most, lambda context: taken(context) <= room, guess)

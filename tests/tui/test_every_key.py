@@ -72,7 +72,7 @@ class NoHub(Fetching):
     def work(self) -> None:
         self.files = [Wanted(self.pair.target, "m.gguf", 1 << 20)]
         self.ready = True
-        self._go.wait()
+        self.wait()
 
 
 DIALOGS: dict[type[Screen[object]], Opener] = {

@@ -140,10 +140,10 @@ def _gguf_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
 
 def _check_gguf(keys: Settings, config: DraftConfig) -> None:
     """Settings that repeat, in other words, what the configuration already says."""
-    taps = len(config.target_layers)
+    captured = len(config.target_layers)
     for name, expected in (
-        ("dflash.n_target_layers", taps),
-        ("dflash.n_target_features", taps * config.embedding_length),
+        ("dflash.n_target_layers", captured),
+        ("dflash.n_target_features", captured * config.embedding_length),
         ("attention.value_length", config.key_length),
         ("rope.dimension_count", config.key_length),
     ):

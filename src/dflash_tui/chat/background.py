@@ -13,6 +13,7 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._over = threading.Event()
         self.error: Exception | None = None
         self.trace = ""
@@ -29,6 +30,16 @@ class Background:
     def stop(self) -> None:
         """Ask for the end; what is there by then is kept."""
         self._stop.set()
+        self._wake.set()
+
+    def wake(self) -> None:
+        """There is something to do: `work` goes on from where it waits."""
+        self._wake.set()
+
+    def wait(self) -> None:
+        """Of `work`: until it is woken or is to stop."""
+        self._wake.wait()
+        self._wake.clear()
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread; True where it has ended, or was never started."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -19,7 +18,6 @@ class Fetching(Background):
     def __init__(self, pair: Pair, folder: Path) -> None:
         super().__init__("dflash-get")
         self.pair, self.folder = pair, folder
-        self._go = threading.Event()
         self.files: list[Wanted] = []
         self.ready = False  # the files are known and have room
         self.started = False
@@ -59,11 +57,7 @@ class Fetching(Background):
     def go(self) -> None:
         """Fetch."""
         self.started = True
-        self._go.set()
-
-    def stop(self) -> None:
-        super().stop()
-        self._go.set()
+        self.wake()
 
     def work(self) -> None:
         files = wanted(self.pair)
@@ -71,7 +65,7 @@ class Fetching(Background):
         self.files = files
         check_room(files, self.folder)
         self.ready = True
-        self._go.wait()
+        self.wait()
         before = 0
         for one in files:
             if self.stopping:

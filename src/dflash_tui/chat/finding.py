@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +32,6 @@ class Finding(Background):
     def __init__(self, where: Callable[[], Sequence[Place]], freed: int, reckon: Reckon = room_for) -> None:
         super().__init__("dflash-models")
         self._where, self._freed, self._reckon = where, freed, reckon
-        self._asked = threading.Event()
         self._questions: Sequence[Question] = ()
         self.models: dict[str, Found] = {}
         self.others: list[PassedOver] = []
@@ -44,11 +42,7 @@ class Finding(Background):
     def ask(self, questions: Sequence[Question]) -> None:
         """Answer these next, in their order."""
         self._questions = questions
-        self._asked.set()
-
-    def stop(self) -> None:
-        super().stop()
-        self._asked.set()
+        self.wake()
 
     def work(self) -> None:
         for one in look(self._where(), Shelf(), lambda: self.stopping):
@@ -62,8 +56,7 @@ class Finding(Background):
         while not self.stopping:
             question = next((one for one in self._questions if one.key not in self.rooms), None)
             if question is None:
-                self._asked.wait()
-                self._asked.clear()
+                self.wait()
                 continue
             self.rooms[question.key] = self._reckon(question.request, self._freed)
             self.changes += 1

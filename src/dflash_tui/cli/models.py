@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from dflash_core.memory import gib
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.hub.catalogue import Pair, load_catalogue
-from dflash_tui.hub.fetch import CancelledError, HubError, Told, Wanted, check_room, fetch, kept, place, wanted
-from dflash_tui.hub.find import Found, PassedOver, look
+from dflash_tui.hub.fetch import CancelledError, HubError, Told, Wanted, check_room, fetch, fetched, kept, wanted
+from dflash_tui.hub.find import Found, PassedOver, counted_others, look
 from dflash_tui.hub.places import downloads, places
 from dflash_tui.hub.room import Room, by_size, room_for
 from dflash_tui.hub.shelf import Shelf
@@ -70,9 +69,8 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
 
 def passed_over(others: list[PassedOver]) -> list[str]:
     """A line for what is no model to chat with, and one for each file that should have been one."""
-    counts = Counter(one.why for one in others if not one.broken)
-    said = ", ".join(f"{count} {why}" for why, count in counts.most_common())
-    return [*([f"not offered: {said}"] if said else []), *(f"not read: {one.why}" for one in others if one.broken)]
+    said, broken = counted_others(others)
+    return [*([f"not offered: {said}"] if said else []), *(f"not read: {one.why}" for one in broken)]
 
 
 def _request(settings: Settings, one: Found) -> LoadRequest:
@@ -137,12 +135,6 @@ def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:
         f"  {gib(size)} in all, into {folder}",
         by_size(size),
     ]
-
-
-def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
-    """The target and the drafter of a pair that is here."""
-    target = place(pair.target, folder) / pair.target.opened
-    return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
 
 
 def _telling(notes: Notes, stop: threading.Event) -> Told:

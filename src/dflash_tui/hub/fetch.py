@@ -84,6 +84,12 @@ def place(source: Source, folder: Path) -> Path:
     return folder / source.repo.replace("/", "--")
 
 
+def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
+    """The target and the drafter of a pair that is here, as they are opened."""
+    target = place(pair.target, folder) / pair.target.opened
+    return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
+
+
 def check_room(files: Sequence[Wanted], folder: Path) -> None:
     """Raise HubError where the disk has no room for what is missing of them."""
     needed = sum(one.size - here(one, folder) for one in files)

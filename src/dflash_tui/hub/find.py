@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,13 @@ def look(
             return
         yield replace(found, drafters=drafters_of(read, drafts, shelf))
     shelf.keep()
+
+
+def counted_others(others: Iterable[PassedOver]) -> tuple[str, list[PassedOver]]:
+    """How many there are of each kind that is no model to chat with, in words; and those that should have been one."""
+    found = list(others)
+    counts = Counter(one.why for one in found if not one.broken)
+    return ", ".join(f"{count} {why}" for why, count in counts.most_common()), [one for one in found if one.broken]
 
 
 def of_name(name: str, where: Sequence[Place]) -> Path | None:

@@ -16,7 +16,7 @@ from dflash_core.memory import gib
 from dflash_tui.chat.fetching import Fetching
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.hub.catalogue import Pair
-from dflash_tui.hub.fetch import place
+from dflash_tui.hub.fetch import fetched
 from dflash_tui.hub.places import downloads
 from dflash_tui.hub.room import by_size
 from dflash_tui.text.bars import bar, seconds
@@ -117,10 +117,8 @@ class GetScreen(ModalScreen[bool]):
         """Fetch it; load it where it is here; ask again where that failed."""
         it = self._fetching
         if it.fetched:
-            pair, folder = self._pair, it.folder
-            draft = None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
             self.dismiss(True)
-            self._chat.program.change_model(place(pair.target, folder) / pair.target.opened, draft)
+            self._chat.program.change_model(*fetched(self._pair, it.folder))
         elif it.over:
             begun = it.started
             self._fetching, self._left = self._make(self._pair, it.folder), False

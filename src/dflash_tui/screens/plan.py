@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,26 +39,20 @@ class Planning(Background):
         super().__init__("dflash-plan")
         self._make, self._first, self._freed = make, first, freed
         self._wanted: Setup | None = None
-        self._asked = threading.Event()
         self.reckoner: Reckoner | None = None
         self.plan: MemoryPlan | None = None
 
     def want(self, setup: Setup) -> None:
         """Plan this next."""
         self._wanted = setup
-        self._asked.set()
-
-    def stop(self) -> None:
-        super().stop()
-        self._asked.set()
+        self.wake()
 
     def work(self) -> None:
         reckoner = self.reckoner = self._make()
         room = reckoner.available + self._freed
         self.plan = plan(reckoner, self._first(reckoner), room)
         while not self.stopping:
-            self._asked.wait()
-            self._asked.clear()
+            self.wait()
             if self._wanted is not None and not self.stopping:
                 self.plan = plan(reckoner, self._wanted, room)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
 from dflash_core.memory import gib
-from dflash_tui.hub.find import Found, PassedOver
+from dflash_tui.hub.find import Found, PassedOver, counted_others
 from dflash_tui.hub.room import Room
 from dflash_tui.text.bars import short
 from dflash_tui.text.glossary import QUOTED, figure
@@ -120,8 +119,6 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
 
 def passed_over(others: Iterable[PassedOver]) -> list[Content]:
     """A line for what is no model to chat with, and one for each file that should have been one."""
-    found = list(others)
-    counts = Counter(one.why for one in found if not one.broken)
-    said = ", ".join(f"{count} {why}" for why, count in counts.most_common())
+    said, broken = counted_others(others)
     lines = [Content.styled(f"  {said}", figure("size", DIM))] if said else []
-    return [*lines, *(Content.assemble(("  ! ", "$warning"), (one.why, DIM)) for one in found if one.broken)]
+    return [*lines, *(Content.assemble(("  ! ", "$warning"), (one.why, DIM)) for one in broken)]

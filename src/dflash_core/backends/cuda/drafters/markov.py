@@ -51,16 +51,18 @@ class MarkovTable(PairTable):
 
     @property
     def _defines(self) -> dict[str, object]:
-        return {"ABOVE": self.markov.above[0], "BELOW": self.markov.below[0], "RANK": self.markov.spec.rank}
+        markov, spec = self.markov, self.markov.spec
+        tables = {"ABOVE": markov.above[0], "BELOW": markov.below[0], "RANK": spec.rank}
+        return {**tables, "WIDTH": self.hidden, "CONFIDENCE": spec.confidence}
 
     def launches(self, state: Argument, head: Head, acts: Acts, depths: int, targets: Inputs) -> Iterator[Launch]:
         yield from head.scored_launches(acts, self.rows)
         for position in range(depths):
             yield from self._position(state, head, position, self.rows - depths + position, targets)
-        markov, spec = self.markov, self.markov.spec
+        markov = self.markov
         normed = NULL if self.normed is None else At(self.normed, (self.rows - depths) * self.hidden)
         yield Launch(
-            "markov.cu", "markov_scores", {**self._defines, "WIDTH": self.hidden, "CONFIDENCE": spec.confidence},
+            "markov.cu", "markov_scores", self._defines,
             (depths, PAIR_CANDIDATES), PAIR_THREADS,
             [state, self.ids, self.slots, self.log_probs, markov.scale, normed, markov.confidence, markov.offset,
              markov.above[1], markov.below[1], self.pairings],
@@ -70,7 +72,7 @@ class MarkovTable(PairTable):
         """Candidates of one position, whose logits are row `row` of the head's."""
         markov, (defines, more) = self.markov, targets
         yield Launch(
-            "markov.cu", "markov_bias", {**self._defines, "WIDTH": self.hidden, "CONFIDENCE": markov.spec.confidence},
+            "markov.cu", "markov_bias", self._defines,
             ceil_div(blocks_of(head.vocab), BIAS_WARPS), WARP * BIAS_WARPS,
             [state, At(head.rows, row * head.stride), markov.above[1], markov.below[1], markov.scale, self.path,
              np.int32(head.vocab), np.int32(position), self.biased, self.maxima],
