@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.events import Key
 from textual.selection import SELECT_ALL
 from textual.widgets import Static
@@ -21,6 +23,7 @@ from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash import table as slash
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.key_line import KeyLine
 
 from .fake import FakeSession
 from .support import ask, idle, leave, loaded, shows, wait_until
@@ -266,3 +269,23 @@ async def test_keys_are_asked_for_while_the_chat_goes(make_app: MakeApp) -> None
         await app.chat.query("FindBar").remove()
         assert not app.chat.check_action("close", ())
         assert not app.chat.check_action("stop", ())
+
+
+async def test_the_keys_that_are_possible_are_found_without_a_walk(make_app: MakeApp) -> None:
+    """They are asked for twice a second, while an answer is decoded too; a walk goes over the whole conversation."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hello")
+        await idle(pilot)
+        walked: list[DOMNode] = []
+        walk = DOMNode.walk_children
+
+        def noted(node: DOMNode, *args: Any, **options: Any) -> Any:
+            walked.append(node)
+            return walk(node, *args, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DOMNode, "walk_children", noted)
+            assert "Send" in [one.label for one in app.chat.query_one(KeyLine).hints]
+        assert not walked

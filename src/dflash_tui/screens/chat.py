@@ -95,6 +95,7 @@ class ChatScreen(Screen[None]):
         self.places = Layout(self, self.gauges)
         self.copying = Copying(self, self.conversation.branching)
         self.typed = Typed(self, self.gauges, partial(slash.complete, host=self))
+        self._find = FindBar()
 
     def compose(self) -> ComposeResult:
         with Container(id="main"):
@@ -105,7 +106,7 @@ class ChatScreen(Screen[None]):
                 yield LoadingLine()
                 yield Completions()
                 yield Flash()
-            yield FindBar()
+            yield self._find
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):
                 yield Static("❯", id="prompt-mark")
@@ -312,8 +313,8 @@ class ChatScreen(Screen[None]):
 
     def action_close(self) -> None:
         """Esc while nothing is written."""
-        if self.query_one(FindBar).display:
-            self.query_one(FindBar).action_leave()
+        if self._find.display:
+            self._find.action_leave()
         elif self.places.drawer:
             self.places.toggle()
         elif not self.conversation.branching.leave_edit():
@@ -323,12 +324,11 @@ class ChatScreen(Screen[None]):
         """Esc stops while there is something to stop; the footer names what it does now."""
         if action == "stop":
             return self.busy
-        # Asked by a timer too, while the screen goes and its first widgets are there no more.
-        finding = any(bar.display for bar in self.query(FindBar))
+        # The line of keys asks for every key twice a second, so nothing is looked for among the widgets here.
         if action == "found":
-            return finding
+            return self._find.display
         if action == "close":
-            opened = self.places.drawer or self.conversation.branching.open or finding
+            opened = self.places.drawer or self.conversation.branching.open or self._find.display
             return not self.busy and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
@@ -366,10 +366,10 @@ class ChatScreen(Screen[None]):
             self.say("the newest answer has no thinking")
 
     def action_find(self) -> None:
-        self.query_one(FindBar).begin()
+        self._find.begin()
 
     def action_found(self, count: int) -> None:
-        self.query_one(FindBar).action_go(count)
+        self._find.action_go(count)
 
     def action_copy(self) -> None:
         self.copying.message()

@@ -39,14 +39,12 @@ class FindBar(Horizontal):
         self._field = _Words(placeholder="words to find", id="find-words", compact=True)
         self._places: list[tuple[Widget, Selection]] = []
         self._at = -1
+        self.display = False
 
     def compose(self) -> ComposeResult:
         yield Static(" find ", id="find-mark")
         yield self._field
         yield Static("", id="find-count")
-
-    def on_mount(self) -> None:
-        self.display = False
 
     @property
     def found(self) -> int:
