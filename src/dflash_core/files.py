@@ -1,13 +1,16 @@
-"""Files that are named as input: regular ones only, and never more of them than is said to be read.
+"""Reading files that are named as input, and writing files whole.
 
-A FIFO, a device or a socket would block for ever, or never end.
+Input is a regular file, of which no more is read than is said: a FIFO, a device or a socket would block for ever, or
+never end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,6 +43,33 @@ def open_output(path: Path) -> BinaryIO:
     check_regular(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
     return os.fdopen(descriptor, "wb", buffering=0)
+
+
+@contextlib.contextmanager
+def writing(path: Path, *, mode: int = 0o666, sync: bool = False) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once the block is done. Where the block or the disk fails, `path` is as it
+    was. `mode`: of a new file. `sync`: after a loss of power too; for what cannot be made again. Raises OSError."""
+    path = Path(os.path.realpath(path))  # a link to a file of settings stays one
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
+    """Write a file, or leave it as it was. Raises OSError."""
+    with writing(path, sync=sync) as file:
+        file.write(data)
 
 
 def read_input(path: Path, most: int) -> bytes:

@@ -133,7 +133,7 @@ def test_a_full_disk_costs_the_state_alone(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     assert not written(tmp_path)
     assert not list(tmp_path.iterdir()), "nothing half written is left"
     assert "the state of a conversation is not kept" in said.text

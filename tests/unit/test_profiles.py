@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_written_stays(mine: Profiles, monkeypatch: pytest
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(ProfileError, match="No space left on device; the profiles are as they were"):
         mine.delete("coding")
     assert mine.path.read_text() == TEXT

@@ -6,11 +6,11 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
+from dflash_core.files import write_whole
 from dflash_core.knobs import SPECS
 from dflash_core.lab import picture
 from dflash_core.lab.sweep import SweepResult
@@ -99,21 +99,14 @@ def check_path(path: Path) -> Path:
 def write(result: SweepResult, path: Path) -> None:
     """Write `result` to a file, whole or not at all. Raises DFlashError."""
     ending = check_path(path).suffix.lower()
-    data: Callable[[], bytes]
     if ending == ".json":
-        text = json.dumps(to_json(result), ensure_ascii=False, indent=1) + "\n"
-        data = text.encode
+        data = (json.dumps(to_json(result), ensure_ascii=False, indent=1) + "\n").encode()
     elif ending == ".csv":
-        data = to_csv(result).encode
+        data = to_csv(result).encode()
     else:
+        data = picture.draw(result, ending.removeprefix("."))
 
-        def data() -> bytes:
-            return picture.draw(result, ending.removeprefix("."))
-
-    whole = path.with_name(f".{path.name}.part")
     try:
-        whole.write_bytes(data())
-        whole.replace(path)
+        write_whole(path, data)
     except OSError as error:
-        whole.unlink(missing_ok=True)
         raise DFlashError(f"{path} could not be written: {error.strerror}; the figures are still here") from None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import numpy as np
 
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.errors import DFlashError
-from dflash_core.files import read_input
+from dflash_core.files import read_input, write_whole
 from dflash_core.policy.pace import Copies, Pace, Worth
 from dflash_core.policy.pair import PARTS, PairState, PartState
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
@@ -202,13 +200,4 @@ def packed(pair: str, state: PairState) -> KeptPair:
 
 def write(path: Path, pair: str, state: PairState) -> None:
     """Replace the file as a whole or not at all. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(packed(pair, state)))
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_whole(path, msgspec.json.encode(packed(pair, state)))

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.files import open_input
+from dflash_core.files import open_input, writing
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError, State, Tokens
 
 if TYPE_CHECKING:
@@ -95,23 +93,15 @@ def write(folder: Path, space: str, snapshot: Snapshot) -> Path:
         [_shape(tensor) for tensor in state],
     )  # fmt: skip
     encoded = msgspec.json.encode(header)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / (hashlib.blake2b(space.encode() + snapshot.tokens.tobytes(), digest_size=12).hexdigest() + SUFFIX)
-    descriptor, part = tempfile.mkstemp(prefix=path.stem, suffix=".part", dir=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            digest = hashlib.blake2b(digest_size=DIGEST)
-            tensors = [tensor for page in snapshot.pages for tensor in page.tensors] + list(state)
-            start = MAGIC + ORDER.tobytes() + len(encoded).to_bytes(4, "little") + encoded
-            for piece in itertools.chain([np.frombuffer(start, np.uint8)], map(_bytes, tensors)):
-                digest.update(piece.data)
-                file.write(piece.data)
-            file.write(digest.digest())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise
+    with writing(path, mode=0o600) as file:
+        digest = hashlib.blake2b(digest_size=DIGEST)
+        tensors = [tensor for page in snapshot.pages for tensor in page.tensors] + list(state)
+        start = MAGIC + ORDER.tobytes() + len(encoded).to_bytes(4, "little") + encoded
+        for piece in itertools.chain([np.frombuffer(start, np.uint8)], map(_bytes, tensors)):
+            digest.update(piece.data)
+            file.write(piece.data)
+        file.write(digest.digest())
     return path
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dflash_core.clean import encodable
+from dflash_core.files import writing
 from dflash_core.user_folders import user_folder
 
 KEEP = 1000
@@ -41,7 +43,10 @@ class History:
         """Remember a prompt and step to the end. A repeat of the last one is not kept twice."""
         if prompt.strip() and (not self._entries or self._entries[-1] != prompt):
             self._entries.append(prompt)
-            self._write(("\n" if self._torn else "") + _line(prompt), os.O_APPEND)
+            with self._told():
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                    file.write((("\n" if self._torn else "") + _line(prompt)).encode())
             self._torn = False
             self._shorten()
         self._place = len(self._entries)
@@ -79,19 +84,16 @@ class History:
         if len(self._entries) <= 2 * KEEP and sum(map(len, self._entries)) <= 2 * KEEP_CHARACTERS:
             return
         self._entries = _newest(self._entries)
-        self._write("".join(map(_line, self._entries)), os.O_TRUNC)
+        with self._told(), writing(self._file, mode=0o600) as file:
+            file.write("".join(map(_line, self._entries)).encode())
 
-    def _write(self, text: str, how: int) -> None:
-        """Append, or rewrite the whole file: beside the old one, which then goes."""
-        path = self._file if how == os.O_APPEND else self._file.with_suffix(".new")
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the disk refuses is told once; the prompts are kept in memory then."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
-            if path != self._file:
-                os.replace(path, self._file)
+            yield
         except OSError as error:
-            self._fail(f"{path} cannot be written: {error.strerror}; prompts are kept until the app closes")
+            self._fail(f"{self._file} cannot be written: {error.strerror}; prompts are kept until the app closes")
 
     def _fail(self, problem: str) -> None:
         """The first problem is the one to tell; later ones are its consequences."""

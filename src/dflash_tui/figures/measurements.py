@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -13,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from dflash_core.errors import InputError, KnobError
-from dflash_core.files import read_input
+from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import Knobs
 from dflash_tui.log import LOG
 
@@ -69,12 +67,7 @@ class Measurements:
         """Keep an experiment; where the disk does not take it, until the app closes."""
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-KEPT:]
-        new = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(msgspec.json.encode(self._all))
-            new.replace(self._file)
+            write_whole(self._file, msgspec.json.encode(self._all))
         except OSError as error:
             LOG.warning("%s cannot be written: %s", self._file, error.strerror)
-            with suppress(OSError):
-                new.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_core.errors import InputError
-from dflash_core.files import read_input
+from dflash_core.files import read_input, write_whole
 from dflash_core.lab.plain import PlainSpeed
 
 MOST_BYTES = 16 * 2**20
@@ -34,14 +33,8 @@ class PlainSpeeds:
     def put(self, title: str, speed: PlainSpeed) -> None:
         """Keep a measurement; where the disk does not take it, until the app closes."""
         self._known[title] = speed
-        new = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(msgspec.json.format(msgspec.json.encode(self._known)))
-            new.replace(self._file)
-        except OSError:
-            with suppress(OSError):
-                new.unlink()
+        with suppress(OSError):
+            write_whole(self._file, msgspec.json.format(msgspec.json.encode(self._known)))
 
 
 def when(taken: str, now: datetime) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from dflash_core.errors import InputError
-from dflash_core.files import read_input
+from dflash_core.files import read_input, write_whole
 from dflash_core.user_folders import user_folder
 from dflash_tui.hub.header import Header
 
@@ -42,9 +41,6 @@ class Shelf:
         if (len(self.headers), len(self.pairs)) == self._before:
             return
         headers, pairs = dict(list(self.headers.items())[-MOST:]), dict(list(self.pairs.items())[-MOST:])
-        new = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with suppress(OSError, UnicodeEncodeError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(msgspec.json.encode(_Kept(VERSION, headers, pairs)))
-            new.replace(self._path)
+            write_whole(self._path, msgspec.json.encode(_Kept(VERSION, headers, pairs)))
         self._before = (len(self.headers), len(self.pairs))

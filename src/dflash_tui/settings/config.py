@@ -20,6 +20,7 @@ from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable
 from dflash_core.drafters.registry import resolved
 from dflash_core.errors import DFlashError, KnobError
+from dflash_core.files import write_whole
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import parse_bytes
 from dflash_core.user_folders import user_folder
@@ -160,10 +161,7 @@ def remember(name: str, value: str | bool | Path, path: Path | None = None) -> N
         new = head + rest
         if tomllib.loads(new).get(name) != tomllib.loads(line)[name]:
             raise ConfigError(f"{path}: {name} could not be changed; write {line.strip()} into it")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(new, encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, new.encode(), sync=True)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}; the choice holds until the app closes"

@@ -6,7 +6,6 @@ A preset names what differs from the defaults; whatever it does not name is at i
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, KnobError
+from dflash_core.files import write_whole
 from dflash_core.knobs import SPEC, Knobs, Value, unknown_knob
 from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 
@@ -153,10 +153,7 @@ def write_preset(preset: Preset) -> None:
         lines += [f"{name} = {json.dumps(word, ensure_ascii=False)}"] * bool(word)
     # JSON writes numbers, strings and booleans as TOML reads them.
     lines += ["", "[knobs]", *(f"{name} = {json.dumps(value)}" for name, value in preset.changes.items())]
-    new = preset.path.with_name(f"{preset.path.name}.{os.getpid()}")
     try:
-        preset.path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        new.replace(preset.path)
+        write_whole(preset.path, ("\n".join(lines) + "\n").encode(), sync=True)
     except OSError as error:
         raise PresetError(f"{preset.path} cannot be written: {error.strerror}; the preset is not kept") from None

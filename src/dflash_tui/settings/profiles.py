@@ -7,7 +7,6 @@ and stands in the data folder.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from dflash_core.cache_types import AUTO, checked
 from dflash_core.clean import encodable, one_line
 from dflash_core.drafters.registry import NAMED, is_named, missing, parts, resolved
 from dflash_core.errors import DFlashError, InputError, KnobError
-from dflash_core.files import read_input
+from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import CONTEXT, SPEC, Knobs, Value, unknown_knob
 from dflash_core.user_folders import user_folder
 from dflash_tui.settings.config import config_folder
@@ -140,8 +139,7 @@ class Profiles:
         """It was loaded just now. What cannot be written is not worth a word: only the order suffers."""
         names = list(dict.fromkeys([name, *self._used()]))[:MOST_RECENT]
         with suppress(OSError, UnicodeEncodeError):
-            self._recent.parent.mkdir(parents=True, exist_ok=True)
-            self._recent.write_text(json.dumps(names))
+            write_whole(self._recent, json.dumps(names).encode())
 
     def save(self, profile: Profile) -> None:
         """Keep a profile, in place of one of that name. Raises ProfileError; the file is as it was then."""
@@ -204,11 +202,8 @@ class Profiles:
             raise ProfileError(
                 f"{self.path} cannot be changed by the program; edit it, or put each profile's tables together"
             )
-        new = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(document.as_string(), encoding="utf-8")
-            new.replace(self.path)
+            write_whole(self.path, document.as_string().encode(), sync=True)
         except OSError as error:
             raise ProfileError(
                 f"{self.path} cannot be written: {error.strerror}; the profiles are as they were"

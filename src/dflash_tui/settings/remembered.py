@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from dflash_core.files import write_whole
+
 Thing = Literal["tour seen", "parameters unfolded"]
 
 
@@ -30,5 +32,4 @@ class Remembered:
         if self._things == before:
             return
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(sorted(self._things)), encoding="utf-8")
+            write_whole(self._path, json.dumps(sorted(self._things)).encode())

@@ -7,13 +7,12 @@ into place, so two processes may write it at once; one that does not check out i
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from dflash_core import kernel_source, nvrtc, resources
+from dflash_core.files import write_whole
 from dflash_core.user_folders import user_folder
 
 FORMAT = 1
@@ -65,15 +64,7 @@ class CubinCache:
 
     def _write(self, key: str, code: bytes) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{key}-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(code).digest() + code)
-                os.replace(temporary, self._path(key))
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            write_whole(self._path(key), hashlib.sha256(code).digest() + code)
         except OSError as error:
             why = error.strerror or error
             self.note = f"compiled kernels cannot be kept in {self.folder} ({why}); every start compiles them"

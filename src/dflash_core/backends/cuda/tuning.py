@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +21,7 @@ from typing import Any
 from dflash_core.backends.cuda.expert_plan import ExpertProduct, expert_ways
 from dflash_core.backends.cuda.plan import MAX_COLUMNS, MOST_PARTIALS, Card, Plan, Product, Way, plan
 from dflash_core.errors import UnsupportedError
+from dflash_core.files import write_whole
 from dflash_core.progress import Progress
 
 FORMAT = 3
@@ -286,15 +285,7 @@ def store(folder: Path, tuning: Tuning) -> str:
         },
     }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.stem}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_whole(path, json.dumps(data, indent=1).encode())
     except OSError as error:
         return f"timings of kernels cannot be kept in {folder} ({error.strerror or error}); every start takes them"
     return ""
