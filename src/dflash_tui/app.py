@@ -14,14 +14,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
+from textual._context import active_message_pump
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Click, Event, Key, Paste
 from textual.filter import LineFilter
+from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import TextArea
 
 from dflash_core.cache_types import AUTO
@@ -355,6 +359,8 @@ class DFlashApp(App[int]):
 
     def _handle_exception(self, error: Exception) -> None:
         """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost."""
+        if isinstance(error, NoMatches) and closes(active_message_pump.get(None)):
+            return  # what it asks for was never drawn, or is gone already, and nobody will see it
         if not self.fault:
             trace = keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)
             LOG.error("fault", exc_info=error)
@@ -381,6 +387,11 @@ class DFlashApp(App[int]):
                 session.leave()
             except Exception:  # it is a convenience: the conversation itself is kept
                 LOG.warning("the state of the conversation is not kept", exc_info=True)
+
+
+def closes(pump: MessagePump | None) -> bool:
+    """Whether this screen, or what this widget stands in, is being removed. Textual has no public word for it."""
+    return isinstance(pump, Widget) and any(one._pruning or one._closing for one in (pump, *pump.ancestors))
 
 
 def share_the_interpreter() -> None:

@@ -312,3 +312,18 @@ def is_selector(node: ast.expr) -> bool:
     if isinstance(node, ast.Name):
         return node.id.lstrip("_")[:1].isupper()
     return isinstance(node, ast.Constant)
+
+
+@pytest.mark.parametrize("turns", [0, 4, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2, 3, 6, 8, 12))])
+async def test_a_screen_may_close_before_it_is_drawn(make_app: MakeApp, turns: int) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await loaded(pilot)
+        for opener in (*PAGE_OPENERS.values(), *DIALOGS.values()):
+            screen = opener(app)
+            app.push_screen(screen)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            screen.dismiss()
+            await wait_until(pilot, lambda: app.screen is app.chat)
+            assert app._exception is None, type(screen)

@@ -236,7 +236,7 @@ class ChatsScreen(Screen[None]):
         self._list()
 
     def action_help(self) -> None:
-        self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or ""))
+        self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
 
     def action_back(self) -> None:
         """Esc: from the search to the list, then to the chat."""

@@ -11,6 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 
+from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import actions_of, retold
 from dflash_tui.slash.table import SLASH
 from dflash_tui.text.glossary import QUOTED, figure
@@ -29,14 +30,14 @@ def _row(name: str, what: str, width: int) -> list[str | tuple[str, str]]:
     return [(f" {name}", "bold"), apart + f"\n{' ' * NAMES}".join(lines) + "\n"]
 
 
-class HelpScreen(ModalScreen[None]):
-    """F1. `about` is the help of the widget that had the focus."""
+class HelpScreen(Passing, ModalScreen[None]):
+    """F1 over a screen whose keys are those of `scope`. `about` is the help of the widget that had the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
 
-    def __init__(self, about: str = "") -> None:
+    def __init__(self, about: str = "", scope: str = "chat") -> None:
         super().__init__()
-        self._about = about
+        self._about, self._scope = about, scope
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help", classes="dialog"):
@@ -51,8 +52,6 @@ class HelpScreen(ModalScreen[None]):
         self.call_after_refresh(self._draw)
 
     def _draw(self) -> None:
-        if self not in self.app.screen_stack:
-            return  # closed in the meantime
         page = self.query_one("#help-page", Static)
         page.update(self._page(page.size.width))
 
@@ -62,12 +61,10 @@ class HelpScreen(ModalScreen[None]):
         if self._about:
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
-        below = self.app.screen_stack[self.app.screen_stack.index(self) - 1]
-        scope = getattr(below, "SCOPE", "chat")
         for one in actions_of(self.app):
-            if one.shown and (one.scope == scope or (one.id.startswith("app.") and one.id != "app.help")):
+            if one.shown and (one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help")):
                 parts += _row(one.shown, one.help, width)
-        if scope != "chat":
+        if self._scope != "chat":
             return Content.assemble(*parts).stylize(figure(QUOTED))
         parts.append(("\nCommands\n", "bold $primary"))
         for command in SLASH.values():

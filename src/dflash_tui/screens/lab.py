@@ -23,6 +23,7 @@ from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.screens.passing import Passing
 from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.glossary import QUOTED, figure, sentence
@@ -34,7 +35,7 @@ LOOK_S = 0.1
 NARROW = 110
 
 
-class LabScreen(Screen[None]):
+class LabScreen(Passing, Screen[None]):
     """A screen over the chat. Esc stops the experiment first and closes when none runs."""
 
     SCOPE: ClassVar[str] = ""
@@ -167,7 +168,7 @@ class LabScreen(Screen[None]):
 
     def action_help(self) -> None:
         about = getattr(self.focused, "HELP", None) or ""
-        self.app.push_screen(HelpScreen(about))
+        self.app.push_screen(HelpScreen(about, self.SCOPE))
 
     def adopt(self, changes: dict[str, Value]) -> None:
         """Let the next turn run with what was found."""

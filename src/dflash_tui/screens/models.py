@@ -28,6 +28,7 @@ from dflash_tui.hub.typed_pair import typed_pair
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.screens.passing import Passing
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.terminal.key_order import is_text
@@ -45,7 +46,7 @@ LOOK_S = 0.15
 BESIDE = 110  # columns from which on there is room for what is known of a row
 
 
-class ModelsScreen(Screen[None]):
+class ModelsScreen(Passing, Screen[None]):
     """`first`: the first start; Esc then takes the demo pair, and does not ask again. `only`: the list begins narrowed
     to these words."""
 
@@ -318,7 +319,7 @@ class ModelsScreen(Screen[None]):
         self._dialogs.undo()
 
     def action_help(self) -> None:
-        self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or ""))
+        self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
 
     def action_back(self) -> None:
         """Esc: from what is typed to the whole list, then to the chat. At the first start that is the demo pair."""

@@ -19,6 +19,7 @@ from dflash_core.record import TurnRecord
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import calibration
 from dflash_tui.text.bars import clip, counted
@@ -37,7 +38,7 @@ VIEWS = ("tree", "text", "calibration")
 SHOWN_KNOBS = ("budget", "p_min", "tree_width", "tree_temperature", "temperature")
 
 
-class StepsScreen(Screen[None]):
+class StepsScreen(Passing, Screen[None]):
     """One view at a time where it is narrow, two or three beside each other where there is room."""
 
     SCOPE: ClassVar[str] = "steps"
@@ -265,4 +266,4 @@ class StepsScreen(Screen[None]):
 
     def action_help(self) -> None:
         about = getattr(self.focused, "HELP", None) or ""
-        self.app.push_screen(HelpScreen(about))
+        self.app.push_screen(HelpScreen(about, self.SCOPE))

@@ -20,6 +20,7 @@ from textual.widget import Widget
 
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.layout import NARROW
+from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import retold
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.tour import STEPS
@@ -63,7 +64,7 @@ def place(lit: Region, box: Size, screen: Size) -> Offset:
     return Offset(x, max(lit.y - box.height, 0) if over else min(lit.bottom, max(screen.height - box.height, 0)))
 
 
-class TourScreen(ModalScreen[None]):
+class TourScreen(Passing, ModalScreen[None]):
     """Enter and Right go on, Left goes back, Esc ends. What is typed ends it too, and is the prompt's."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
