@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 LEAST_SINKS = 64
 """Positions at the beginning that stay in sight under every window: a softmax leans on them."""
+MOST_RUNS = 2  # of positions in sight: the first ones and the last ones
 
 
 @dataclass(frozen=True, slots=True)

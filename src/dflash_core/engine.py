@@ -12,6 +12,7 @@ import torch
 
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Logits, Machine, Session, Target
 from dflash_core.cache_types import AUTO, CachePair, Choice, checked
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
@@ -52,6 +53,7 @@ class Engine:
     `kv`: how keys and values are kept: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what
     was chosen, and why.
     `states`: where states of conversations are kept that the session does not hold; without it in a store of its own.
+    `window`: of attention that answers will be asked for with, which memory is kept for; 0 for none.
     Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, KnobError
     for a type of cache that there is not, and OutOfMemoryError where the context does not fit.
     """
@@ -65,6 +67,7 @@ class Engine:
         kept: Sequence[Kept] = (),
         kv: str = AUTO,
         states: SnapshotStore | None = None,
+        window: int = 0,
     ) -> None:
         wished = checked(kv)
         if draft is not None and draft.target is not target:
@@ -75,11 +78,13 @@ class Engine:
         config, drafting = target.config, draft.config if draft else None
         self.machine = target.machine
         context, self.kv = _cache(self.machine, config, drafting, context_length, wished)
-        needed = self.machine.sequence(config, drafting, context, kv=self.kv.pair)
+        seen = AttentionWindow.of(window)
+        self._rows = self.machine.rows_at_once(config, drafting, context, self.kv.pair, seen)
+        needed = self.machine.sequence(config, drafting, context, kv=self.kv.pair, rows=self._rows, window=seen)
         fits = self.machine.context_that_fits(config, drafting, self.kv.pair)
         remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
         memory.check(self.machine.breakdown(needed), remedies)
-        self.session: Session = target.session(draft, context=context, kv=self.kv.pair)
+        self.session: Session = target.session(draft, context=context, kv=self.kv.pair, rows=self._rows)
         self.kept = tuple(kept)
         self._learners: tuple[LearnedPolicy | LatePolicy, ...] = ()
         self.policy = self._policy()
@@ -216,6 +221,9 @@ class Engine:
         notes += [said for said in (self.target.template.notice, self.target.template.thinking_note) if said]
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
+        if self._rows < min(self.machine.prefill_chunk, self.context_length):
+            notes.append(f"prompts are read {self._rows:,} tokens at once, not {self.machine.prefill_chunk:,}: there "
+                         "is no room for more beside the rest")  # fmt: skip
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
@@ -246,7 +254,8 @@ def _cache(
     pairs = machine.auto_pairs if wished == AUTO else (CachePair.parse(wished),)
     context = machine.context_that_fits(target, draft, pairs[-1]) if asked is None else asked
     context = min(context, target.context_length)
-    pair = next((one for one in pairs if machine.holds(target, draft, context, one)), pairs[0])
+    held = (one for whole in (False, True) for one in pairs if machine.holds(target, draft, context, one, whole=whole))
+    pair = next(held, pairs[0])
     before = [str(one) for one in pairs[: pairs.index(pair)]]
     return context, Choice(pair, f"{context:,} positions do not fit as {' or '.join(before)}" if before else "")
 
@@ -263,11 +272,12 @@ def load_pair(
     learned: Path | None = None,
     kv: str = AUTO,
     states: SnapshotStore | None = None,
+    window: int = 0,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
     could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept; `states`: where states
-    of conversations are kept, also those of an engine before this one. `kv`: as of `Engine`."""
+    of conversations are kept, also those of an engine before this one. `kv`, `window`: as of `Engine`."""
     say, kv = progress or silent, checked(kv)
     _leave_a_core()
     opened = open_target(target, device, progress=say, card=card)
@@ -277,11 +287,11 @@ def load_pair(
     drafts_itself = draft is None and opened.drafts_itself
     named = "mtp" if drafts_itself else draft
     opened_draft = open_draft(named, opened) if named is not None else None
-    opened.check_room(opened_draft, context_length, kv)
+    opened.check_room(opened_draft, context_length, kv, window=window)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
     kept = _kept(learned, opened, opened_draft) if opened_draft is not None else ()
-    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states)
+    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states, window=window)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
     say("ready", 1.0)

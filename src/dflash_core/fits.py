@@ -29,6 +29,8 @@ EMBEDDING_COST = 1.5  # a row of it crosses the bus for every token
 
 CEILING = 32_768  # positions that are taken where nobody asks for more
 SMALLEST_CONTEXT = 512  # that memory is kept for
+PREFILL_ROWS = 2048  # of a prompt that a card reads at once
+LEAST_PREFILL_ROWS = 256  # where memory is short: with fewer, most of the time would turn weights to halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Setup:
 
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that there is room for;
     `draft_type`: what a drafter's matrices are packed as, "" as they are; `drafted`: with the drafter; `embedding`:
-    where the target's token embedding lies.
+    where the target's token embedding lies; `rows`: of a prompt that are read at once; `window`: of attention, 0 where
+    all is seen.
     """
 
     context: int
@@ -46,6 +49,8 @@ class Setup:
     draft_type: str = ""
     drafted: bool = True
     embedding: str = ON_CARD
+    rows: int = PREFILL_ROWS
+    window: int = 0
 
 
 class Reckoner(Protocol):
@@ -58,6 +63,14 @@ class Reckoner(Protocol):
     @property
     def available(self) -> int:
         """Bytes that all components together may take."""
+
+    @property
+    def spare(self) -> int:
+        """Bytes that are left free where a type of keys and values may be chosen."""
+
+    @property
+    def chunk_rows(self) -> Sequence[int]:
+        """Rows of a prompt that may be read at once, the most first."""
 
     @property
     def default(self) -> Setup:
@@ -133,6 +146,18 @@ def total(reckoner: Reckoner, setup: Setup) -> int:
     return sum(one.bytes for one in reckoner.components(setup))
 
 
+def settled(reckoner: Reckoner, setup: Setup, room: int) -> Setup:
+    """`setup` with the most rows of a prompt at once that it fits in `room` bytes with; where it never does, the
+    fewest."""
+    ways = [replace(setup, rows=rows) for rows in reckoner.chunk_rows]
+    return next((way for way in ways if total(reckoner, way) <= room), ways[-1])
+
+
+def least(reckoner: Reckoner, setup: Setup) -> int:
+    """Bytes that `setup` takes with the fewest rows of a prompt at once."""
+    return total(reckoner, replace(setup, rows=reckoner.chunk_rows[-1]))
+
+
 def longest(most: int, fits: Callable[[int], bool], guess: int = 0) -> int:
     """The most positions, in steps of CONTEXT_STEP up to `most`, that `fits` says yes to; 0 where there are none. It is
     looked for around `guess` first, where there is one."""
@@ -156,26 +181,27 @@ def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = No
     most = reckoner.longest_context
 
     def taken(context: int) -> int:
-        return total(reckoner, replace(setup, context=context))
+        return least(reckoner, replace(setup, context=context))
 
-    least = min(CONTEXT_STEP, most)
+    few = min(CONTEXT_STEP, most)
     if taken(most) <= room:
         return most
-    if taken(least) > room:
+    if taken(few) > room:
         return 0
     # Nearly all of it grows evenly with the positions.
-    guess = least + (room - taken(least)) * (most - least) // max(taken(most) - taken(least), 1)
+    guess = few + (room - taken(few)) * (most - few) // max(taken(most) - taken(few), 1)
     return longest(most, lambda context: taken(context) <= room, guess)
 
 
-def asked(reckoner: Reckoner, context: int | None, kv: str) -> Setup:
-    """What is loaded where a context (None: what fits) and a type of keys and values (or AUTO) are asked for."""
-    setup = reckoner.default
-    setup = replace(setup, context=min(context or setup.context, reckoner.longest_context))
-    if kv != AUTO:
-        return replace(setup, kv=kv)
-    ways = [replace(setup, kv=kind) for kind in reckoner.auto]
-    return next((way for way in ways if total(reckoner, way) <= reckoner.available), ways[0])
+def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, available: int | None = None) -> Setup:
+    """What is loaded where a context (None: what fits) and a type of keys and values (or AUTO) are asked for, in
+    `available` bytes, where these are not the reckoner's."""
+    setup, room = reckoner.default, reckoner.available if available is None else available
+    setup = replace(setup, context=min(context or setup.context, reckoner.longest_context), window=window)
+    ways = [replace(setup, kv=kind) for kind in (reckoner.auto if kv == AUTO else (kv,))]
+    rooms = (room - reckoner.spare, room)
+    chosen = (way for room in rooms for way in ways if least(reckoner, way) <= room)
+    return settled(reckoner, next(chosen, ways[0]), room)
 
 
 def halved(reckoner: Reckoner, setup: Setup, ceiling: int, least: int, spare: int) -> Setup:
@@ -188,7 +214,9 @@ def halved(reckoner: Reckoner, setup: Setup, ceiling: int, least: int, spare: in
 
 def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> MemoryPlan:
     """What `setup` takes, and what would fit in its place: in `available` bytes, where these are not the reckoner's."""
-    components, room = reckoner.components(setup), reckoner.available if available is None else available
+    room = reckoner.available if available is None else available
+    setup = settled(reckoner, setup, room)
+    components = reckoner.components(setup)
     kinds = dict.fromkeys((*reckoner.kv_types, setup.kv))
     fitting = {kv: longest_context(reckoner, replace(setup, kv=kv), room) for kv in kinds}
     found = MemoryPlan(reckoner.machine, setup, components, room, fitting, ())

@@ -121,16 +121,17 @@ def plan_pair(
     kv: str = AUTO,
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
+    window: int = 0,
 ) -> MemoryPlan:
     """What a pair would take, from headers alone: no weight is read, and no card has to be there.
 
-    `context` and `kv`: what is asked for, as of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
-    memory) to reckon for; without it it is what this machine has. Raises what `open_target` and `open_draft` raise, and
-    KnobError for a type that there is not.
+    `context`, `kv`, `window`: what is asked for, as of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of
+    main memory) to reckon for; without it it is what this machine has. Raises what `open_target` and `open_draft`
+    raise, and KnobError for a type that there is not.
     """
     kv = checked(kv)
     reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
-    return plan(reckoner, asked(reckoner, context, kv))
+    return plan(reckoner, asked(reckoner, context, kv, window))
 
 
 def reckoner_of(

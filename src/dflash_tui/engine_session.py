@@ -145,6 +145,7 @@ def load_engine(
         learned=user_folder("data") / "policy",
         kv=request.kv,
         states=_states(request),
+        window=request.knobs.attention_window,
     )
     for kept in engine.kept:
         if kept.note:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from dflash_core.clean import encodable
 from dflash_core.events import FoundRow, Piece, TurnReport
+from dflash_core.fits import Reckoner, Setup, asked
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
@@ -50,6 +51,10 @@ class LoadRequest:
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # one, once something was loaded
     resume: str = ""  # the conversation that the app goes on with: the beginning of its id
+
+    def setup(self, reckoner: Reckoner, available: int | None = None) -> Setup:
+        """How it would be loaded, as `fits.asked` says."""
+        return asked(reckoner, self.context or None, self.kv, self.knobs.attention_window, available)
 
     def title(self, *, endings: bool = False) -> str:
         """What the pair is called; with the `endings` of its files while it is not loaded yet."""

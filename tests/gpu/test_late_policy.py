@@ -122,7 +122,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
 def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
     """By what was added, where nothing was taken away; else all of it."""
     device = EmulatedDevice()
-    there, here = DeviceText(device, 500), TextTable()
+    there, here = DeviceText(500, device.torch_device), TextTable()
     rng = np.random.default_rng(3)
     for turn in range(30):
         if turn % 9 == 8:

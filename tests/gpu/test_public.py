@@ -9,16 +9,20 @@ import pytest
 import torch
 
 from dflash_core import Knobs, load_draft, load_target
+from dflash_core.attention_window import EVERYTHING
 from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.allocator import reserved
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.reckoner import context_bytes
+from dflash_core.backends.cuda.sequence import library_pieces
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.steps import StepBench
 from dflash_core.engine import Engine, load_pair
-from dflash_core.errors import KnobError, UnsupportedError
+from dflash_core.errors import KnobError, OutOfMemoryError, UnsupportedError
+from dflash_core.fits import Setup, plan, total
 from dflash_core.lab.grid import parse_axes, settings
-from dflash_core.loading import CardOptions
+from dflash_core.loading import CardOptions, open_draft, open_target
 from dflash_tui.cli import main
 from dflash_tui.engine_session import laboratory, load_session
 from dflash_tui.session import LoadRequest
@@ -102,13 +106,56 @@ def test_the_breakdown_counts_what_a_session_holds(engine: Engine, drafted: bool
         sequence = ("target KV", "states", "scratch", *(("drafter KV",) if drafted else ()))
         predicted = sum(components[name].bytes for name in sequence)
         held = [size for address, size in device_bytes(session).items() if address not in weights]
-        missed = predicted - reserved([*sorted(held, reverse=True), *session.memory.library])
+        library = library_pieces(session.memory, session.target, CONTEXT, session.kv, EVERYTHING)
+        missed = predicted - reserved([*sorted(held, reverse=True), *library])
         assert abs(missed) <= SEGMENT
         assert ("drafter KV" in components) == drafted
         assert f"a tree of {session.memory.capacity} nodes" in components["scratch"].detail
         sizes.append((predicted, sum(held)))
     assert sizes[0][0] <= sizes[1][0]
     assert sizes[0][1] < sizes[1][1]
+
+
+def test_smaller_chunks_of_prompts_rather_than_no_load(card: EmulatedCard) -> None:
+    """A load takes what the plan says, says so in a line, and refuses what does not fit with the smallest either."""
+    opened = open_target(TARGET, "cuda", card=HALF)
+    draft = open_draft(DRAFT, opened)
+    found, setup = opened.reckoner(draft), Setup(4096)
+    ways = {rows: total(found, replace(setup, rows=rows)) for rows in found.chunk_rows}
+    assert list(ways) == [2048, 1024, 512, 256]
+    assert ways[2048] > ways[1024] > ways[512] >= ways[256]
+    held = 0
+
+    def put(free: int) -> None:
+        """So many bytes for all of it; the driver has its own by now."""
+        card.runtime.memory = lambda: (free - held - context_bytes(opened.machine.processors), 80 << 30)
+
+    put(ways[256] - 1)
+    with pytest.raises(OutOfMemoryError, match="a context of"):
+        opened.check_room(draft, 4096, "f16")
+    for rows in (2048, 1024, 512):
+        put(ways[rows])
+        opened.check_room(draft, 4096, "f16")
+        made = plan(opened.reckoner(draft), setup)
+        assert (made.setup.rows, made.fits) == (rows, True)
+    opened.load(dtype=torch.float32, progress=lambda *_: None)
+    drafter = draft.load()
+    weights = [one.bytes for one in found.components(setup) if one.name in ("target", "drafter")]
+    held = sum(weights)
+    for rows in (512, 2048):
+        put(ways[rows])
+        engine = Engine(opened, drafter, context_length=4096, kv="f16")
+        assert isinstance(engine.session, CudaSession)
+        assert engine.session.memory.chunk is not None
+        assert engine.session.memory.chunk.rows == rows
+        said = [note for note in engine.notes if "prompts are read" in note]
+        assert said == [] if rows == 2048 else ["prompts are read 512 tokens at once, not 2,048: there is no room for "
+                                                "more beside the rest"]  # fmt: skip
+        predicted = {one.name: one.bytes for one in engine.memory().components}
+        of_the_plan = {one.name: one.bytes for one in found.components(replace(setup, rows=rows, nodes=24))}
+        assert {name: predicted[name] for name in of_the_plan if name != "CUDA context"} == {
+            name: size for name, size in of_the_plan.items() if name != "CUDA context"
+        }
 
 
 def test_the_weights_are_those_of_the_breakdown(engine: Engine) -> None:

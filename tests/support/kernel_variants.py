@@ -239,7 +239,7 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
             for sampled, windowed in ((False, False), (True, False), (False, True)):
                 kind = StepKind((width,), drafts=width > 1, sampled=sampled, windowed=windowed)
                 yield from session.steps.launches(kind)
-                if kind.drafts and session.steps.offers_text:
+                if kind.drafts and session.memory.text is not None:
                     yield from session.steps.launches(replace(kind, text=True))
         except UnsupportedError:
             if arch != OLDEST:  # whose shared memory is too small for the widest passes

@@ -23,7 +23,7 @@ from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
-from dflash_core.fits import Setup
+from dflash_core.fits import LEAST_PREFILL_ROWS, Setup
 from dflash_core.loading import CardOptions, load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden
@@ -49,12 +49,13 @@ def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def needs(context: int, kv: CachePair = F16) -> dict[str, int]:
-    """Bytes by component of the tiny pair."""
+    """Bytes by component of the tiny pair, with the fewest rows of a prompt at once."""
     opened = CudaTarget(TARGET, device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
     draft = loading.open_draft(DRAFT, opened)
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
-    return held | {one.name: one.bytes for one in opened.machine.components(True, context, kv=kv)}
+    components = opened.machine.components(True, context, kv=kv, rows=LEAST_PREFILL_ROWS)
+    return held | {one.name: one.bytes for one in components}
 
 
 def refusal(draft: Any = DRAFT, context: int | None = None, **options: Any) -> str:
@@ -68,14 +69,12 @@ def refusal(draft: Any = DRAFT, context: int | None = None, **options: Any) -> s
 
 
 def test_keys_and_values_that_do_not_fit_are_refused_before_anything_is_read(card_with: Any) -> None:
-    small, large = needs(512), needs(8192)
-    card_with((sum(small.values()) + sum(large.values())) // 2)
+    free = min(sum(needs(4096, kv).values()) for kv in AUTO_PAIRS) - 1
+    card_with(free)
     message = refusal(context=8192)
     said = int(message.split("a context of ")[1].split(" ")[0].replace(",", ""))
-    assert 512 <= said < 8192
-    assert (
-        sum(needs(said).values()) <= (sum(small.values()) + sum(large.values())) // 2 < sum(needs(said + 512).values())
-    )
+    assert 512 <= said < 4096
+    assert sum(needs(said).values()) <= free < sum(needs(said + 512).values())
     assert "other programs on the card hold 3.0 GiB: close them, or run it on the CPU" in message
 
 

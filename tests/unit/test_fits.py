@@ -16,10 +16,11 @@ pytest.importorskip("cuda.bindings")
 from dflash_core import loading
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.planned import KNOWN, card_of
-from dflash_core.backends.cuda.reckoner import CardReckoner, context_bytes
+from dflash_core.backends.cuda.reckoner import SPARE, CardReckoner, context_bytes
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import KnobError, MismatchError
-from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, longest, longest_context, plan, total
+from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, least, longest, longest_context, plan, total
+from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
 from dflash_core.loading import CardOptions, plan_pair
 from dflash_core.memory import parse_bytes
@@ -67,15 +68,15 @@ def test_the_longest_context_is_the_longest() -> None:
     found = reckoner(24 * GIB)
     setup = Setup(131_072)
     most = longest_context(found, setup)
-    assert total(found, replace(setup, context=most)) <= 24 * GIB
-    assert total(found, replace(setup, context=most + CONTEXT_STEP)) > 24 * GIB
+    assert least(found, replace(setup, context=most)) <= 24 * GIB
+    assert least(found, replace(setup, context=most + CONTEXT_STEP)) > 24 * GIB
     assert [longest(1000, lambda n, most=m: n <= most) for m in (0, 511, 512, 999, 1000)] == [0, 0, 512, 512, 1000]
 
 
 def test_the_token_embedding_is_a_remedy() -> None:
     """Where its bytes are what is missing; loaded so, the plan is that much smaller from the start."""
     roomy = plan(reckoner(24 * GIB), Setup(8192))
-    short = reckoner(roomy.total - 100 * MIB)
+    short = reckoner(least(reckoner(24 * GIB), roomy.setup) - 100 * MIB)
     made = plan(short, Setup(8192))
     walk(made, short)
     (remedy,) = (one for one in made.remedies if one.setup == replace(made.setup, embedding="host"))
@@ -106,6 +107,43 @@ def test_remedies_fit(memory: int, context: int) -> None:
     assert bool(made.remedies) == (not made.fits and memory > 16)
     assert len(made.remedies) <= 3
     walk(made, found)
+
+
+def test_smaller_chunks_of_prompts_make_it_fit() -> None:
+    """As large as there is room for, down to the least; said in one line where they are smaller than usual."""
+    wide = reckoner(24 * GIB)
+    ways = {rows: total(wide, Setup(32_768, rows=rows)) for rows in wide.chunk_rows}
+    assert list(ways) == [2048, 1024, 512, 256]
+    assert len(set(ways.values())) > 1
+    for size in ways.values():
+        made = plan(reckoner(size), Setup(32_768))
+        most = max(other for other, taken in ways.items() if taken <= size)  # fewer rows need not take less
+        assert (made.setup.rows, made.total, made.fits, made.remedies) == (most, size, True, ())
+        said = [line for line in words.lines(made) if "prompts are read" in line]
+        assert len(said) == (most < 2048)
+        assert all(f"{most:,} tokens at once, not 2,048" in line for line in said)
+        assert made.context_that_fits["f16"] >= 32_768
+        assert fitting(reckoner(size), 32_768, "f16").rows == most
+    short = plan(reckoner(min(ways.values()) - 1), Setup(32_768))
+    assert (short.fits, short.setup.rows) == (False, 256)
+    assert not any("prompts are read" in line for line in words.lines(short))
+
+
+def test_a_window_of_attention_takes_what_its_copies_take() -> None:
+    found = reckoner(24 * GIB)
+    sizes = [total(found, fitting(found, 32_768, "f16", window)) for window in (0, 8192, 16_384)]
+    assert sizes[0] < sizes[1] < sizes[2] < sizes[0] + 100 * MIB
+
+
+def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
+    """A type of its own choice leaves something to spare, where one does; one that is asked for may take it all."""
+    wide = reckoner(24 * GIB)
+    f16, q4 = (least(wide, Setup(40_960, kv)) for kv in ("f16", "q4_0"))
+    for room, kv in ((f16 + SPARE, "f16"), (f16 + SPARE - 1, "q8_0"), (q4, "q4_0"), (q4 - 1, "f16")):
+        made = reckoner(room)
+        made.auto = ("f16", "q8_0", "q4_0")
+        assert fitting(made, 40_960, "auto").kv == kv
+    assert fitting(reckoner(f16), 40_960, "f16").kv == "f16"
 
 
 def test_remedies_change_no_more_than_they_must() -> None:
@@ -240,7 +278,7 @@ def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     for kv, context in made.context_that_fits.items():
         assert context == longest(
             found.longest_context,
-            lambda n, kv=kv: total(found, Setup(n, kv)) <= 24 * GIB,  # type: ignore[misc]
+            lambda n, kv=kv: least(found, Setup(n, kv)) <= 24 * GIB,  # type: ignore[misc]
         )
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.reckoner import CHUNK_ROWS
+from dflash_core.backends.cuda.sequence import CAPACITIES, library_pieces
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.cache_types import CachePair
+from dflash_core.fits import PREFILL_ROWS
 from support import toy_architecture
 from support.kernel_variants import (
     CARDS,
     Pair,
     demo,
+    experts,
     header,
     large,
     large_dflash2,
@@ -23,6 +32,7 @@ from support.kernel_variants import (
     large_mtp,
     small_dspark,
     tiny,
+    tiny_experts,
 )
 from support.launch_lists import Case
 from support.recording_device import NamedUpload, RecordingDevice
@@ -50,25 +60,87 @@ CASES = [
     Case("27b dspark", large_dspark, "sm_90a"),
     Case("dspark of few tokens", small_dspark, "sm_86"),
     Case("toy", toy, "sm_90a", drafted=False),
+    Case("experts", tiny_experts, "sm_90a"),
+    Case("35b-a3b", experts, "sm_90a"),
 ]
 
 
-@pytest.mark.parametrize("context", [320, 4000])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_is_predicted_is_what_is_allocated(case: Case, context: int) -> None:
+@dataclass(frozen=True)
+class Way:
+    """How a sequence is made: what its bytes depend on beside the pair."""
+
+    context: int = 320
+    kv: str = "f16"
+    rows: int = PREFILL_ROWS
+    window: int = 0
+    nodes: int = CAPACITIES[0]
+    on_host: bool = False
+
+
+KINDS, ROWS, WINDOWS = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0/f16", "tq3_0"), CHUNK_ROWS, (0, 100, 3000)
+EVERY = [
+    Way(context, kv, rows, window, nodes, on_host)
+    for context in (320, 4000)
+    for kv in KINDS
+    for rows in ROWS
+    for window in WINDOWS
+    for nodes in CAPACITIES
+    for on_host in (False, True)
+]
+NARROW = [
+    Way(), Way(4000), Way(4000, "q8_0/q4_0", ROWS[-1], 100, CAPACITIES[1], True), Way(4000, "f16", ROWS[1], 3000),
+    Way(4000, "q5_0/f16", ROWS[2], 100, CAPACITIES[2]), Way(320, "tq3_0", ROWS[-1], 100, CAPACITIES[1]),
+]  # fmt: skip
+
+
+def ways() -> list[ParameterSet]:
+    """Each case in a few ways; with `full` in all."""
+    found = [pytest.param(case, way, id=f"{case.name} {n}") for case in CASES for n, way in enumerate(NARROW)]
+    return found + [
+        pytest.param(case, way, id=f"{case.name} {way}", marks=pytest.mark.full) for case in CASES for way in EVERY
+    ]
+
+
+@pytest.mark.parametrize(("case", "way"), ways())
+def test_what_is_predicted_is_what_is_allocated(case: Case, way: Way) -> None:
     pair, device = case.pair(), RecordingDevice(CARDS[case.arch])
-    target = DeviceTarget(device, NamedUpload(pair.target, device), pair.target_config)
-    footprint = Footprint(pair.target, pair.target_config, CARDS[case.arch])
+    target = DeviceTarget(device, NamedUpload(pair.target, device), pair.target_config, embedding_on_host=way.on_host)
+    footprint = Footprint(pair.target, pair.target_config, CARDS[case.arch], embedding_on_host=way.on_host)
     draft = None
     if case.drafted:
         draft = on_device(pair.draft_config, NamedUpload(pair.draft, device), target, DEFAULT)
         footprint.add_draft(pair.draft, pair.draft_config)
+    kv, window = CachePair.parse(way.kv), AttentionWindow.of(way.window)
     with Pieces() as found:
-        session = CudaSession(target, draft, context=context)
-    predicted = footprint.sequence(context, drafted=case.drafted)
+        session = CudaSession(target, draft, context=way.context, kv=kv, rows=way.rows)
+        session.ensure_capacity(way.nodes)
+    predicted = footprint.sequence(
+        way.context, drafted=case.drafted, capacity=way.nodes, kv=kv, rows=way.rows, window=window
+    )
     assert dict(predicted.held) == session.nbytes
-    assert predicted.scratch + sum(predicted.held.values()) == reserved([*found.sizes, *session.memory.library])
+    library = library_pieces(session.memory, target, way.context, kv, window)
+    assert predicted.scratch + sum(predicted.held.values()) == reserved([*found.sizes, *library])
     assert sum(found.sizes) > sum(session.nbytes.values()) > 0
+    assert bool(library) == target.chunked
+    check_text(session)
+
+
+def check_text(session: CudaSession) -> None:
+    """There is room for it where trees copy from it: with a drafter on the card that scores none by the token above."""
+    kinds = session.capabilities
+    assert (session.memory.text is not None) == (kinds is not None and "by_parent" not in kinds.knobs)
+
+
+def test_fewer_rows_of_a_prompt_take_less() -> None:
+    """What a load may give up; a window of attention takes more, up to where it hides nothing."""
+    pair = large()
+    footprint = Footprint(pair.target, pair.target_config, CARDS["sm_90a"])
+    taken = [footprint.sequence(32_768, drafted=False, rows=rows).scratch for rows in ROWS]
+    assert taken == sorted(taken, reverse=True)
+    assert taken[0] - taken[-1] > 120 * MIB
+    sizes = [footprint.sequence(32_768, drafted=False, window=AttentionWindow.of(size)).scratch
+             for size in (0, 256, 4096, 30_000, 32_768)]  # fmt: skip
+    assert sizes[0] == sizes[-1] < sizes[1] < sizes[2] < sizes[3]
 
 
 def test_pieces_are_noted_once_each() -> None:

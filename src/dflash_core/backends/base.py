@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.attention_window import AttentionWindow
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
+from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.base import Decision, Policy
@@ -207,8 +208,22 @@ class Machine(Protocol):
     def auto_pairs(self) -> Sequence[CachePair]:
         """How keys and values may be kept where nobody says so: the first that the context fits with."""
 
-    def holds(self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair) -> bool:
-        """Whether a new sequence of `context` positions fits what is free."""
+    def holds(
+        self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair, *, whole: bool = False
+    ) -> bool:
+        """Whether a new sequence of `context` positions fits what is free and leaves something; `whole`: fits at
+        all."""
+
+    def rows_at_once(
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        kv: CachePair,
+        window: AttentionWindow = EVERYTHING,
+    ) -> int:
+        """Rows of a prompt that a new sequence may read at once, the most that there is room for. `window`: of answers
+        to come."""
 
     def sequence(
         self,
@@ -217,8 +232,11 @@ class Machine(Protocol):
         context: int,
         session: Session | None = None,
         kv: CachePair = F16,
+        rows: int = PREFILL_ROWS,
+        window: AttentionWindow = EVERYTHING,
     ) -> tuple[Component, ...]:
-        """What a sequence of full length takes besides the weights: a new one, or `session`, which may have grown."""
+        """What a sequence of full length takes besides the weights: a new one whose prompts are read `rows` rows at
+        once under `window`, or `session`, which may have grown."""
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
         """The components beside what the machine has now; with a session, what it holds and what runs beside it too."""
@@ -268,9 +286,9 @@ class Target(Protocol):
     def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
         """What says what this target and `draft` would take here, loaded in one way or another."""
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
-        keys and values kept as `kv` says.
+        keys and values kept as `kv` says and prompts read under a window of attention, 0 for none.
 
         Raises OutOfMemoryError.
         """
@@ -318,11 +336,12 @@ class Target(Protocol):
         captured: Sequence[int] = (),
         context: int = 0,
         kv: CachePair | None = None,
+        rows: int = PREFILL_ROWS,
     ) -> Session:
         """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
 
-        `context`: positions that it must hold, for backends that make room at once. `kv`: how keys and values are kept;
-        None: as exactly as this machine keeps them.
+        `context`: positions that it must hold, for backends that make room at once, and `rows`: of a prompt that it
+        reads at once. `kv`: how keys and values are kept; None: as exactly as this machine keeps them.
         """
 
     def step_seconds(self, rows: int) -> float | None:

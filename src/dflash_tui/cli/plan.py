@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dflash_core.fits import MemoryPlan, asked, plan
+from dflash_core.fits import MemoryPlan, plan
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import write_json, write_out
 from dflash_tui.text import fits
@@ -32,7 +32,7 @@ def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
     from dflash_tui.engine_session import reckoner_for
 
     reckoner = reckoner_for(request, memory)
-    return plan(reckoner, asked(reckoner, request.context or None, request.kv))
+    return plan(reckoner, request.setup(reckoner))
 
 
 def facts(plan: MemoryPlan) -> dict[str, Any]:
@@ -42,6 +42,7 @@ def facts(plan: MemoryPlan) -> dict[str, Any]:
         "context": plan.setup.context,
         "kv": plan.setup.kv,
         "embedding": plan.setup.embedding,
+        "prompt_rows": plan.setup.rows,
         "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
         "total": plan.total,
         "available": plan.available,

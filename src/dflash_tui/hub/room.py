@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dflash_core.errors import DeviceError, DFlashError
-from dflash_core.fits import Reckoner, asked, longest_context, total
+from dflash_core.fits import Reckoner, longest_context, settled, total
 from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import CardMemory, Management
 from dflash_tui.session import LoadRequest
@@ -45,12 +45,13 @@ def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest],
 
     try:
         reckoner = (make or reckoner_for)(request)
-        setup = asked(reckoner, request.context or None, request.kv)
-        taken, available = total(reckoner, setup), reckoner.available + freed
+        available = reckoner.available + freed
+        setup = request.setup(reckoner, available)
+        taken = total(reckoner, setup)
         short = max(taken - available, 0)
         context = longest_context(reckoner, setup, available) if short else setup.context
         if context:
-            taken = total(reckoner, replace(setup, context=context))
+            taken = total(reckoner, settled(reckoner, replace(setup, context=context), available))
         return Room(context, setup.context, taken, short, reckoner.machine)
     except DFlashError as error:
         return Room(why=str(error))

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
-from dflash_core.fits import MemoryPlan, Reckoner, Setup, asked, plan
+from dflash_core.fits import MemoryPlan, Reckoner, Setup, plan
 from dflash_core.memory import gib
 from dflash_tui.chat.background import Background
 from dflash_tui.chat.host import ChatHost
@@ -84,7 +84,7 @@ class PlanScreen(ModalScreen[bool]):
         request = chat.program.planned(target, draft, context, kv)
         self._planning = Planning(
             make or (lambda: _reckoner(request)),
-            lambda reckoner: asked(reckoner, request.context or None, request.kv),
+            lambda reckoner: request.setup(reckoner, reckoner.available + chat.program.given_back),
             chat.program.given_back,
         )
         self._setup: Setup | None = None
@@ -180,6 +180,8 @@ def drawn(found: MemoryPlan) -> Content:
     for index, one in enumerate(found.components):
         parts += [("■ ", _colour(index)), (f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ", figure("plan"))]
         parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", figure("plan", "$foreground 70%")))
+    if found.fits and (said := fits.fewer_rows(setup)):
+        parts.append((f"{said}\n", figure("plan", "$foreground 70%")))
     parts.append((f"{fits.verdict(found)}\n", figure("plan", "bold $success" if found.fits else "bold $error")))
     parts.append(("fits up to  ", "$foreground 70%"))
     for kv, context in found.context_that_fits.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.fits import MemoryPlan, Remedy, Setup
+from dflash_core.fits import PREFILL_ROWS, MemoryPlan, Remedy, Setup
 from dflash_core.memory import gib
 from dflash_tui.text.bars import bar, fit
 
@@ -44,6 +44,13 @@ def verdict(plan: MemoryPlan) -> str:
     return f"{of}: fits, {gib(spare)} to spare" if plan.fits else f"{of}: does not fit, {gib(-spare)} short"
 
 
+def fewer_rows(setup: Setup) -> str:
+    """What is said where there is no room to read prompts at full speed; nothing where there is."""
+    if setup.rows == PREFILL_ROWS:
+        return ""
+    return f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
+
+
 def lines(plan: MemoryPlan) -> Iterator[str]:
     """The whole plan for people."""
     setup = plan.setup
@@ -54,6 +61,8 @@ def lines(plan: MemoryPlan) -> Iterator[str]:
         row = f"  {fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  {bar(one.bytes / scale, BAR):<{BAR}}  {one.detail}"
         yield row.rstrip()
     yield f"  {fit('total', NAME)}{verdict(plan)}"
+    if plan.fits and (said := fewer_rows(setup)):
+        yield f"  {said}"
     yield ""
     yield "the longest context that fits, by type of keys and values"
     for kv, context in plan.context_that_fits.items():

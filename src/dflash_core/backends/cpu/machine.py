@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
 from dflash_core.cache_types import AUTO_PAIRS, EXACT, F16, CachePair
 from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.fits import CEILING, SMALLEST_CONTEXT
+from dflash_core.fits import CEILING, PREFILL_ROWS, SMALLEST_CONTEXT
 from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.costs import CPU, Shape
@@ -42,10 +43,22 @@ class CpuMachine:
             context //= 2
         return context
 
-    def holds(self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair) -> bool:
-        """Keys and values take half of the free memory at most."""
+    def holds(
+        self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair, *, whole: bool = False
+    ) -> bool:
+        """Keys and values take half of the free memory at most; `whole`: all of it."""
         position = target.position_bytes(kv) + (draft.position_bytes(kv) if draft else 0)
-        return context * position <= memory.host_memory().free // 2
+        return context * position <= memory.host_memory().free // (1 if whole else 2)
+
+    def rows_at_once(
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        kv: CachePair,
+        window: AttentionWindow = EVERYTHING,
+    ) -> int:
+        return self.prefill_chunk
 
     def sequence(
         self,
@@ -54,6 +67,8 @@ class CpuMachine:
         context: int,
         session: Session | None = None,
         kv: CachePair = F16,
+        rows: int = PREFILL_ROWS,
+        window: AttentionWindow = EVERYTHING,
     ) -> tuple[Component, ...]:
         detail = f"{kv}, {context:,} positions at most"
         components = [Component("target KV", context * target.position_bytes(kv), detail)]

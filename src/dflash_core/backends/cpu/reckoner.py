@@ -11,7 +11,7 @@ from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
 from dflash_core.cache_types import named
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, OpenedDraft
-from dflash_core.fits import CEILING, KV_TYPES, SMALLEST_CONTEXT, Setup, halved
+from dflash_core.fits import CEILING, KV_TYPES, PREFILL_ROWS, SMALLEST_CONTEXT, Setup, halved
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component
@@ -34,6 +34,8 @@ def stays_packed(dense: int, free: int) -> bool:
 class HostReckoner:
     """Implements `fits.Reckoner` for a target and a drafter that was opened for it. `memory_bytes`: what there is for
     all of it, 0 for what this machine has."""
+
+    spare, chunk_rows = 0, (PREFILL_ROWS,)  # rows of a prompt take nothing that counts
 
     def __init__(
         self,

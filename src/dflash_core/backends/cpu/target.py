@@ -21,6 +21,7 @@ from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, O
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.errors import NumericsError
+from dflash_core.fits import PREFILL_ROWS
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib
 from dflash_core.models.dflash import DFlash
@@ -52,7 +53,7 @@ class CpuTarget(OpenedTarget):
     def reckoner(self, draft: OpenedDraft | Draft | None) -> HostReckoner:
         return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes)
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
@@ -84,6 +85,7 @@ class CpuTarget(OpenedTarget):
         captured: Sequence[int] = (),
         context: int = 0,
         kv: CachePair | None = None,
+        rows: int = PREFILL_ROWS,
     ) -> CpuSession:
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
         drafter: Drafter | None = draft.drafter() if draft else None

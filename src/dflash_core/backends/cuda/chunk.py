@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
+from dflash_core.attention_window import EVERYTHING, MOST_RUNS, AttentionWindow
 from dflash_core.backends.cuda.launch import At, Device
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 
-PREFILL_ROWS = 2048  # rows of one chunk of a prompt
 # What may pass the range of halves is multiplied by this before it is rounded.
 HEADROOM = 1 / 16
 # What torch gives cuBLAS to work in: 2 pieces of 4 MiB and 8 of 16 KiB. Its own choice on Hopper is 32 MiB, which
@@ -36,6 +35,7 @@ class Chunk:
         self.rows, self.window, self.runs = needs.rows, EVERYTHING, list[slice]()
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
+        self.run_counts = torch.zeros(MOST_RUNS, 2, dtype=torch.int32, device=on)  # positions of each run, and 0
         self.h, self.x, self.weights, arena, *self.lasting = room.carve(*needs.pieces)
         self.arena = Arena(arena)
         self.ops = Ops(device)
@@ -52,7 +52,7 @@ class Chunk:
         self.window, self.runs = window, window.runs(first, end) if window.hides(end) else []
         if self.runs:
             sizes = [(run.stop - run.start, 0) for run in self.runs]
-            self.run_counts = torch.tensor(sizes, dtype=torch.int32, device=self.counts.device)
+            self.run_counts[: len(sizes)] = torch.tensor(sizes, dtype=torch.int32)
         self.counts[:] = torch.tensor([len(tokens), first], dtype=torch.int32)
         self.tokens[: len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 

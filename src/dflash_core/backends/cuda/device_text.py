@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dflash_core.backends.cuda.launch import Argument, Device
-from dflash_core.backends.cuda.state import STEP_SLOTS
+from dflash_core.backends.cuda.launch import Argument
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.drafters.text_table import RUNS, SLOTS, TextTable
 from dflash_core.policy.values import COPIED, FEATURES
@@ -16,24 +15,20 @@ DEFINES: dict[str, object] = {"TEXT": 1}
 
 
 class DeviceText:
-    """Arrays of a TextTable as they were when the newest step was queued. 0.8 MB, and 4 bytes per position.
+    """Arrays of a TextTable as they were when the newest step was queued, of up to `slots` tokens: 0.8 MB, and 4 bytes
+    per token. They say nothing until they follow a text."""
 
-    `copied`: pinned, by a step's slot the nodes that came from the text, a bit each.
-    """
-
-    def __init__(self, device: Device, context: int) -> None:
-        where = device.torch_device
-        self.copied = device.pinned(STEP_SLOTS, np.uint64)
-        self._weights = torch.zeros(MATCH_CLASSES * FEATURES, dtype=torch.float32, device=where)
-        self._tokens = torch.zeros(context + 1, dtype=torch.int32, device=where)
-        self._last = torch.full((RUNS * SLOTS,), -1, dtype=torch.int32, device=where)
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self._weights = torch.zeros(MATCH_CLASSES * FEATURES, dtype=torch.float32, device=device)
+        self._tokens = torch.zeros(slots + 1, dtype=torch.int32, device=device)
+        self._last = torch.zeros(RUNS * SLOTS, dtype=torch.int32, device=device)
         self._source: TextTable | None = None
         self._known = self._cuts = 0
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
-        """What tree_build takes more."""
-        return self._weights, self._tokens, self._last, np.uint64(self.copied.address), np.int32(STEP_SLOTS)
+        """What tree_build takes more, before the place where it says which nodes came from the text."""
+        return self._weights, self._tokens, self._last
 
     def weigh(self, weights: npt.NDArray[np.float64]) -> None:
         """Values of successors by `weights` (classes, features), see policy/values.py."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
@@ -14,10 +15,11 @@ from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.layers.embedding import TOKENS
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
+from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory, library_pieces
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import aligned
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.fits import PREFILL_ROWS
 from dflash_core.formats.weights import WeightFile
 
 
@@ -82,15 +84,23 @@ class Footprint:
                 projection.replan(card)
 
     def sequence(
-        self, context: int, *, drafted: bool, capacity: int = CAPACITIES[0], kv: CachePair = F16
+        self,
+        context: int,
+        *,
+        drafted: bool,
+        capacity: int = CAPACITIES[0],
+        kv: CachePair = F16,
+        rows: int = PREFILL_ROWS,
+        window: AttentionWindow = EVERYTHING,
     ) -> SequenceBytes:
-        """For `context` positions and trees of `capacity` nodes, with the drafter or without."""
+        """For `context` positions and trees of `capacity` nodes, with the drafter or without. Prompts are read in
+        chunks of `rows` rows, whose layers of full attention see `window`."""
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:
-            memory = SequenceMemory(self.target, context, CAPACITIES[0], captured, draft, kv)
+            memory = SequenceMemory(self.target, context, CAPACITIES[0], captured, draft, kv, rows)
             if capacity > memory.capacity:
                 memory.grow(capacity)
         held = memory.nbytes
-        taken = reserved([*pieces.sizes, *memory.library])
+        taken = reserved([*pieces.sizes, *library_pieces(memory, self.target, context, kv, window)])
         return SequenceBytes(held, taken - sum(held.values()), memory.details)

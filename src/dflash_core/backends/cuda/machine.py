@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.chunk import PREFILL_ROWS
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.reckoner import (
-    SPARE,
-    context_bytes,
-    sequence_components,
-)
+from dflash_core.backends.cuda.reckoner import CHUNK_ROWS, SPARE, context_bytes, sequence_components
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
-from dflash_core.fits import CEILING, SMALLEST_CONTEXT
+from dflash_core.fits import CEILING, LEAST_PREFILL_ROWS, PREFILL_ROWS, SMALLEST_CONTEXT
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown
 from dflash_core.nvml import Management
 from dflash_core.policy.costs import H200, Shape
@@ -88,13 +84,36 @@ class CudaMachine:
 
     def context_that_fits(self, target: ModelSpec, draft: DraftModel | None, kv: CachePair = F16) -> int:
         context = min(CEILING, target.context_length)
-        while context > SMALLEST_CONTEXT and not self.holds(target, draft, context, kv):
+        while context > SMALLEST_CONTEXT and not self._has(
+            self.components(draft is not None, context, PASS_ROWS, kv), SPARE
+        ):
             context //= 2
         return context
 
-    def holds(self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair) -> bool:
-        needed = sum(one.bytes for one in self.sequence(target, draft, context, kv=kv))
-        return needed <= self._memory()[0] - SPARE
+    def holds(
+        self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair, *, whole: bool = False
+    ) -> bool:
+        needed = self.components(draft is not None, context, PASS_ROWS, kv, LEAST_PREFILL_ROWS)
+        return self._has(needed, 0 if whole else SPARE)
+
+    def rows_at_once(
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        kv: CachePair,
+        window: AttentionWindow = EVERYTHING,
+    ) -> int:
+        ways = (
+            rows
+            for rows in CHUNK_ROWS
+            if self._has(self.components(draft is not None, context, PASS_ROWS, kv, rows, window))
+        )
+        return next(ways, CHUNK_ROWS[-1])
+
+    def _has(self, needed: Sequence[Component], spare: int = 0) -> bool:
+        """Whether these fit what is free and leave `spare` bytes."""
+        return sum(one.bytes for one in needed) <= self._memory()[0] - spare
 
     def sequence(
         self,
@@ -103,15 +122,26 @@ class CudaMachine:
         context: int,
         session: Session | None = None,
         kv: CachePair = F16,
+        rows: int = PREFILL_ROWS,
+        window: AttentionWindow = EVERYTHING,
     ) -> tuple[Component, ...]:
-        nodes = session.memory.capacity if isinstance(session, CudaSession) else PASS_ROWS
-        return self.components(draft is not None, context, nodes, kv)
+        nodes = PASS_ROWS
+        if isinstance(session, CudaSession):
+            nodes, rows, window = session.memory.capacity, session.chunk_rows, session.window
+        return self.components(draft is not None, context, nodes, kv, rows, window)
 
     def components(
-        self, drafted: bool, context: int, nodes: int = PASS_ROWS, kv: CachePair = F16
+        self,
+        drafted: bool,
+        context: int,
+        nodes: int = PASS_ROWS,
+        kv: CachePair = F16,
+        rows: int = PREFILL_ROWS,
+        window: AttentionWindow = EVERYTHING,
     ) -> tuple[Component, ...]:
-        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without."""
-        return sequence_components(self.footprint, drafted, context, nodes, kv)
+        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without, where prompts
+        are read `rows` rows at once under `window`."""
+        return sequence_components(self.footprint, drafted, context, nodes, kv, rows, window)
 
     @property
     def processors(self) -> int:

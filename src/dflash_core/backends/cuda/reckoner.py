@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
@@ -15,13 +16,24 @@ from dflash_core.backends.cuda.upload import PACKED, held_type
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import UnsupportedError
-from dflash_core.fits import CEILING, KV_TYPES, ON_CARD, ON_HOST, SMALLEST_CONTEXT, Setup, halved
+from dflash_core.fits import (
+    CEILING,
+    KV_TYPES,
+    LEAST_PREFILL_ROWS,
+    ON_CARD,
+    ON_HOST,
+    PREFILL_ROWS,
+    SMALLEST_CONTEXT,
+    Setup,
+    halved,
+)
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which a sequence's components are shown
 # Left free where nobody asks for a context: the allocator's rounding, the caches of libraries, other programs.
 SPARE = 512 << 20
+CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // LEAST_PREFILL_ROWS).bit_length()))
 # What the driver takes for a context, kernels and libraries: measured 716.8 MiB on 132 multiprocessors, and most of it
 # is there once for each of them.
 CONTEXT_PER_PROCESSOR = 5_700_000
@@ -33,13 +45,20 @@ def context_bytes(processors: int) -> int:
 
 
 def sequence_components(
-    footprint: Footprint, drafted: bool, context: int, nodes: int = PASS_ROWS, kv: CachePair = F16
+    footprint: Footprint,
+    drafted: bool,
+    context: int,
+    nodes: int = PASS_ROWS,
+    kv: CachePair = F16,
+    rows: int = PREFILL_ROWS,
+    window: AttentionWindow = EVERYTHING,
 ) -> tuple[Component, ...]:
-    """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without.
+    """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without. Prompts are read
+    `rows` rows at once under `window`.
 
     What is planned has room for trees of one pass: a turn may grow to them, and should not find the card full.
     """
-    need = footprint.sequence(context, drafted=drafted, capacity=nodes, kv=kv)
+    need = footprint.sequence(context, drafted=drafted, capacity=nodes, kv=kv, rows=rows, window=window)
     positions = f"{kv}, {context:,} positions"
     scratch = Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations")
     held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
@@ -49,6 +68,8 @@ def sequence_components(
 class CardReckoner:
     """Implements `fits.Reckoner` for a target on a card and a drafter that was opened for it. `available`: bytes that
     the card has for all of it."""
+
+    spare, chunk_rows = SPARE, CHUNK_ROWS
 
     def __init__(
         self,
@@ -112,8 +133,9 @@ class CardReckoner:
     def _reckon(self, setup: Setup) -> tuple[Component, ...]:
         setup = replace(setup, embedding=ON_CARD)  # a sequence does not depend on it
         return sequence_components(
-            self._of(setup), self._drafted(setup), setup.context, setup.nodes, CachePair.parse(setup.kv)
-        )
+            self._of(setup), self._drafted(setup), setup.context, setup.nodes, CachePair.parse(setup.kv), setup.rows,
+            AttentionWindow.of(setup.window),
+        )  # fmt: skip
 
     def _drafted(self, setup: Setup) -> bool:
         return setup.drafted and self._draft is not None

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.captured import CapturedLayers
-from dflash_core.backends.cuda.chunk import LIBRARY_BYTES, PREFILL_ROWS, Chunk, ChunkNeeds
+from dflash_core.backends.cuda.chunk import LIBRARY_BYTES, Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
@@ -23,6 +25,7 @@ from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.fits import PREFILL_ROWS
 
 # Nodes of trees that there is room for: first those of the default knobs, then one pass, then the largest.
 CAPACITIES = (24, PASS_ROWS, MAX_NODES)
@@ -38,7 +41,8 @@ class SequenceMemory:
 
     mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch of passes. captured:
     outputs of chosen layers. drafting: the drafter's own. chunk: what prompts are read in, where the card can read them
-    in chunks. head: logits. `slots`: positions and nodes that there is room for. `kv`: how keys and values are kept.
+    in chunks. head: logits. text: what trees copy from, where they do. `slots`: positions and nodes that there is room
+    for. `kv`: how keys and values are kept. `rows`: of a prompt's chunk, at most.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class SequenceMemory:
         captured: Sequence[int],
         draft: OnDevice | None = None,
         kv: CachePair = F16,
+        rows: int = PREFILL_ROWS,
     ) -> None:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
@@ -58,7 +63,7 @@ class SequenceMemory:
         turn = Arena.need(partials) + max(map(Arena.need, rooms))
         turn = max(turn, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target)))
         passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
-        chunk = chunk_needs(target, min(PREFILL_ROWS, context), draft, context, kv) if target.chunked else None
+        chunk = chunk_needs(target, min(rows, context), draft, context, kv) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
         lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
@@ -66,11 +71,11 @@ class SequenceMemory:
         self.room = Arena.of(shared + own, device)
         behind = Arena(self.room.bytes[shared:])
         self.buffers = PassBuffers(hidden, *target.projections(), behind, self.room)
-        inside, rows = self.room.behind(*partials), Arena(self.room.bytes[turn:])
+        inside, left = self.room.behind(*partials), Arena(self.room.bytes[turn:])
         self.mixers: list[MixerMemory] = []
         for mixer in target.mixers:
-            self.mixers.append(mixer.memory(context, capacity, inside, rows, kv))
-            rows = rows.behind(*mixer.rows_room(capacity))
+            self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
+            left = left.behind(*mixer.rows_room(capacity))
         self.captured = CapturedLayers(captured, hidden, capacity, behind.behind(*buffers))
         self._first = tuple(self.mixers), self.captured.rows, capacity
         own_room = behind.behind(*lasting)
@@ -80,8 +85,8 @@ class SequenceMemory:
         self.state = DeviceState(device)
         # Logits come when the layers are done, and are done with when the next pass begins.
         self.head = Head(target, self.state, self.room)
-        # What a chunk has torch allocate: its library's workspace, and results on their way.
-        self.library: Sequence[int] = library_pieces(target, chunk.rows, kv) if chunk else ()
+        copies = draft is not None and "by_parent" not in draft.capabilities.knobs
+        self.text = DeviceText(self.slots, device) if copies else None
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
         self.window = torch.zeros(2, dtype=torch.int32, device=device)  # of attention: the last positions, the first
 
@@ -112,9 +117,22 @@ class SequenceMemory:
         return {memory.component: memory.detail for memory in self.mixers if memory.detail}
 
 
-def library_pieces(target: DeviceTarget, rows: int, kv: CachePair) -> Sequence[int]:
-    """Bytes that torch allocates while a chunk of `rows` rows runs, piece by piece."""
-    return [LIBRARY_BYTES, max(mixer.chunk_results(rows, kv) for mixer in target.mixers)]
+def chunk_results(
+    target: DeviceTarget, rows: int, end: int, kv: CachePair, window: AttentionWindow = EVERYTHING
+) -> Sequence[int]:
+    """Bytes that torch allocates while a chunk of `rows` rows up to the position `end` runs, piece by piece; beside
+    them LIBRARY_BYTES, which the library keeps."""
+    return max((mixer.chunk_results(rows, end, kv, window) for mixer in target.mixers), key=sum)
+
+
+def library_pieces(
+    memory: SequenceMemory, target: DeviceTarget, context: int, kv: CachePair, window: AttentionWindow
+) -> Sequence[int]:
+    """What chunks of prompts have torch allocate beside `memory`, at the end of `context` positions: the library's
+    workspace, and results on their way."""
+    if memory.chunk is None:
+        return ()
+    return [LIBRARY_BYTES, *chunk_results(target, memory.chunk.rows, context, kv, window)]
 
 
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context: int, kv: CachePair) -> ChunkNeeds:

@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
-from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
+from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory, chunk_results
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -27,6 +27,7 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
+from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
@@ -66,7 +67,7 @@ class CudaSession:
 
     `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it
     can hold. `capacity`: nodes of the largest tree that there is room for at first. `kv`: how keys and values are kept.
-    `free`: says how many bytes of the device there are for the results of a prompt's chunk.
+    `free`: says how many bytes of the device there are for the results of a prompt's chunk, `rows`: of one, at most.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class CudaSession:
         capacity: int = CAPACITIES[0],
         kv: CachePair = F16,
         free: Callable[[], int] | None = None,
+        rows: int = PREFILL_ROWS,
     ) -> None:
         self.target, self.draft_weights, self.device = target, draft, target.device
         self.host_drafter = host_drafter
@@ -92,7 +94,7 @@ class CudaSession:
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
         self._tokens: list[int] = []  # of the last pass
         with self.device.stream():
-            self.memory = SequenceMemory(target, context, capacity, self.captured_layers, draft, kv)
+            self.memory = SequenceMemory(target, context, capacity, self.captured_layers, draft, kv, rows)
             self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
@@ -100,7 +102,7 @@ class CudaSession:
                 self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
-        self.window, self.kv, self._free = EVERYTHING, kv, free
+        self.window, self.kv, self.chunk_rows, self._free = EVERYTHING, kv, rows, free
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
         self.steps = Steps(self)
@@ -293,7 +295,7 @@ class CudaSession:
     def _prefill_chunk(
         self, chunk_pass: ChunkPass, tokens: Sequence[int], cancelled: Callable[[], bool] | None
     ) -> Logits:
-        rows, begin = self._rows_that_fit(chunk_pass.chunk.rows), 0
+        rows, begin = self._rows_that_fit(chunk_pass.chunk.rows, self.length + len(tokens)), 0
         while begin < len(tokens):
             with self.device.stream():
                 self.update_drafter()
@@ -313,16 +315,16 @@ class CudaSession:
         with self.device.stream():
             return self._logits_of(last)
 
-    def _rows_that_fit(self, rows: int) -> int:
-        """Rows of a chunk by what is free now, so that the allocator need not be asked in vain for its results."""
+    def _rows_that_fit(self, rows: int, end: int) -> int:
+        """Rows of chunks up to the position `end` by what is free now, so that the allocator need not be asked in vain
+        for their results."""
         free = self._free() if self._free is not None else None
-        while free is not None and rows > FEWEST_ROWS and self._results(rows) > free:
+        while free is not None and rows > FEWEST_ROWS and self._results(rows, end) > free:
             rows = max(rows // 2, FEWEST_ROWS)
         return rows
 
-    def _results(self, rows: int) -> int:
-        """What torch allocates for a chunk of `rows` rows beside its library's workspace, which it keeps."""
-        return max(mixer.chunk_results(rows, self.kv) for mixer in self.target.mixers)
+    def _results(self, rows: int, end: int) -> int:
+        return sum(chunk_results(self.target, rows, end, self.kv, self.window))
 
     def _logits_of(self, h: Tensor) -> Logits:
         """Logits (vocab,) of one row of the residual (hidden,)."""

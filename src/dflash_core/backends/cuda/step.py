@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.device_text import DEFINES, DeviceText
+from dflash_core.backends.cuda.device_text import DEFINES
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Run
 from dflash_core.backends.cuda.layers.draws import MOST_LISTED
 from dflash_core.backends.cuda.state import (
@@ -99,8 +99,8 @@ class Steps:
         self._session, self.device = weakref.ref(session), session.device
         self.ring = self.device.pinned(STEP_SLOTS, RING_SLOT)
         self.cancel = self.device.pinned(1, np.int32)
+        self.copied = self.device.pinned(STEP_SLOTS, np.uint64)  # by slot, nodes that came from the text, a bit each
         self.trace: Tensor | None = None
-        self._text: DeviceText | None = None
         self._graphs: dict[StepKind, Run] = {}
         self._drain: Run | None = None
 
@@ -124,19 +124,6 @@ class Steps:
         for row, path in zip(table, paths, strict=True):
             row[0], row[1 : 1 + len(path)] = len(path), path
         self.trace = torch.from_numpy(table).to(self.device.torch_device)
-
-    @property
-    def text(self) -> DeviceText:
-        """The conversation's text on the device, from when it is first asked for."""
-        if self._text is None:
-            self._text = DeviceText(self.device, self.session.memory.slots)
-        return self._text
-
-    @property
-    def offers_text(self) -> bool:
-        """Whether trees can take successors from the text: not where each node has candidates of its own."""
-        drafter = self.session.drafter
-        return drafter is not None and not drafter.tree_inputs[0]
 
     def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
         """Compiled and recorded when it is first asked for."""
@@ -165,7 +152,9 @@ class Steps:
         head = session.head.first(kind.vocabulary)
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else ({}, ())
         if kind.text:
-            defines, inputs = DEFINES, self.text.inputs
+            assert session.memory.text is not None, "a tree that copies, without a text"
+            own = np.uint64(self.copied.address), np.int32(STEP_SLOTS)
+            defines, inputs = DEFINES, (*session.memory.text.inputs, *own)
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
             *(session.drafter.propose_launches(head, kind.passes) if kind.drafts and session.drafter else ()),
@@ -406,7 +395,7 @@ class CudaDecoder:
     @property
     def _text(self) -> TextTable | None:
         """The text that the next step's tree takes successors from."""
-        if self._weights is None or not self.steps.offers_text:
+        if self._weights is None or self.session.memory.text is None:
             return None
         return self.policy.copies_from(self._asked[0])
 
@@ -438,11 +427,12 @@ class CudaDecoder:
             if kind.nodes > self.session.memory.capacity:
                 self._grow(kind.nodes)
             graph = self.steps.graph(kind)
-            if kind.text and (text := self._text) is not None and self._weights is not None:
+            there = self.session.memory.text
+            if kind.text and there is not None and (text := self._text) is not None and self._weights is not None:
                 if self._weighed is not self._weights:
-                    self.steps.text.weigh(self._weights)
+                    there.weigh(self._weights)
                     self._weighed = self._weights
-                self.steps.text.follow(text)
+                there.follow(text)
             if (drafter := self.session.drafter) is not None:
                 drafter.before_step(len(self._queue))
                 full = self._undrained + 1 >= drafter.most_pending - PASS_ROWS
@@ -471,7 +461,7 @@ class CudaDecoder:
         if int(slot["stop"]) == StopCode.BROKEN:
             raise not_finite("target", self.session.length)
         slot = slot.copy()
-        copied = int(self.steps.text.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
+        copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
         event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs, copied)
         if queued.proposal is not None:
             times = event.stages

@@ -31,7 +31,7 @@ from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
 from dflash_core.errors import Code, Shortage, UnsupportedError
-from dflash_core.fits import ON_CARD, ON_HOST, SMALLEST_CONTEXT, asked, longest_context
+from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, asked, longest_context
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
 from dflash_core.progress import Progress
@@ -101,10 +101,10 @@ class CudaTarget(OpenedTarget):
             auto=[str(one) for one in self.machine.auto_pairs],
         )  # fmt: skip
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
         reckoner = self.reckoner(draft)
         wanted = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        setup = asked(reckoner, wanted, kv if kv == AUTO else str(CachePair.parse(kv)))
+        setup = asked(reckoner, wanted, kv if kv == AUTO else str(CachePair.parse(kv)), window)
         needed = self.machine.breakdown(reckoner.components(setup)[:-1])
         fits = longest_context(reckoner, setup)
         pack = not fits and on_card(draft) is not None and not self.draft_type
@@ -160,14 +160,13 @@ class CudaTarget(OpenedTarget):
         captured: Sequence[int] = (),
         context: int = 0,
         kv: CachePair | None = None,
+        rows: int = PREFILL_ROWS,
     ) -> CudaSession:
-        kept = kv or F16
-        free = self.machine.free
+        make = functools.partial(CudaSession, context=context, kv=kv or F16, free=self.machine.free, rows=rows)
         if isinstance(draft, CudaDFlash | CudaMtp):
-            return CudaSession(self.model, draft.model, context=context, kv=kept, free=free)
+            return make(self.model, draft.model)
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
-        drafter = draft.drafter() if draft else None
-        return CudaSession(self.model, None, captured, host_drafter=drafter, context=context, kv=kept, free=free)
+        return make(self.model, None, captured, host_drafter=draft.drafter() if draft else None)
 
     def step_seconds(self, rows: int) -> None:
         """None: no step on a card is slow enough to be announced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash_core.arch import kinds
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -19,7 +21,7 @@ from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention
+from dflash_core.backends.cuda.layers.windowed_rows import seen_by, windowed_attention, windowed_pieces
 from dflash_core.backends.cuda.products import Arena, Op, Wanted
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
@@ -131,8 +133,14 @@ class AttentionLayers:
         unpacked = ((together, slots_of(context), heads.head_dim), torch.float16)
         return ((projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
-    def chunk_results(self, rows: int, kv: CachePair = F16) -> int:
-        return rows * len(self.turns(kv)[0]) * self.heads.group * self.heads.head_dim * torch.float16.itemsize
+    def chunk_results(
+        self, rows: int, end: int, kv: CachePair = F16, window: AttentionWindow = EVERYTHING
+    ) -> Sequence[int]:
+        q = len(self.turns(kv)[0]), self.heads.group, rows, self.heads.head_dim
+        if window.hides(end):
+            copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # others are unpacked behind each other
+            return windowed_pieces(q, seen_by(window, rows, end), copies)
+        return (math.prod(q) * torch.float16.itemsize,)
 
     def check(self) -> None:
         """Smaller tiles are taken where shared memory is short."""

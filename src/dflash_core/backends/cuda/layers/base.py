@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.acts import F16_GROUP, Q8_GROUP
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import At, HasAddress, Launch
@@ -194,8 +195,11 @@ class MixerLayers(Protocol):
         """What the layers carve out of the arena of a chunk of `rows` rows, one layer after the other, in a sequence of
         up to `context` positions."""
 
-    def chunk_results(self, rows: int, kv: CachePair = F16) -> int:
-        """Bytes that torch allocates while a chunk of `rows` rows is at a layer, at most."""
+    def chunk_results(
+        self, rows: int, end: int, kv: CachePair = F16, window: AttentionWindow = EVERYTHING
+    ) -> Sequence[int]:
+        """Bytes of each piece that torch allocates while a chunk of `rows` rows up to the position `end` is at a layer,
+        at most. `window`: what layers of full attention see."""
 
     def check(self) -> None:
         """Raises UnsupportedError where the card has too little shared memory for the widest pass."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -71,8 +72,10 @@ class DeltaNetLayers:
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
         return DeltaMemory(self, capacity, (s, conv), room, rows)
 
-    def chunk_results(self, rows: int, kv: CachePair = F16) -> int:
-        return 0
+    def chunk_results(
+        self, rows: int, end: int, kv: CachePair = F16, window: AttentionWindow = EVERYTHING
+    ) -> Sequence[int]:
+        return ()
 
     def check(self) -> None:
         self.launch(PASS_ROWS)

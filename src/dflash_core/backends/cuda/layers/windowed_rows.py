@@ -10,8 +10,31 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash_core.attention_window import AttentionWindow
+from dflash_core.backends.cuda.launch import ceil_div
 
-MOST_PAIRS = 4 << 20  # of rows and keys that one mask is made for: 4 MiB, and twice that in the library
+MOST_PAIRS = 4 << 20  # of rows and keys that one mask is made for: 8 MiB, and twice 4 MiB while it is made
+ALIGNED = 8  # numbers of a mask's row: the library copies one of another length
+HALF, COUNT = torch.float16.itemsize, torch.int32.itemsize
+
+
+def seen_by(window: AttentionWindow, rows: int, end: int) -> int:
+    """Positions that some of the last `rows` of `end` positions sees."""
+    return sum(run.stop - run.start for run in window.runs(max(end - rows, 0), end))
+
+
+def windowed_pieces(q: tuple[int, int, int, int], seen: int, copies: int) -> Sequence[int]:
+    """Bytes of what `windowed_attention` has at once for queries of shape `q`, at most, and of `copies` copies of the
+    `seen` positions' keys or values before it."""
+    heads, group, rows, dim = q
+    row, step = heads * group * dim * HALF, min(_step(seen), rows)
+    mask = step * ceil_div(seen, ALIGNED) * ALIGNED * HALF
+    # What is hidden is done with where the result is made.
+    return *[heads * seen * dim * HALF] * copies, seen * COUNT, rows * row, mask, max(step * seen, step * row)
+
+
+def _step(seen: int) -> int:
+    """Rows that share a mask."""
+    return max(MOST_PAIRS // seen, 1)
 
 
 def windowed_attention(
@@ -19,16 +42,28 @@ def windowed_attention(
 ) -> Tensor:
     """Queries (kv heads, group, n, head_dim) of positions length.., keys and values (kv heads, keys, head_dim) of
     `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
-    group, n = q.shape[1:3]
-    runs = window.runs(length, length + n)
-    keys = torch.cat([torch.arange(run.start, run.stop, device=q.device) for run in runs])
+    (group, n), seen = q.shape[1:3], k.shape[1]
+    first, *others = window.runs(length, length + n)
+    keys = torch.arange(seen, dtype=torch.int32, device=q.device)
+    for run in others:
+        keys[first.stop :] += run.start - first.stop
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k, v = (rows[:, None].expand(-1, group, -1, -1) for rows in (k, v))
-    step = max(MOST_PAIRS // len(keys), 1)
+    step = _step(seen)
     for begin in range(0, n, step):
         some = q[:, :, begin : begin + step]
-        behind = torch.arange(length + begin, length + begin + some.shape[2], device=q.device)[:, None] - keys
-        mask = (behind >= 0) & ((behind < window.size) | (keys < window.sinks))
+        mask = _mask(keys, length + begin, some.shape[2], window, q.dtype)
         with sdpa_kernel(list(library)):
             out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask)
     return out
+
+
+def _mask(keys: Tensor, first: int, rows: int, window: AttentionWindow, dtype: torch.dtype) -> Tensor:
+    """What is added to scores (rows, keys) of the positions first..: 0, and minus infinity where a key is hidden. Made
+    here as the library wants it, which would make two more of a mask of bools."""
+    at = torch.arange(first, first + rows, dtype=torch.int32, device=keys.device)[:, None]
+    hidden = keys <= at - window.size
+    hidden &= keys >= window.sinks
+    hidden |= keys > at
+    mask = torch.zeros(rows, ceil_div(len(keys), ALIGNED) * ALIGNED, dtype=dtype, device=keys.device)
+    return mask[:, : len(keys)].masked_fill_(hidden, -torch.inf)

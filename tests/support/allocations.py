@@ -1,0 +1,50 @@
+"""What torch has allocated while something runs, as long as it is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, `live` counts the bytes of memory that came to be and is still held; `most` is the most of them since it
+    was last set. What is allocated while it is not `counting` is not counted."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+        self.counting = True
+
+    @property
+    def live(self) -> int:
+        self._held = {at: one for at, one in self._held.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
+        return sum(size for _, size in self._held.values())
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not self.counting:
+            return func(*args, **(kwargs or {}))
+        given = {one.untyped_storage()._cdata for one in _tensors(args)}
+        out = func(*args, **(kwargs or {}))
+        for one in _tensors(out if isinstance(out, tuple | list) else (out,)):
+            storage = one.untyped_storage()
+            if storage._cdata not in given:  # neither a view nor written in place
+                self._held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
+        self.most = max(self.most, self.live)
+        return out
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    found = []
+    for one in values:
+        if isinstance(one, Tensor):
+            found.append(one)
+        elif isinstance(one, tuple | list):
+            found += _tensors(one)
+    return found
