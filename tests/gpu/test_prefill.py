@@ -193,7 +193,7 @@ def test_a_turn_begins_with_chunks_that_fit(
     monkeypatch.setattr(session.chunk_pass, "run", counted)
     ids = random_prompt(rng, 200)
     expected = session.prefill(ids)
-    need = {rows: session._results(rows) for rows in (300, 150)}
+    need = {rows: session._results(rows, 200) for rows in (300, 150)}
     cases = (need[300], [200]), (need[300] - 1, [150, 50]), (need[150] - 1, [75, 75, 50]), (0, [64, 64, 64, 8])
     for free, rows in cases:
         session._free = lambda free=free: free
