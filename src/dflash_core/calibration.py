@@ -18,15 +18,14 @@ BINS = 10
 class Position:
     """Draft position `depth`, met `count` times.
 
-    `said` is the mean probability that the drafter gave its best token, `hit` how often that was the target's token;
-    `said_any` and `hit_any` are the same for all its recorded candidates together.
+    `said` is the mean probability that the drafter gave its best token, `hit` how often that was the target's token,
+    `hit_any` how often the target's was any of the recorded candidates.
     """
 
     depth: int
     count: int
     said: float
     hit: float
-    said_any: float
     hit_any: float
 
 
@@ -47,8 +46,8 @@ def by_position(steps: Iterable[StepEvent]) -> tuple[Position, ...]:
     for step in steps:
         for depth, (token, tokens, probs) in enumerate(_met(step)):
             if depth == len(sums):
-                sums.append([0.0] * 5)
-            parts = (1.0, probs[0], float(tokens[0] == token), sum(probs), float(token in tokens))
+                sums.append([0.0] * 4)
+            parts = (1.0, probs[0], float(tokens[0] == token), float(token in tokens))
             sums[depth] = [a + b for a, b in zip(sums[depth], parts)]
     return tuple(
         Position(depth, round(count), *(part / count for part in parts))

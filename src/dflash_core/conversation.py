@@ -160,12 +160,10 @@ class Turn:
         prompt: Prompt,
         knobs: Knobs,
         *,
-        replaces: Message | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> None:
         self.prompt = prompt
         self.knobs = knobs
-        self.replaces = replaces
         self.text = ""
         self.thinking = ""
         self.report: TurnReport | None = None
@@ -340,11 +338,6 @@ class Conversation:
         self.system = system
 
     @property
-    def template_notice(self) -> str | None:
-        """What the user should be told once about the template, if anything."""
-        return self.template.notice
-
-    @property
     def system(self) -> str:
         """The system prompt; setting it rewrites the first message, and "" removes that."""
         return self.messages[0].content if self.messages and self.messages[0].role == "system" else ""
@@ -380,7 +373,7 @@ class Conversation:
         return render_ids(self.tokenizer, self.template, messages, thinking=knobs.thinking, variables=given).text
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
-        """A turn that answers the last user message again; the answer that it takes out is its `replaces`.
+        """A turn that answers the last user message again, in place of its answer.
 
         Raises TemplateError, ContextError, or DFlashError where there is nothing to answer or another turn runs; the
         messages are then as they were.
@@ -389,17 +382,9 @@ class Conversation:
         last = max((n for n, message in enumerate(self.messages) if message.role == "user"), default=None)
         if last is None:
             raise DFlashError("nothing to retry: no question has been asked yet")
-        replaces = self.messages[-1] if last + 1 < len(self.messages) else None
-        return self._begin(self.messages[: last + 1], knobs, replaces=replaces, on_prefill=on_prefill)
+        return self._begin(self.messages[: last + 1], knobs, on_prefill=on_prefill)
 
-    def _begin(
-        self,
-        messages: tuple[Message, ...],
-        knobs: Knobs,
-        *,
-        replaces: Message | None = None,
-        on_prefill: OnPrefill | None = None,
-    ) -> Turn:
+    def _begin(self, messages: tuple[Message, ...], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         room = self.engine.context_length
         # Of megabytes a template makes its own trouble, and they need not be tokenised. It may trim a message.
         text = messages[-1].content
@@ -425,7 +410,7 @@ class Conversation:
                 room=room,
             )
         self.messages = messages
-        self._turn = Turn(self, prompt, knobs, replaces=replaces, on_prefill=on_prefill)
+        self._turn = Turn(self, prompt, knobs, on_prefill=on_prefill)
         return self._turn
 
     def _close_turn(self) -> None:

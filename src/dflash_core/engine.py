@@ -13,7 +13,7 @@ import torch
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.attention_window import AttentionWindow
-from dflash_core.backends.base import Logits, Machine, Session, Target
+from dflash_core.backends.base import Machine, Session, Target
 from dflash_core.cache_types import AUTO, CachePair, Choice, checked
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.several import OpenedSeveral
@@ -197,10 +197,6 @@ class Engine:
     def reset(self) -> None:
         """Forget every token."""
         self.runner.reset()
-
-    def redraft(self, before: Sequence[int], root: int, window: int = 0) -> Logits:
-        """Draft logits behind an earlier position, see `Runner.redraft`. Raises ContextError."""
-        return self.runner.redraft(before, root, window)
 
     def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
         """What the drafter offers behind an earlier position, see `Runner.propose`. Raises ContextError."""

@@ -65,21 +65,12 @@ class Runner:
         """End the answer under way before its next step or prefill chunk; what is committed stays."""
         self._cancelled.set()
 
-    def redraft(self, before: Sequence[int], root: int, window: int = 0) -> Logits:
-        """What the drafter proposes behind the tokens `before` and `root`: logits (block - 1, vocab) of depths 1..
+    def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
+        """What the drafter offers a step with `knobs` behind the tokens `before` and `root`.
 
         The drafter runs alone, over what the session still holds; the state stays as it is. Not while an answer is
-        under way. Raises ContextError where the session does not hold `before`, has no drafter, or one without logits.
+        under way. Raises ContextError where the session does not hold `before`, or has no drafter.
         """
-        self._check_held(before)
-        return self.backend.draft(root, window, len(before))
-
-    def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
-        """As `redraft`, as the ranked candidates that a step with `knobs` would have had; of any drafter."""
-        self._check_held(before)
-        return self.backend.propose(root, knobs, len(before))
-
-    def _check_held(self, before: Sequence[int]) -> None:
         if self.backend.capabilities is None:
             raise ContextError("nothing to draft with: no drafter is loaded", code=Code.NO_DRAFTER)
         if not before or self._committed[: len(before)] != list(before):
@@ -87,6 +78,7 @@ class Runner:
                 "this turn is no longer in the session, which holds the newest one; answer it again first",
                 code=Code.TURN_NOT_HELD,
             )
+        return self.backend.propose(root, knobs, len(before))
 
     @contextmanager
     def scratch(self) -> Iterator[None]:

@@ -109,7 +109,7 @@ def test_a_turn_is_drafted_again_as_it_was() -> None:
         text += event.tokens
     assert compared, "nothing was ever copied"
     with pytest.raises(ContextError, match="without logits"):
-        engine.redraft(text[:4], 5)
+        engine.session.draft(5, 0)
 
 
 def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:

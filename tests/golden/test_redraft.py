@@ -39,7 +39,7 @@ def test_it_equals_a_session_cut_there(models: tuple[Target, Draft], window: int
     for at in (1, 7, len(PROMPT), len(PROMPT) + 1, len(text) - 9, len(text) - 1):
         fresh = Engine(*models)
         fresh.session.prefill(text[:at])
-        ours = engine.redraft(text[:at], text[at], window)
+        ours = engine.session.draft(text[at], window, at)
         np.testing.assert_allclose(ours, fresh.session.draft(text[at], window), atol=2e-4)
 
 
@@ -53,7 +53,7 @@ def test_nothing_is_disturbed(models: tuple[Target, Draft]) -> None:
             assert ours.tree == theirs.tree
         text += ours.tokens
         for at in (3, len(PROMPT) - 1, len(text) - 1):
-            disturbed.redraft(text[:at], text[at])
+            disturbed.propose(text[:at], text[at], KNOBS)
 
 
 def test_a_turn_that_is_gone_is_refused() -> None:
@@ -61,9 +61,9 @@ def test_a_turn_that_is_gone_is_refused() -> None:
     answer = generated(engine, PROMPT, KNOBS)
     generated(engine, [9, 8, 7], KNOBS.replace(max_tokens=2))
     with pytest.raises(ContextError, match="no longer in the session"):
-        engine.redraft([*PROMPT, *answer[:3]], answer[3])
+        engine.propose([*PROMPT, *answer[:3]], answer[3], KNOBS)
     with pytest.raises(ContextError, match="no drafter"):
-        Engine(pair()[0]).redraft(PROMPT, 5)
+        Engine(pair()[0]).propose(PROMPT, 5, KNOBS)
 
 
 def test_scratch_runs() -> None:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dflash_core.backends.cuda import acts
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import (
     COLUMNS,
@@ -25,6 +24,7 @@ from dflash_core.backends.cuda.layers.experts import ROUTE_THREADS
 from dflash_core.backends.cuda.plan import Card, Shape, Way, plane_bits
 from dflash_core.backends.cuda.repack import TILE_TYPES, repack, tile_type
 from dflash_core.formats.quants import to_float32
+from support import acts
 from support.blocks import random_blocks
 from support.engines import Engine
 from support.matmuls import seen_f16, seen_q8

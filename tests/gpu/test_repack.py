@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core.backends.cuda import acts
 from dflash_core.backends.cuda.repack import TILE_TYPES, packed_bytes, repack, tile_type
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.quants import SUPPORTED, to_float32
+from support import acts
 from support.blocks import random_blocks
 from support.engines import Engine
 

@@ -27,7 +27,9 @@ def record_every_graph(session: CudaSession) -> None:
     for budget in BUDGETS:
         for mode in ("ar", "chain", "tree"):
             for temperature in (0.0, 1.0):
-                kind = StepKind.of(Knobs(budget=budget, temperature=temperature), mode, session.device_block)
+                drafted = {"ar": 0, "chain": min(budget, session.device_block - 1), "tree": budget}[mode]
+                knobs = Knobs(temperature=temperature)
+                kind = StepKind.holding(drafted, knobs, drafts=mode != "ar" and session.device_block > 0)
                 with session.device.stream():
                     session.steps.graph(kind)
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dflash_core.backends.cuda import acts
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Shape, plan, plane_bits
 from dflash_core.backends.cuda.repack import repack, tile_type
 from dflash_core.formats.quants import Bytes, to_float32
+from support import acts
 from support.blocks import random_blocks
 from support.engines import Engine
 

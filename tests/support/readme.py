@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_core.backends.cuda.repack import TILE_TYPES
-from dflash_core.bench.results import bars_table, memory_table, steps_table
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.settings.keys import ACTIONS, Action
 from dflash_tui.text.terms import TERMS, Term
 from support import fits_page, models_table
+from support.step_tables import bars_table, memory_table, steps_table
 
 ROOT = Path(__file__).parents[2]
 README, RESULTS, MODELS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md", ROOT / "docs" / "models.md"

@@ -43,7 +43,7 @@ def test_made_up_pairs_have_the_sizes_of_real_files(
 ) -> None:
     model = synthetic_models.MODELS[name]
     spec = model.target()
-    params, total = sizes(spec.tensors(), model.storage_types)
+    params, total = sizes(spec.tensors(), synthetic_models.target_types(spec, model))
     assert params == spec.parameters == pytest.approx(parameters, rel=1e-3)
     assert spec.active_parameters == pytest.approx(active, rel=3e-3)
     assert total / 2**30 == pytest.approx(target_gib, abs=0.02)
@@ -53,8 +53,9 @@ def test_made_up_pairs_have_the_sizes_of_real_files(
 
 def test_every_kind_of_sampling_is_timed_beside_greedy() -> None:
     greedy, *others = sampled.cases()
-    assert StepKind.of(greedy.knobs, "tree", 16) == StepKind((24,), drafts=True, sampled=False)
-    assert {StepKind.of(case.knobs, "tree", 16) for case in others} == {StepKind((24,), drafts=True, sampled=True)}
+    kinds = [StepKind.holding(case.knobs.budget, case.knobs, drafts=True) for case in (greedy, *others)]
+    assert kinds[0] == StepKind((24,), drafts=True, sampled=False)
+    assert set(kinds[1:]) == {StepKind((24,), drafts=True, sampled=True)}
     for name in ("top_k", "top_p", "min_p", *sampled.PENALTIES):
         off = Knobs.__dataclass_fields__[name].metadata["default"]
         assert any(getattr(case.knobs, name) != off for case in others), name

@@ -20,7 +20,6 @@ def test_by_hand() -> None:
     assert (one.depth, one.count) == (1, 3)
     assert one.said == pytest.approx(0.6)
     assert one.hit == pytest.approx(1 / 3)
-    assert one.said_any == pytest.approx(0.95)
     assert one.hit_any == 1.0
     assert (two.count, two.hit, two.hit_any) == (2, 0.5, 0.5)
     assert (three.count, three.hit, three.hit_any) == (1, 0.0, 1.0)

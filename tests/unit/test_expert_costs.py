@@ -13,7 +13,7 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.tuning import Identity, Tuning
 from dflash_core.bench.replay import GivenCosts
-from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model
+from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model, target_types
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import H200, Shape
 from dflash_core.policy.learned import LearnedPolicy
@@ -28,7 +28,7 @@ TREES = ("tree 15", "tree 23", "tree 39", "tree 63")
 
 def footprint(model: Model) -> Footprint:
     spec = model.target()
-    return Footprint(header(model.name, spec.tensors(), model.storage_types), spec, CARDS["sm_90a"])
+    return Footprint(header(model.name, spec.tensors(), target_types(spec, model)), spec, CARDS["sm_90a"])
 
 
 def most_tokens(shape: Shape, chance: float) -> int:

@@ -26,12 +26,6 @@ class Recorded:
     tokens: npt.NDArray[np.int64]
     log_probs: npt.NDArray[np.float64]
 
-    @staticmethod
-    def undrafted(prompt: Sequence[int], answer: Sequence[int]) -> Recorded:
-        """An answer that no drafter has seen."""
-        shape = (max(len(answer) - 1, 0), 0, 1)
-        return Recorded(tuple(prompt), tuple(answer), np.zeros(shape, np.int64), np.zeros(shape))
-
     def drafts(self, at: int) -> Candidates:
         """What was offered behind the token `at` of the answer."""
         return Candidates(self.tokens[at], self.log_probs[at])

@@ -75,11 +75,6 @@ class Model:
         keys = architecture.settings("synthetic", {**values, **general})
         return architecture.read(keys, Head(self.vocabulary.size, tied_output=self.tied))
 
-    @property
-    def storage_types(self) -> dict[str, str]:
-        """Of every tensor of the target."""
-        return target_types(self.target(), self)
-
     def cut(self, layers: int) -> Model:
         """The same with its first layers alone."""
         if layers == self.settings["block_count"]:

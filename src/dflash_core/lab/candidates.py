@@ -14,7 +14,6 @@ BUDGETS = (4, 8, 15, 22, 32, 48)
 P_MINS = (0.0, 0.1, 0.25)
 TREE_TEMPERATURES = (0.7, 1.4)
 WINDOWS = (512, 2048)
-CHANGED = ("mode", "policy", "draft", "budget", "p_min", "tree_temperature", "draft_window")
 """What a candidate may differ in from the present setting."""
 
 
@@ -78,11 +77,6 @@ def label(knobs: Knobs) -> str:
         if value != SPEC[name].default:
             parts.append(f"{short} {show(SPEC[name], value)}")
     return ", ".join(parts)
-
-
-def changes(knobs: Knobs, now: Knobs) -> dict[str, Value]:
-    """What has to be set for the next turn to run with `knobs`."""
-    return {name: getattr(knobs, name) for name in CHANGED if getattr(knobs, name) != getattr(now, name)}
 
 
 def _put(found: dict[Knobs, Arm], base: Knobs, limits: Limits, wanted: dict[str, Value], role: Role = "") -> None:

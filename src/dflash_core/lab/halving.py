@@ -6,7 +6,7 @@ to see at the end, the present setting and `auto`, stay; plain decoding is measu
 is slow and only there to be compared with.
 
 It is over when the leader is faster than every other one by the test that a sweep uses, when nothing more can be told
-apart after `MOST_PAIRS`, or when the time is up. Nothing here knows of a model or a screen.
+apart after the last of `TARGETS`, or when the time is up. Nothing here knows of a model or a screen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dflash_core.lab.grid import Setting
 
 TARGETS = (1, 2, 4, 8, 12)
 """Pairs that a setting has when its round ends; each round but the last halves the field."""
-MOST_PAIRS = TARGETS[-1]
 HOPELESS = 0.6
 """Of the leader's speed: who is slower than this on the first pair is out at once."""
 Role = Literal["", "now", "auto", "plain"]

@@ -60,7 +60,7 @@ class Packed:
     dtype = torch.uint8
 
     def __init__(self, kind: CacheType, *, centred: bool = False, reach: float = 0.0) -> None:
-        self.kind, self.centred, self.reach = kind, centred, reach
+        self.kind, self.reach = kind, reach
         self.codes = 1 << (kind.low + kind.high)
         self.zero = (self.codes - 1) / 2 if centred else self.codes / 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -112,9 +112,3 @@ def check_tensors(found: Sequence[Tensor], like: Sequence[Tensor], count: int | 
         if mine.dtype != theirs.dtype or not fits:
             expected = f"{mine.dtype} {tuple(mine.shape)}"
             raise SnapshotError(f"a tensor {theirs.dtype} {tuple(theirs.shape)}, expected one like {expected}")
-
-
-def dealt(pages: Sequence[Rows]) -> Iterator[tuple[int, Iterator[Tensor]]]:
-    """Each page's first position, and its tensors for whoever takes them one after the other."""
-    for page in pages:
-        yield page.begin, iter(page.tensors)

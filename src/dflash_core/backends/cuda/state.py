@@ -23,7 +23,6 @@ MAX_STOP_IDS = 16
 HISTORY = 256
 VALUE_CLASSES = 9  # candidates below the spine, below a node that has just left it, and deeper
 VALUE_FEATURES = FEATURES
-VALUE_NODES = 64  # of a tree by value, the root included
 PASS_ROWS = 64  # nodes of one pass: the widest
 STEP_SLOTS = 8  # of the ring that steps report to
 # Rows of the passes that are compiled: a tree takes the smallest that holds it.

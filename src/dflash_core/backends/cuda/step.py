@@ -73,12 +73,6 @@ class StepKind:
     text: bool = False
 
     @staticmethod
-    def of(knobs: Knobs, mode: str, draft_block: int, forced: bool = False) -> StepKind:
-        """The smallest graph that holds the trees of these knobs, drafted on the device in blocks of `draft_block`."""
-        drafted = {"ar": 0, "chain": min(knobs.budget, draft_block - 1), "tree": min(knobs.budget, MOST_DRAFTS)}[mode]
-        return StepKind.holding(drafted, knobs, drafts=mode != "ar" and draft_block > 0, forced=forced)
-
-    @staticmethod
     def holding(drafted: int, knobs: Knobs, *, drafts: bool, forced: bool = False, passes: int = 1) -> StepKind:
         """The smallest graph that holds trees of `drafted` nodes below the root, of drafts of so many passes."""
         nodes = 1 + drafted
