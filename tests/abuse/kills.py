@@ -23,7 +23,7 @@ from abuse.report import Finding, Report
 from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.history import History
 
-PATIENCE_S = 120.0  # for the first frame on a busy machine
+PATIENCE_S = 600.0  # for the first frame on a busy machine
 SEEN_S = 10.0  # for a typed word to be drawn
 SIZE = (30, 100)
 REAL = 10  # one in so many is the whole program with the demo pair

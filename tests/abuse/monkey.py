@@ -33,8 +33,8 @@ LIFE = 150  # actions on one data folder, over as many starts as it takes
 REAL = 6  # one life in so many has the demo pair
 DRAWN = 4  # one action in so many is followed by drawing the whole screen
 AUDITED = 25  # and one in so many by an audit of every text ever sent
-PATIENCE_S = 60.0  # for parts to agree; only a hang takes so long
-TURN_S = 60.0  # for a load, a turn, or the app to answer: of the machine's own time, whatever a test's patience is
+PATIENCE_S = 600.0  # for parts to agree; only a hang takes so long
+TURN_S = 600.0  # for a load, a turn, or the app to answer: of the machine's own time, whatever a test's patience is
 EDITS = frozenset(map(sequence, (*EDITING, "up", "down", "delete")))
 SHORT = Knobs(max_tokens=24)
 

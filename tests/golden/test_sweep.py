@@ -239,7 +239,7 @@ class TestCommand:
                 if " 6 of 1000" in line:
                     running.send_signal(signal.SIGINT)
                     break
-            stdout, stderr = running.communicate(timeout=60)
+            stdout, stderr = running.communicate(timeout=600)
         assert running.returncode == 130
         assert "cut short: only runs that every setting has are compared" in stdout
         assert "interrupted; kept: 6 runs" in stderr

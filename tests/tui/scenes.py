@@ -47,9 +47,9 @@ async def scene(pilot: Pilot[int], questions: tuple[str, ...] = STORIES) -> None
     """The README's picture: a short conversation, beside the figures of its last turn. Nothing in it is made up."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
-    await wait_until(pilot, lambda: app.chat.session is not None, timeout=60)
+    await wait_until(pilot, lambda: app.chat.session is not None)
     for number, question in enumerate(questions, 1):
         await send(pilot, question)
         await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
-        await wait_until(pilot, lambda: not app.chat.flow.busy, timeout=120)
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
     await shows(pilot, "tok/s", "accepted by depth")

@@ -11,13 +11,15 @@ from textual.pilot import Pilot
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.key_line import KeyLine
 
+HANGS_S = 600.0  # only what hangs takes so long, on however slow and busy a machine
 
-async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool], timeout: float = 60.0) -> None:
+
+async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool]) -> None:
     """Let the app run until `predicate` holds; fail with the screen as text when it does not."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + HANGS_S
     while not predicate():
         if time.monotonic() > end:
-            raise AssertionError(f"waited {timeout} s in vain; the screen:\n{screen_text(pilot.app)}")
+            raise AssertionError(f"waited {HANGS_S:.0f} s in vain; the screen:\n{screen_text(pilot.app)}")
         await pilot.pause(0.02)
     await pilot.pause()
 

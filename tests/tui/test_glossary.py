@@ -132,11 +132,11 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
             screen = opener(app)
             await app.push_screen(screen)
             if isinstance(screen, TuneScreen):
-                await wait_until(pilot, partial(some_done, screen), 60)
+                await wait_until(pilot, partial(some_done, screen))
                 screen.action_back()  # what is done is kept and shown
             await finished(pilot)
             missing += await settled(pilot)
-            await wait_until(pilot, lambda: app.chat.experiment is None, 60)  # which is looked at by the page alone
+            await wait_until(pilot, lambda: app.chat.experiment is None)  # which is looked at by the page alone
             while app.screen is not app.chat:
                 await app.pop_screen()
     explained(missing)

@@ -21,8 +21,8 @@ import pytest
 
 from dflash_tui.conversations.current import CurrentConversation
 
-PATIENCE_S = 60.0  # loading torch on a busy machine
-LIMIT_S = 60.0  # for an end that takes 3 s at most; more only where others have the processor
+PATIENCE_S = 600.0  # loading torch on a busy machine
+LIMIT_S = 600.0  # for an end that takes 3 s at most; more only where others have the processor
 
 
 class Terminal:

@@ -80,7 +80,7 @@ async def asked(pilot: Pilot[int], question: str = QUESTION) -> None:
     before = len(app.chat.transcript.turns)
     await send(pilot, question)
     await wait_until(pilot, lambda: len(app.chat.transcript.turns) > before)
-    await wait_until(pilot, lambda: not app.chat.flow.busy, timeout=60)
+    await wait_until(pilot, lambda: not app.chat.flow.busy)
 
 
 async def opened(pilot: Pilot[int], command: str, screen: type[LabScreen]) -> LabScreen:
@@ -98,14 +98,14 @@ async def finished(pilot: Pilot[int]) -> None:
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await pilot.pause(0.1)
-    await wait_until(pilot, lambda: app.chat.experiment is None, timeout=120)
+    await wait_until(pilot, lambda: app.chat.experiment is None)
 
 
 async def started(pilot: Pilot[int]) -> MeasuringScreen:
     """Wait until some runs are in."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
-    await wait_until(pilot, lambda: bool(getattr(app.screen, "sweep", None) and app.screen.sweep.result.trials), 60)  # type: ignore[attr-defined]
+    await wait_until(pilot, lambda: bool(getattr(app.screen, "sweep", None) and app.screen.sweep.result.trials))  # type: ignore[attr-defined]
     assert isinstance(app.screen, MeasuringScreen)
     return app.screen
 
@@ -269,7 +269,7 @@ class TestSweep:
             await asked(pilot)
             await send(pilot, "/sweep budget=4,12 repeats=50")
             screen = await started(pilot)
-            await wait_until(pilot, lambda: "so far: only runs" in screen_text(app), 60)
+            await wait_until(pilot, lambda: "so far: only runs" in screen_text(app))
             await pilot.press("escape")
             await finished(pilot)
             assert isinstance(app.screen, SweepScreen)

@@ -93,8 +93,8 @@ class Opened:
     async def found(self, pilot: Pilot[int]) -> ModelsScreen:
         """Everything has been looked at and drawn."""
         it = self.screen
-        await wait_until(pilot, lambda: it._finding.looked and it._seen == it._finding.changes, timeout=30)
-        await wait_until(pilot, lambda: len(it._finding.rooms) >= len(it._finding.models), timeout=30)
+        await wait_until(pilot, lambda: it._finding.looked and it._seen == it._finding.changes)
+        await wait_until(pilot, lambda: len(it._finding.rooms) >= len(it._finding.models))
         await wait_until(pilot, lambda: it._seen == it._finding.changes)
         return it
 

@@ -59,7 +59,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env |= {f"XDG_{kind}_HOME": str(home) for kind in ("CONFIG", "DATA", "STATE", "CACHE")}
     command = [sys.executable, "-m", "dflash_tui", *arguments]
     nothing = subprocess.DEVNULL
-    return subprocess.run(command, stdin=nothing, capture_output=True, text=True, timeout=120, env=env, check=False)
+    return subprocess.run(command, stdin=nothing, capture_output=True, text=True, timeout=600, env=env, check=False)
 
 
 SHORT = ("--set", "max_tokens=6")

@@ -112,7 +112,7 @@ async def test_a_file_that_is_no_model_is_one_line(make_app: Callable[..., DFlas
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
         app.push_screen(PlanScreen(app.chat, file, None))
-        await wait_until(pilot, lambda: "reading the headers" not in screen_text(app), timeout=60)
+        await wait_until(pilot, lambda: "reading the headers" not in screen_text(app))
         await shows(pilot, "no.gguf")
         await pilot.press("right", "down", "enter", "escape")
         await wait_until(pilot, lambda: app.screen is app.chat)

@@ -474,7 +474,7 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> No
         before = list(session.conversation.messages)
         flow = app.chat.flow
         await send(pilot, "/bench")
-        await wait_until(pilot, lambda: isinstance(app.screen, TextScreen), 60)
+        await wait_until(pilot, lambda: isinstance(app.screen, TextScreen))
         await shows(pilot, "What the app costs the decoder", "headless", "in the app", "lost")
         await leave(pilot)
         assert app.chat.flow is flow
@@ -493,7 +493,7 @@ async def test_bench_counts_what_both_arms_decoded(make_app: MakeApp) -> None:
             found["tax"] = await measure_tax(app.chat, ("one", "two"), rounds=2)
 
         app.chat.run_worker(run())
-        await wait_until(pilot, lambda: "tax" in found, 60)
+        await wait_until(pilot, lambda: "tax" in found)
         tax = found["tax"]
         assert [pair.prompt for pair in tax.pairs] == ["one", "two"]
         assert all(len(arm) == 2 for pair in tax.pairs for arm in (pair.headless, pair.app))
@@ -531,7 +531,7 @@ async def test_a_fed_document_is_shown_whole(make_app: MakeApp, monkeypatch: pyt
             found.extend(await measure_lag(app.chat, tuple(documents)))
 
         app.chat.run_worker(run())
-        await wait_until(pilot, lambda: len(found) == len(documents), 60)
+        await wait_until(pilot, lambda: len(found) == len(documents))
         assert [lag.document for lag in found] == list(documents)
         for lag in found:
             assert lag.tokens == 225

@@ -240,18 +240,16 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
 async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
     app = make_app(load=partial(load_session, LoadRequest()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None, timeout=60)
+        await wait_until(pilot, lambda: app.chat.session is not None)
         await send(pilot, "What is p_min?")
-        await wait_until(pilot, lambda: bool(app.chat.session.turns), timeout=60)  # type: ignore[union-attr]
+        await wait_until(pilot, lambda: bool(app.chat.session.turns))  # type: ignore[union-attr]
         await idle(pilot)
         await send(pilot, "/plain")
-        await wait_until(
-            pilot, lambda: "tok/s without drafts: 64 steps at context length" in screen_text(app), timeout=60
-        )
+        await wait_until(pilot, lambda: "tok/s without drafts: 64 steps at context length" in screen_text(app))
         await pilot.press("escape", "f3")
         await shows(pilot, "x plain decoding", "timed for it")
         await send(pilot, "And the budget?")
-        await wait_until(pilot, lambda: len(app.chat.session.turns) == 2, timeout=60)  # type: ignore[union-attr]
+        await wait_until(pilot, lambda: len(app.chat.session.turns) == 2)  # type: ignore[union-attr]
 
 
 def test_how_keys_and_values_were_kept_is_said_where_it_is_known() -> None:

@@ -92,7 +92,7 @@ async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(app
         await shows(pilot, "on 4 examples; f measures on a file of yours")
         screen = app.screen
         assert isinstance(screen, TuneScreen)
-        await wait_until(pilot, lambda: screen.tune is not None and len(screen.tune.standings) > 1, timeout=60)
+        await wait_until(pilot, lambda: screen.tune is not None and len(screen.tune.standings) > 1)
         await pilot.press("escape")
         await finished(pilot)
         assert app.screen is screen

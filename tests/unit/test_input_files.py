@@ -19,7 +19,7 @@ from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.cli import ask
 from dflash_tui.conversations import exchange
 
-LIMIT_S = 120  # only what waits for ever takes longer
+LIMIT_S = 600  # only what waits for ever takes longer
 # The command lines that name a file to read or write.
 DOORS = {
     "import": ["conversations", "import", "FIFO"],

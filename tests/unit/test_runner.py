@@ -197,7 +197,7 @@ def test_cancel_from_another_thread() -> None:
     thread.start()
     started.wait()
     run.cancel()
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert not thread.is_alive()
 
 

@@ -215,7 +215,7 @@ assert store.close() and not store.problem()
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name], stderr=subprocess.PIPE) for name in "ab"
     ]
     for writer in writers:
-        _, errors = writer.communicate(timeout=60)
+        _, errors = writer.communicate(timeout=600)
         assert writer.returncode == 0, errors.decode()
     store = Store(tmp_path)
     assert len(store.list("text")) == 40
