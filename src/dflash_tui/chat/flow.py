@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,6 +131,7 @@ class Flow:
                     self._figures_at = now
                     meter.sample(now)
                     self._host.draw_figures()
+                await asyncio.sleep(0)  # what has changed says so now: in this frame, not in one more
         self._look_again()
 
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:

@@ -50,6 +50,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.loading_line import LoadingLine
+from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
@@ -74,6 +75,7 @@ class ChatScreen(Screen[None]):
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
     ) -> None:
         super().__init__()
+        self._compositor = Frugal()
         self.knobs = knobs
         self.used = knobs
         self.session: SessionLike | None = None

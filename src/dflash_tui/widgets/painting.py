@@ -1,0 +1,77 @@
+"""Lays out once what Textual lays out twice, and draws the lines that are seen where Textual draws all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import cast
+
+from textual._compositor import Compositor, ReflowResult
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+
+class Frugal(Compositor):
+    """Puts widgets into their places and their lines together, as its base does; the cells that come out are the same.
+
+    A widget that has grown asks for a layout of the whole screen, in case its scrollbars need room. By then the screen
+    is laid out, and a scrollbar that comes or goes asks for a layout itself.
+
+    A change has all lines drawn of every widget under it: of containers too that are covered by what is in them, and
+    of half the screen when a cursor blinks. Here a line is drawn where something of it is seen.
+    """
+
+    def reflow(self, parent: Widget, size: Size) -> ReflowResult:
+        """Lay out everything, and give each widget its new size."""
+        result = super().reflow(parent, size)
+        self._full_map_invalidated = False  # it has just been made
+        for widget, place in self.layers:
+            # What is scrolled to its end was put there by its size of before, so it does need another layout.
+            again = widget._anchored and widget.container_size != place.container_size
+            widget._size_updated(place.region.size, place.virtual_size, place.container_size, layout=again)
+        for widget in result.shown:
+            widget._layout_required = False  # asked for before it had a place
+        waiting = {widget for widget in self.visible_widgets if widget._repaint_required}
+        self.update_widgets(waiting)
+        for widget in waiting:
+            widget._repaint_required = False
+        return result
+
+    def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
+        """The parts of each line by where they begin, front to back; None where nothing was asked for."""
+        cuts = self.cuts
+        chops: list[dict[int, Strip | None]] = [dict.fromkeys(line[:-1]) for line in cuts]
+        left, right = crop.column_span
+        unfilled = {
+            y: {x for x, end in pairwise(cuts[y]) if x < right and end > left}
+            for y in crop.line_range
+            if is_rendered_line(y)
+        }
+        for widget, (region, clip) in self.visible_widgets.items():
+            if not unfilled:
+                break
+            seen = region.intersection(clip)
+            if not seen.overlaps(crop):
+                continue
+            begin, end = seen.column_span
+            rows = {y: cells for y in seen.line_range if (cells := _within(unfilled.get(y), begin, end))}
+            if not rows:
+                continue
+            top, bottom = min(rows), max(rows)
+            shown = Region(seen.x - region.x, top - region.y, seen.width, bottom - top + 1)
+            for y, strip in zip(range(top, bottom + 1), widget.render_lines(shown)):
+                if y not in rows:
+                    continue
+                places = [cut for cut in cuts[y] if begin <= cut <= end]
+                for place, part in zip(places, strip.divide([cut - begin for cut in places[1:]])):
+                    if chops[y][place] is None:
+                        chops[y][place] = part
+                unfilled[y] -= rows[y]
+                if not unfilled[y]:
+                    del unfilled[y]
+        return cast("Sequence[Mapping[int, Strip]]", chops)
+
+
+def _within(places: set[int] | None, begin: int, end: int) -> set[int]:
+    return {x for x in places if begin <= x < end} if places else set()
