@@ -251,9 +251,8 @@ class Knobs:
         Under mode auto a tree of a shape of one's own is a fixed one, unless the policy is named too. A budget that is
         named beside policy auto caps it, also where it is the table's own.
         """
-        unknown = [name for name in changes if name not in SPEC]
-        if unknown:
-            raise KnobError(unknown_knob(unknown[0]))
+        for name in changes:
+            spec_of(name)
         if SHAPES_FIXED & changes.keys() and "policy" not in changes and changes.get("mode", self.mode) == "auto":
             changes["policy"] = "fixed"
         if changes.get("policy") == "auto" and changes.get("budget") == SPEC["budget"].default:
@@ -278,21 +277,18 @@ def check_tree_width(knobs: Knobs, most: int) -> None:
         )
 
 
-def unknown_knob(name: str) -> str:
-    """The line that says so, with what may have been meant."""
+def spec_of(name: str) -> Spec:
+    """What a parameter is. Raises KnobError for one that does not exist, with what may have been meant."""
+    if name in SPEC:
+        return SPEC[name]
     near = difflib.get_close_matches(name, [spec.name for spec in SPECS], n=1)
     hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(spec.name for spec in SPECS)
-    return f"unknown parameter {name!r}; {hint}"
+    raise KnobError(f"unknown parameter {name!r}; {hint}")
 
 
 def parse_settings(settings: Mapping[str, str]) -> dict[str, Value]:
     """`--set name=value` pairs as typed values, for `Knobs.replace`. Raises KnobError."""
-    values: dict[str, Value] = {}
-    for name, text in settings.items():
-        if name not in SPEC:
-            raise KnobError(unknown_knob(name))
-        values[name] = SPEC[name].parse(text)
-    return values
+    return {name: spec_of(name).parse(text) for name, text in settings.items()}
 
 
 SPECS: tuple[Spec, ...] = tuple(Spec(name=f.name, **f.metadata) for f in dataclasses.fields(Knobs))

@@ -94,7 +94,11 @@ def test_the_last_used_is_the_first(mine: Profiles) -> None:
         ("[profiles.x]\ntarget = 'demo'\ncontext = 'many'", "line 3: profiles.x: context=many", True),
         ("[profiles.x]\ntarget = 'demo'\nkv = 'q9'", "line 3: profiles.x: ", True),
         ("[profiles.x]\ntarget = 'demo'\ntraget = 'y'", "line 3: profiles.x: unknown 'traget'", True),
-        ("[profiles.x]\ntarget = 'demo'\n[profiles.x.knobs]\nbudgte = 3", "line 4: profiles.x: unknown param", True),
+        (
+            "[profiles.x]\ntarget = 'demo'\n[profiles.x.knobs]\nbudgte = 3",
+            "line 4: profiles.x.knobs.budgte",
+            True,
+        ),
         ("[profiles.x]\ntarget = 'demo'\nknobs = 3", "expected a table", True),
         ("profiles = 3", "expected tables", False),
         ("[profile.x]\ntarget = 'demo'", "expected tables [profiles.NAME], found 'profile'", False),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.errors import KnobError
-from dflash_core.knobs import SPEC, Knobs, Spec, Value, unknown_knob
+from dflash_core.knobs import SPEC, Knobs, Spec, Value, spec_of
 from dflash_core.limits import Limits
 from dflash_core.policy.fixed import FixedPolicy
 
@@ -50,9 +50,7 @@ def parse_axis(text: str) -> Axis:
     name, _, values = (part.strip() for part in text.partition("="))
     if not name or not values:
         raise KnobError(f"{text}: expected NAME=VALUES, for example budget=4,15,22 or budget=4..63:8")
-    if name not in SPEC:
-        raise KnobError(unknown_knob(name))
-    spec, out = SPEC[name], list[Value]()
+    spec, out = spec_of(name), list[Value]()
     for part in values.split(","):
         out += _range(spec, part) if ".." in part else [spec.parse(part)]
     return Axis(name, tuple(dict.fromkeys(out)))

@@ -204,7 +204,7 @@ class ProgramController:
         from dflash_tui.chat.ui_bench import measure_tax, tax_table
 
         desk = self._desk
-        desk.transcript.add_class("-measuring")  # the conversation steps aside for the prompts that are measured
+        desk.transcript.add_class("-measuring")  # the prompts that are measured take its place
         try:
             tax = await measure_tax(desk, rounds=BENCH_ROUNDS, say=desk.say)
         except DFlashError as error:

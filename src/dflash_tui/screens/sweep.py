@@ -119,9 +119,6 @@ class _Table(DataTable):
     HELP = "↑ and ↓ choose a setting, Enter takes it over for the next turn."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
 
-    def on_mount(self) -> None:
-        self.cursor_type = "row"
-
     def show(self, swept: str, headings: Sequence[str], lines: Sequence[Sequence[str]], keys: Sequence[int]) -> None:
         """Refill the table; the cursor stays where it is."""
         row = self.cursor_row

@@ -231,9 +231,6 @@ class _Table(DataTable):
     ]
     follow = True
 
-    def on_mount(self) -> None:
-        self.cursor_type = "row"
-
     def action_move(self, count: int) -> None:
         """The user goes along the rows."""
         self.follow = False
@@ -282,9 +279,7 @@ class PastScreen(LabScreen):
     def on_mount(self) -> None:
         super().on_mount()
         table = self.query_one(_List)
-        table.cursor_type = "row"
         table.add_headings(("when", "what", "found"), ("date", "", "median"))
-        self.query_one("#past-rows", DataTable).cursor_type = "row"
         for place, one in enumerate(self._all):
             table.add_texts((one.taken[:16].replace("T", " "), one.what, self._found(one)), key=str(place))
 

@@ -282,9 +282,6 @@ class _Table(DataTable):
     HELP = "↑ and ↓ choose a budget, Enter takes it over for the next turn."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
 
-    def on_mount(self) -> None:
-        self.cursor_type = "row"
-
     def show(self, it: Curve, estimated: tuple[Acceptance, ...], auto: AutoTurn | None) -> None:
         """Refill the table; the cursor stays on its budget."""
         key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None

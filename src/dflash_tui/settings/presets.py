@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dflash_core.clean import one_line
-from dflash_core.errors import DFlashError, KnobError
+from dflash_core.errors import DFlashError
 from dflash_core.files import write_whole
-from dflash_core.knobs import SPEC, Knobs, Value, unknown_knob
-from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
+from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_tui.settings.toml_file import TomlError, checked_knobs, line_of, read_toml
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
@@ -129,20 +129,8 @@ def read_preset(path: Path, problems: list[str]) -> Preset | None:
         if not isinstance(word, str):
             problem(name, f"found {word!r}, expected text")
             words[name] = ""
-    if not isinstance(knobs, dict):
-        problem("knobs", f"found {knobs!r}, expected a table")
-        knobs = {}
-    changes: dict[str, Value] = {}
-    for name, value in knobs.items():
-        try:
-            if name not in SPEC:
-                raise KnobError(unknown_knob(name))
-            changes[name] = SPEC[name].check(value)
-        except KnobError as error:
-            default = f"; its default, {SPEC[name].show(SPEC[name].default)}, is used" if name in SPEC else ""
-            problem(f"knobs.{name}", f"{error}{default}")
     about, model = (one_line(words[name]) for name in ("about", "model"))
-    return Preset(one_line(path.stem), about, changes, path, model)
+    return Preset(one_line(path.stem), about, checked_knobs(knobs, problem), path, model)
 
 
 def write_preset(preset: Preset) -> None:

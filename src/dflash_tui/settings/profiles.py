@@ -20,10 +20,10 @@ from dflash_core.clean import encodable, one_line
 from dflash_core.drafters.registry import NAMED, is_named, missing, parts, resolved
 from dflash_core.errors import DFlashError, InputError, KnobError
 from dflash_core.files import read_input, write_whole
-from dflash_core.knobs import CONTEXT, SPEC, Knobs, Value, unknown_knob
+from dflash_core.knobs import CONTEXT, SPEC, Knobs, Value
 from dflash_core.user_folders import user_folder
 from dflash_tui.settings.config import config_folder
-from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
+from dflash_tui.settings.toml_file import TomlError, checked_knobs, line_of, read_toml
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -246,21 +246,11 @@ class Profiles:
                     taken[key] = read(entry[key])
                 except KnobError as error:
                     self._problem(text, f"{at}.{key}", f"{at}: {error}; what is usual is taken")
-        return Profile(name, where, **taken, changes=self._knobs(text, at, entry.get("knobs", {})))
 
-    def _knobs(self, text: str, at: str, entry: Any) -> dict[str, Value]:
-        found = dict[str, Value]()
-        if not isinstance(entry, dict):
-            self._problem(text, f"{at}.knobs", f"{at}: knobs: found {entry!r}, expected a table")
-            return found
-        for name, value in entry.items():
-            try:
-                if name not in SPEC:
-                    raise KnobError(unknown_knob(name))
-                found[name] = SPEC[name].check(value)
-            except KnobError as error:
-                self._problem(text, f"{at}.knobs.{name}", f"{at}: {error}; it is left out")
-        return found
+        def problem(field: str, why: str) -> None:
+            self._problem(text, f"{at}.{field}", f"{at}.{field}: {why}")
+
+        return Profile(name, where, **taken, changes=checked_knobs(entry.get("knobs", {}), problem))
 
 
 def _cache(value: Any) -> str:

@@ -1,14 +1,16 @@
-"""Reading the TOML files that a user writes: settings, themes, presets."""
+"""Reading the TOML files that a user writes: settings, themes, presets, profiles."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dflash_core.errors import DFlashError, InputError
+from dflash_core.errors import DFlashError, InputError, KnobError
 from dflash_core.files import read_input
+from dflash_core.knobs import SPEC, Value, spec_of
 
 MOST_BYTES = 1 << 20
 DEEPEST = 20  # tables inside each other
@@ -34,6 +36,21 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     if _deeper(table, DEEPEST):
         raise TomlError(f"tables inside each other deeper than {DEEPEST}")
     return text, table
+
+
+def checked_knobs(entry: object, problem: Callable[[str, str], None]) -> dict[str, Value]:
+    """The parameters of a table `knobs`. What is wrong goes to `problem`, by field; its default is used."""
+    if not isinstance(entry, dict):
+        problem("knobs", f"found {entry!r}, expected a table")
+        return {}
+    found: dict[str, Value] = {}
+    for name, value in entry.items():
+        try:
+            found[name] = spec_of(name).check(value)
+        except KnobError as error:
+            default = f"; its default, {SPEC[name].show(SPEC[name].default)}, is used" if name in SPEC else ""
+            problem(f"knobs.{name}", f"{error}{default}")
+    return found
 
 
 def _deeper(value: object, levels: int) -> bool:

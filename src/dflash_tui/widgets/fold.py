@@ -36,12 +36,6 @@ class FoldLine(Widget, can_focus=True):
         style = "bold underline" if self.has_focus else "$foreground 70%"
         return Content.assemble((f"{mark} ", "$accent"), *told(self.title, style))
 
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
-
     def on_click(self, event: Click) -> None:
         event.stop()
         self.action_fold()

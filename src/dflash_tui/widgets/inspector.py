@@ -62,12 +62,6 @@ class TabRow(Widget, can_focus=True):
                 self.query_ancestor(Inspector).active = name
                 return
 
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
-
 
 class Inspector(Container):
     """Which panels are seen is decided by classes: one in a column or drawer, all four when wide."""

@@ -24,7 +24,7 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from dflash_tui.widgets.roomy import Roomy
+from dflash_tui.widgets.roomy import Drawn
 
 ITEMS = "items"  # the kind of token that stands for a list, or for a slice of one
 SLICE = 32  # rows of one slice: what a repaint draws again
@@ -197,7 +197,7 @@ def _local(selection: Selection, x: int, y: int, lines: int) -> Selection | None
     )
 
 
-class Items(Roomy, _Block):  # type: ignore[misc]
+class Items(Drawn, _Block):  # type: ignore[misc]
     """A list, or a slice of one; links and the colors of its text are those of any block."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"items--bullet"}
@@ -220,15 +220,3 @@ class Items(Roomy, _Block):  # type: ignore[misc]
             line += text.plain.count("\n") + 1
         self.shown = Rows(rows)
         self.update(self.shown)
-
-    def get_selection(self, selection: Selection) -> tuple[str, str]:
-        """The text under a selection, bullets included."""
-        return selection.extract(str(self.shown)), "\n"
-
-    async def _update_from_block(self, block: Any) -> None:
-        if isinstance(block, Items):
-            self.shown = block.shown
-            self.update(self.shown)
-            self._copy_context(block)
-        else:
-            await super()._update_from_block(block)

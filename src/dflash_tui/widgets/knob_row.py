@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import Blur, Click
+from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -87,12 +87,6 @@ class KnobRow(Row, Widget, can_focus=True):
         return Content.assemble(
             (mark, "$accent"), (dot, "bold $accent"), (fit(self.spec.label, LABEL), figure(self.spec.name, style)), " "
         )
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self, event: Blur) -> None:
-        self.refresh()
 
 
 class ChoiceRow(KnobRow):

@@ -89,7 +89,7 @@ class DataTable(widgets.DataTable[Text]):
     """Textual's, with text as it is. `figures`: what the numbers of each column are, by the glossary."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+        super().__init__(id=id, cursor_type="row")
         self._figures: tuple[str, ...] = ()
 
     def add_texts(self, cells: Iterable[str], *, key: str, colors: Mapping[int, str] = MappingProxyType({})) -> None:

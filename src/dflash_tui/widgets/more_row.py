@@ -63,9 +63,3 @@ class MoreRow(Row, Widget, can_focus=True):
         return Content.assemble(
             (f" {mark} ", "$accent"), *told(what, style), *told(own, "bold"), *told(changed, "$accent")
         )
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()

@@ -59,9 +59,3 @@ class PresetRow(Row, Widget, can_focus=True):
         chosen = self.names.index(self.chosen) if self.chosen in self.names else None
         words = choices.drawn(self.names, chosen, LEFT, self.size.width)
         return Content.assemble((mark, "$accent"), " ", fit("preset", LABEL), " ", *words)
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()

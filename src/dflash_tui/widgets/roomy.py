@@ -13,7 +13,8 @@ from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
-from textual.visual import VisualType
+from textual.selection import Selection
+from textual.visual import Visual, VisualType
 from textual.widgets import Label, Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
@@ -50,6 +51,24 @@ class Roomy(_Mixed):
         if growing != self.growing:
             self.growing = growing
             self.refresh(layout=True)
+
+
+class Drawn(Roomy):
+    """Mixed into a block of Markdown that draws `shown` in place of its text."""
+
+    shown: Visual
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        """The text under a selection, as it is drawn."""
+        return selection.extract(str(self.shown)), "\n"
+
+    async def _update_from_block(self, block: Any) -> None:
+        if isinstance(block, type(self)):
+            self.shown = block.shown
+            self.update(self.shown)
+            self._copy_context(block)  # type: ignore[attr-defined]
+        else:
+            await super()._update_from_block(block)  # type: ignore[misc]
 
 
 def redraw(body: Static, content: Content) -> None:

@@ -92,9 +92,3 @@ class Scrubber(Widget, can_focus=True):
             (row[at], "reverse bold"),
             (row[at + 1 :], "$success"),
         )
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()

@@ -83,7 +83,6 @@ class Slider(KnobRow):
     def on_blur(self, event: Blur) -> None:
         if self._typed:
             self._take_typed()
-        super().on_blur(event)
 
     async def on_mouse_down(self, event: MouseDown) -> None:
         offset = event.get_content_offset(self)

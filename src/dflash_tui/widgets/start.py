@@ -93,10 +93,10 @@ class StartPage(Vertical):
         for one in self._examples:
             one.show(chosen=one.text == prompt)
 
-    def show(self, model: str, *, loading: bool, again: bool = False) -> None:
-        """The model that is loaded, "" for none. `again`: draw it though nothing is new."""
+    def show(self, model: str, *, loading: bool) -> None:
+        """The model that is loaded, "" for none."""
         state = (model, loading, self.offers_tour)
-        if state == self._shown and not again:
+        if state == self._shown:
             return
         self._shown = state
         self.query_one("#start-model", Static).update(_model(one_line(model), loading=loading))

@@ -16,14 +16,13 @@ from markdown_it.token import Token
 from rich.cells import cell_len
 from textual.content import Content
 from textual.css.styles import RulesMap
-from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
 from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from dflash_tui.widgets.roomy import Roomy
+from dflash_tui.widgets.roomy import Drawn
 
 TABLE = "table_lines"  # the kind of token that stands for a table, or for a slice of one
 _BAR = " │ "
@@ -151,7 +150,7 @@ def _cell(text: Content, width: int, side: str) -> list[Content]:
     return placed
 
 
-class Table(Roomy, _Block):  # type: ignore[misc]
+class Table(Drawn, _Block):  # type: ignore[misc]
     """A table, or a slice of one; links and the colors of its text are those of any block."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--lines"}
@@ -172,15 +171,3 @@ class Table(Roomy, _Block):  # type: ignore[misc]
             rows[0] = [cell.stylize_before(".table--head") for cell in rows[0]]
         self.shown = Grid(rows, meta["columns"], head=meta["head"], more=meta["more"])
         self.update(self.shown)
-
-    def get_selection(self, selection: Selection) -> tuple[str, str]:
-        """The text under a selection, as it is drawn."""
-        return selection.extract(str(self.shown)), "\n"
-
-    async def _update_from_block(self, block: Any) -> None:
-        if isinstance(block, Table):
-            self.shown = block.shown
-            self.update(self.shown)
-            self._copy_context(block)
-        else:
-            await super()._update_from_block(block)
