@@ -63,6 +63,7 @@ from dflash_tui.widgets.prompt import Prompt
 
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 JOIN_S = 2.0  # how long quitting waits for a step that is under way
+FETCH_S = 0.5  # and for a download's thread: what it has received is written down, whatever it waits for
 TOLD = 2  # problems that a toast names; the log has them all
 
 
@@ -283,8 +284,8 @@ class DFlashApp(App[int]):
     def on_app_focus(self) -> None:
         self._away, self._tells_focus = False, True
 
-    def long_turn_ended(self, seconds: float) -> None:
-        """Tell the user who may be elsewhere: by the bell, or by a notice of the desktop and the bell.
+    def tell_away(self, seconds: float, what: str) -> None:
+        """Tell the user who may be elsewhere, of what took so long: by the bell, or by a notice of the desktop and it.
 
         A terminal that says when it is in front is not disturbed while it is.
         """
@@ -293,7 +294,7 @@ class DFlashApp(App[int]):
             return
         self.bell()
         if how == "desktop" and self._driver is not None:
-            self._driver.write(desktop_notice("dflash-tui: the answer is complete"))
+            self._driver.write(desktop_notice(f"dflash-tui: {what}"))
 
     def action_interrupt(self) -> None:
         """Ctrl+C: a selection is copied; without one the turn is stopped; else say how to quit."""
@@ -377,6 +378,7 @@ class DFlashApp(App[int]):
             if running is not None:
                 running.stop()
                 running.join(JOIN_S)
+        self.chat.downloads.stop(FETCH_S)
         self.exit(code)
 
     def keep_states(self) -> None:
@@ -430,13 +432,15 @@ def open_app(app: DFlashApp) -> int:
         write_err(f"dflash-tui: {app.fault}")
     elif not app.again:
         app.keep_states()
+    for line in app.chat.downloads.last_words():
+        write_err(f"dflash-tui: {line}")
     if app.again:
         write_err("dflash-tui: restarting, the conversation goes on")
         sys.stderr.flush()
         # What the interpreter was started with, up to the program's own arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
-    if app.chat.loading_now or app.chat.busy or app.chat.experiment is not None:
-        # A daemon thread deep inside torch can crash an interpreter that is being taken down.
+    if app.chat.loading_now or app.chat.busy or app.chat.experiment is not None or app.chat.downloads.under_way:
+        # A daemon thread deep inside torch, or in a connection, can crash an interpreter that is being taken down.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

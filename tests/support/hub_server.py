@@ -84,6 +84,12 @@ class _Answer(BaseHTTPRequestHandler):
         if not body:
             return
         rest = whole[start:]
+        if repo == "slow":
+            middle = int(len(whole) * hub.cut_at) - start
+            self.wfile.write(rest[: max(middle, 0)])
+            self.wfile.flush()
+            hub.stalled.wait(600)
+            rest = rest[max(middle, 0) :]
         if repo in ("cut", "stall") and hub.times:
             hub.times -= 1
             self.wfile.write(rest[: int(len(rest) * hub.cut_at)])

@@ -11,9 +11,11 @@ import pytest
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.session import LoadRequest
+from support.hub_server import Hub
 from support.process_end import process_stays
 
 from .fake import FakeSession, loader
+from .model_machine import a_hub, furnish
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 DOCS = Path(__file__).parents[2] / "docs"
@@ -63,6 +65,20 @@ def make_app(tmp_path: Path) -> Callable[..., DFlashApp]:
         return DFlashApp(request, load, knobs, **options)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def model_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a machine with two models and a drafter."""
+    furnish(tmp_path, monkeypatch)
+    return tmp_path
+
+
+@pytest.fixture
+def hub(model_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub that this machine can reach."""
+    with a_hub(monkeypatch) as it:
+        yield it
 
 
 @pytest.fixture

@@ -73,6 +73,7 @@ class NoHub(Fetching):
         self.files = [Wanted(self.pair.target, "m.gguf", 1 << 20)]
         self.ready = True
         self.wait()
+        self.complete = not self.stopping
 
 
 DIALOGS: dict[type[Screen[object]], Opener] = {

@@ -1,117 +1,36 @@
-"""The list of models: rows as they are found, search, drafters, profiles, paths; and fetching from a hub."""
+"""The list of models: rows as they are found, search, drafters, profiles, paths."""
 
 from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.errors import FormatError
-from dflash_core.memory import HostMemory
-from dflash_core.progress import Progress
+from dflash_core.demo import demo_target_path
 from dflash_tui.app import DFlashApp
-from dflash_tui.hub import fetch as fetching
-from dflash_tui.hub import room
-from dflash_tui.hub.catalogue import Catalogue, Pair, Source
-from dflash_tui.hub.room import Room
-from dflash_tui.screens import models as screen
-from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.settings.config import Config, Settings
 from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.model_list import is_path
-from dflash_tui.widgets.model_rows import FILE, PAIR, PROFILE
-from support.hub_server import BODY, Hub, serving
+from dflash_tui.widgets.model_rows import FILE, PROFILE
 
-from .fake import FakeSession
+from .model_machine import DRAFT, TARGET, Opened
 from .scenes import send
 from .support import loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 SIZES = [(80, 24), (120, 40)]
-TARGET, DRAFT = "Qwen3.6-27B-Q4_K_M.gguf", "Qwen3.6-27B-DFlash.gguf"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with two models and a drafter, 24 GiB, and none of the caches of whoever runs this."""
-    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_HOME", "LLAMA_CACHE", "OLLAMA_MODELS"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    near = tmp_path / "near"
-    near.mkdir()
-    shutil.copy(demo_target_path(), near / TARGET)
-    shutil.copy(demo_draft_path(), near / DRAFT)
-    other = tmp_path / "models" / "Other-4B.gguf"
-    other.parent.mkdir()
-    shutil.copy(demo_target_path(), other)
-    monkeypatch.chdir(near)
-    monkeypatch.setattr(room, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
-    monkeypatch.setattr(room, "Management", _no_cards)
-    monkeypatch.setattr(screen, "room_for", lambda request, freed: Room(32768, 32768, 5 << 30, 0, "a card"))
-    return tmp_path
-
-
-def _no_cards() -> None:
-    from dflash_core.errors import DeviceError
-
-    raise DeviceError("no card")
-
-
-class Opened:
-    """An app with the list of models open, and what it was asked to load."""
-
-    def __init__(self, make_app: MakeApp, **options: object) -> None:
-        self.asked: list[LoadRequest] = []
-        self.refuse = ""  # the name of a target that does not load
-
-        def loaders(request: LoadRequest) -> Loader:
-            self.asked.append(request)
-
-            def load(progress: Progress) -> FakeSession:
-                if self.refuse and request.target is not None and self.refuse in request.target.name:
-                    raise FormatError(f"{self.refuse} is damaged")
-                return FakeSession(title=request.target.name if request.target else "demo pair")
-
-            return load
-
-        self.app = make_app(loaders=loaders, **options)
-
-    async def open(self, pilot: Pilot[int], command: str = "/models") -> ModelsScreen:
-        await loaded(pilot)
-        await send(pilot, command)
-        await wait_until(pilot, lambda: isinstance(self.app.screen, ModelsScreen))
-        return await self.found(pilot)
-
-    async def found(self, pilot: Pilot[int]) -> ModelsScreen:
-        """Everything has been looked at and drawn."""
-        it = self.screen
-        await wait_until(pilot, lambda: it._finding.looked and it._seen == it._finding.changes)
-        await wait_until(pilot, lambda: len(it._finding.rooms) >= len(it._finding.models))
-        await wait_until(pilot, lambda: it._seen == it._finding.changes)
-        return it
-
-    @property
-    def screen(self) -> ModelsScreen:
-        assert isinstance(self.app.screen, ModelsScreen)
-        return self.app.screen
-
-    async def to(self, pilot: Pilot[int], id: str) -> None:
-        """The cursor onto a row."""
-        ids = [one.id for one in self.screen._list.options]
-        self.screen._list.highlighted = ids.index(id)
-        await pilot.pause()
-
-    async def closed(self, pilot: Pilot[int]) -> None:
-        await wait_until(pilot, lambda: self.app.screen is self.app.chat)
-        await loaded(pilot)
+def home(model_home: Path) -> Path:
+    """Where models are looked for."""
+    return model_home
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -385,103 +304,6 @@ async def test_what_is_wrong_with_the_file_is_said(make_app: MakeApp) -> None:
         await it.open(pilot)
         await shows(pilot, "Left out", "profiles.x: expected")
         await pilot.press("escape")
-
-
-# Fetching
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    entry = Pair("tiny", "a tiny pair", "mit", Source("o/good", "tiny.gguf"), Source("o/also", "d.gguf"))
-    both = {"tiny": entry, "lost": Pair("lost", "not there", "", Source("o/gone", "m.gguf"), None)}
-    both["broken"] = Pair("broken", "breaks off", "", Source("o/cut", "m.gguf"), None)
-    for place in ("dflash_tui.screens.models", "dflash_tui.slash.models", "dflash_tui.hub.catalogue"):
-        monkeypatch.setattr(f"{place}.load_catalogue", lambda: Catalogue(both, ()))
-    monkeypatch.setattr(fetching, "PAUSE_S", 0.01)
-    monkeypatch.setattr(room, "card", lambda: None)
-    monkeypatch.setattr(room, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
-    with serving() as it:
-        for name, value in (
-            ("ENDPOINT", it.endpoint),
-            ("HUGGINGFACE_CO_URL_TEMPLATE", it.endpoint + "/{repo_id}/resolve/{revision}/{filename}"),
-        ):
-            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
-        yield it
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_pair_is_fetched_and_loaded(
-    make_app: MakeApp, hub: Hub, home: Path, size: tuple[int, int], snapshot: Callable[[str, str], None]
-) -> None:
-    it = Opened(make_app)
-    async with it.app.run_test(size=size) as pilot:
-        await it.open(pilot, "/get")
-        await it.to(pilot, f"{PAIR}tiny")
-        await shows(pilot, "Get")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(it.app.screen, GetScreen))
-        await shows(pilot, "licence  mit", "3.0 MiB", "6.0 MiB", "fits: about 1.6 GiB of 32.0 GiB", "Enter fetches it")
-        snapshot(f"{size[0]}x{size[1]}-get", await settled(pilot))
-        assert hub.gets == [], "not a byte before it is agreed to"
-        await pilot.press("enter")
-        await shows(pilot, "here, and checked", "Enter loads it")
-        await pilot.press("enter")
-        await it.closed(pilot)
-        folder = home / "xdg_data_home" / "dflash-tui" / "models"
-        [one] = it.asked
-        assert (one.target, one.draft) == (folder / "o--good" / "tiny.gguf", folder / "o--also" / "d.gguf")
-        assert one.target.read_bytes() == BODY
-
-
-async def test_esc_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    reached, on = threading.Event(), threading.Event()
-    receive = fetching._receive
-
-    def slowly(url: str, one: object, file: object, told: Callable[..., None]) -> None:
-        def tell(name: str, here: int, size: int, said: str) -> None:
-            if here > size // 2:
-                reached.set()
-                on.wait(30)
-            told(name, here, size, said)
-
-        receive(url, one, file, tell)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(fetching, "_receive", slowly)
-    it = Opened(make_app)
-    async with it.app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await send(pilot, "/get tiny")
-        await shows(pilot, "Enter fetches it")
-        await pilot.press("enter")
-        await wait_until(pilot, reached.is_set)
-        await shows(pilot, "of 6.0 MiB", "Esc ends it")
-        await pilot.press("escape")
-        await shows(pilot, "ending")
-        on.set()
-        await shows(pilot, "ended; ", "the next try goes on there", "Enter tries again")
-        await pilot.press("enter")
-        await shows(pilot, "here, and checked")
-        assert any(one not in ("", "bytes=0-") for one in hub.gets), "gone on with"
-        await pilot.press("escape")
-        await it.closed(pilot)
-    assert not it.asked
-
-
-async def test_a_hub_that_refuses_is_a_line(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "TRIES", 1)
-    it = Opened(make_app)
-    async with it.app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await send(pilot, "/get lost")
-        await shows(pilot, "not on the hub (404)", "Enter tries again")
-        await pilot.press("escape")
-        await it.closed(pilot)
-        await send(pilot, "/get broken")
-        await shows(pilot, "Enter fetches it")
-        await pilot.press("enter")
-        await shows(pilot, "kept in", "Enter tries again")
-        await pilot.press("enter")
-        await shows(pilot, "here, and checked")
 
 
 async def test_the_users_own_folders_are_looked_into(make_app: MakeApp, home: Path) -> None:

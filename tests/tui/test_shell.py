@@ -373,7 +373,7 @@ async def test_a_long_answer_calls(
         await loaded(pilot)
         if blurred is not None:
             (app.on_app_blur if blurred else app.on_app_focus)()
-        app.long_turn_ended(seconds)
+        app.tell_away(seconds, "the answer is complete")
         assert bool(rung) == rings
 
 

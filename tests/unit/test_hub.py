@@ -171,13 +171,13 @@ def test_a_hub_in_trouble_is_asked_again(hub: Hub, tmp_path: Path, status: int) 
 
 
 def test_a_hub_that_stops_in_the_middle(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(fetching, "TIMEOUT_S", 2.0)  # in which a busy machine answers, too
     [one] = wanted(pair("good"), hub.endpoint)
     one = Wanted(Source("o/stall", "m.gguf"), one.file, one.size, one.commit, one.sum)
     told: list[str] = []
     path = fetch(one, tmp_path, lambda file, here, size, more: told.append(more), hub.endpoint)
     assert path.read_bytes() == BODY
-    assert any("broke off" in line for line in told)
+    assert "nothing came for 2 s; asking again" in told
     hub.times = 99
     monkeypatch.setattr(fetching, "TRIES", 1)
     with pytest.raises(HubError) as refused:
@@ -390,7 +390,7 @@ def test_ctrl_c_keeps_what_is_here(
 
     monkeypatch.setattr(fetching, "_receive", half_way)
     assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
-    assert f"interrupted; 1.8 MiB kept in {tmp_path / 'to'}" in capsys.readouterr().err
+    assert f"interrupted; 1.6 MiB kept in {tmp_path / 'to'}" in capsys.readouterr().err
     monkeypatch.setattr(fetching, "_receive", receive)
     assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
 

@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
+from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
+from dflash_core.memory import gib
 from dflash_tui.chat.background import Background
 from dflash_tui.hub.catalogue import Pair
 from dflash_tui.hub.fetch import CancelledError, Wanted, check_room, fetch, here, kept, wanted
 
 STALE_S = 5.0  # a speed is that of about so long
+QUIET_S = 3.0  # without a byte: from then on it is said
+
+State = Literal["asking", "ready", "waiting", "running", "ending", "stopped", "failed", "fetched"]
+
+
+def about(left_s: float) -> str:
+    """Seconds that are left, as roughly as they are known."""
+    minutes = round(left_s / 60)
+    if minutes < 1:
+        return "under a minute left"
+    return f"{minutes // 60} h {minutes % 60} min left" if minutes >= 60 else f"{minutes} min left"
 
 
 class Fetching(Background):
-    """`start` asks the hub. With `files` there, `go` fetches them; `stop` leaves, and what is here stays."""
+    """`start` asks the hub. With `files` there, `go` fetches them; `stop` leaves, and what is here stays.
+
+    `agreed`: the user wants it, though it may have to wait until others are over. `others`: files that are fetched
+    beside these into the same folder.
+    """
 
     def __init__(self, pair: Pair, folder: Path) -> None:
         super().__init__("dflash-get")
         self.pair, self.folder = pair, folder
+        self.others: Callable[[], Iterable[Wanted]] = tuple
         self.files: list[Wanted] = []
         self.ready = False  # the files are known and have room
-        self.started = False
+        self.agreed = False
+        self.going = False
+        self.complete = False
         self.done = 0  # bytes that are here, of all files
-        self.said = ""
+        self.file, self.said = "", ""
+        self.began = 0.0  # when that was agreed to
+        self._heard = 0.0
+        self._elsewhere = 0  # bytes that are here of the other files
         self._marks: list[tuple[float, int]] = []
 
     @property
@@ -30,24 +56,72 @@ class Fetching(Background):
         return sum(one.size for one in self.files)
 
     @property
+    def percent(self) -> int:
+        """How much of it is here; 100 is all of it."""
+        return 100 * self.done // max(self.size, 1)
+
+    @property
     def left_s(self) -> float | None:
         """Seconds until the end at the present speed; None where there is none."""
-        if len(self._marks) < 2 or self._marks[-1][1] <= self._marks[0][1]:
-            return None
-        (begun, first), (now, last) = self._marks[0], self._marks[-1]
-        return (self.size - self.done) * (now - begun) / (last - first)
+        return (self.size - self.done) / self.speed if self.speed > 0 else None
 
     @property
     def speed(self) -> float:
         """Bytes a second."""
-        if len(self._marks) < 2:
+        marks = self._marks
+        if len(marks) < 2:
             return 0.0
-        (begun, first), (now, last) = self._marks[0], self._marks[-1]
-        return (last - first) / max(now - begun, 1e-6)
+        (begun, first), (now, last) = marks[0], marks[-1]
+        return (last - first) / max(now - begun, self.quiet_s - 1, 1e-6)
 
     @property
-    def fetched(self) -> bool:
-        return self.over and self.started and self.error is None and not self.stopping
+    def quiet_s(self) -> float:
+        """Seconds since the fetching thread was last heard of."""
+        return time.monotonic() - self._heard if self._heard else 0.0
+
+    @property
+    def note(self) -> str:
+        """What else there is to say of one that runs."""
+        quiet = self.quiet_s
+        return self.said or (f"nothing has come for {quiet:.0f} s" if quiet > QUIET_S else "")
+
+    @property
+    def state(self) -> State:
+        """How far it is. `ending`: it is to stop, and has not yet."""
+        if self.over:
+            return "fetched" if self.complete else "stopped" if self.stopping or self.error is None else "failed"
+        if self.stopping:
+            return "ending"
+        if not self.ready:
+            return "asking"
+        return "running" if self.going else "waiting" if self.agreed else "ready"
+
+    @property
+    def why(self) -> str:
+        """What it failed for, in a line."""
+        error = self.error
+        return one_line(str(error) if isinstance(error, DFlashError) else f"{type(error).__name__}: {error}")
+
+    @property
+    def words(self) -> str:
+        """How far it is, in a line."""
+        match self.state:
+            case "asking":
+                return "asking the hub for its size…"
+            case "waiting":
+                return "waits until another download is over"
+            case "running":
+                left = about(self.left_s) if self.left_s is not None else ""
+                return ", ".join(filter(None, (f"{self.percent} % of {gib(self.size)}", self.note or left)))
+            case "ending":
+                return "ending…"
+            case "stopped":
+                return f"stopped; {self.kept}"
+            case "failed":
+                return self.why
+            case "fetched":
+                return "here, and checked"
+        return ""
 
     @property
     def kept(self) -> str:
@@ -56,32 +130,35 @@ class Fetching(Background):
 
     def go(self) -> None:
         """Fetch."""
-        self.started = True
+        self.going = True
         self.wake()
 
     def work(self) -> None:
         files = wanted(self.pair)
         self.done = sum(here(one, self.folder) for one in files)
         self.files = files
-        check_room(files, self.folder)
+        check_room(files, self.folder, self.others())
         self.ready = True
         self.wait()
-        before = 0
+        if self.stopping:
+            return
+        check_room(files, self.folder, self.others())  # it may have waited for long
         for one in files:
-            if self.stopping:
-                return
-            self._before = before
+            self._elsewhere = sum(here(other, self.folder) for other in files if other is not one)
             fetch(one, self.folder, self._told)
-            before += one.size
         self.done = self.size
+        self.complete = True
 
     def _told(self, file: str, here: int, size: int, said: str) -> None:
         if self.stopping:
             raise CancelledError("cancelled")
-        self.said = f"{file}: {said}" if said else file
+        self.file, self.said = file, said
+        self._heard = now = time.monotonic()
         if said:
+            self._marks = []  # a pause has no speed
             return
-        self.done, now = self._before + here, time.monotonic()
-        self._marks.append((now, self.done))
-        while now - self._marks[0][0] > STALE_S and len(self._marks) > 2:
-            del self._marks[0]
+        self.done = self._elsewhere + here
+        marks = [*self._marks, (now, self.done)]
+        while now - marks[0][0] > STALE_S and len(marks) > 2:
+            del marks[0]
+        self._marks = marks  # in one go: the app's thread looks at it

@@ -8,6 +8,7 @@ from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import Layout
 from dflash_tui.chat.profiles import ProfileKeeper
@@ -28,6 +29,8 @@ class ChatHost(Desk, Protocol):
     def profiles(self) -> ProfileKeeper: ...
     @property
     def tuning(self) -> Tuning: ...
+    @property
+    def downloads(self) -> Downloads: ...
     @property
     def plain(self) -> BackgroundPlain: ...
     @property

@@ -9,10 +9,14 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
+from dflash_core.memory import gib
+from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.finding import Finding, Question
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.hub.catalogue import Catalogue, Pair
+from dflash_tui.hub.fetch import begun
 from dflash_tui.hub.find import Found
+from dflash_tui.hub.places import downloads
 from dflash_tui.settings.profiles import Profile
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over
@@ -21,8 +25,10 @@ from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, bes
 class Offered:
     """Rows by their ids. `finding` adds to what there is; this draws from it whenever it is asked."""
 
-    def __init__(self, program: ProgramController, catalogue: Catalogue, finding: Finding) -> None:
-        self._program, self._catalogue, self._finding = program, catalogue, finding
+    def __init__(
+        self, program: ProgramController, catalogue: Catalogue, finding: Finding, downloads: Downloads
+    ) -> None:
+        self._program, self._catalogue, self._finding, self._downloads = program, catalogue, finding, downloads
         self._drafters: dict[str, int] = {}  # which of its choices a file has, where it is not the first
 
     def rows(self, words: tuple[str, ...]) -> Iterator[Option]:
@@ -63,11 +69,18 @@ class Offered:
                 )  # fmt: skip
 
     def _pairs(self, words: tuple[str, ...]) -> Iterator[Option]:
-        for one in self._catalogue.pairs.values():
+        # Those that are being fetched first: the user has come for them.
+        for one in sorted(self._catalogue.pairs.values(), key=lambda one: self._downloads.of(one.name) is None):
             if _has(words, one.name, one.about, "get fetch"):
-                yield option(
-                    PAIR + one.name, one.name, f"{one.about} · licence: {one.licence or 'not stated'}"
-                )  # fmt: skip
+                about = f"{one.about} · licence: {one.licence or 'not stated'}"
+                yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one))
+
+    def _fetched(self, pair: Pair) -> str:
+        """How far a pair is that is being fetched, or was; "" where nothing of it is here."""
+        if (it := self._downloads.of(pair.name)) is not None:
+            return it.words
+        size, whole = begun(pair, downloads())
+        return "on this machine" if whole else f"{gib(size)} of it is here" if size else ""
 
     def about(self, row: str) -> Content:
         """What is known of a row, on a page beside the list."""
@@ -79,7 +92,10 @@ class Offered:
             return Content.styled(one_line(profile.words).replace(" · ", "\n"), figure(QUOTED))
         if (pair := self.pair(row)) is not None:
             lines = (pair.about, pair.licence, pair.target.repo, *([pair.draft.repo] if pair.draft else []))
-            return Content.styled("\n".join(lines), figure(QUOTED))
+            fetched = self._fetched(pair)
+            return Content.assemble(
+                ("\n".join(lines), figure(QUOTED)), (f"\n\n{fetched}" if fetched else "", figure("fetch"))
+            )
         return Content("")
 
     def found(self, row: str) -> Found | None:

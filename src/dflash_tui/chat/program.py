@@ -53,7 +53,7 @@ class Program(Protocol):
     def remember_model(self, target: Path | None, draft: Path | None) -> str: ...
     def remember_setting(self, name: str, value: str) -> str: ...
     def choose_theme(self, name: str) -> str: ...
-    def long_turn_ended(self, seconds: float) -> None: ...
+    def tell_away(self, seconds: float, what: str) -> None: ...
 
 
 class ProgramController:
@@ -112,10 +112,17 @@ class ProgramController:
         request = self.planned(profile.target, profile.draft, profile.context, profile.kv)
         self._change(Wanted(replace(request, knobs=profile.knobs), profile))
 
-    def _change(self, wanted: Wanted, *, same: bool = False) -> None:
+    @property
+    def refusal(self) -> str:
+        """Why no other model can be loaded now; "" where one can."""
         desk = self._desk
-        if not same and (desk.busy or desk.loading_now or desk.experiment is not None):
-            desk.say("something is being loaded or answered: change the model when it has ended")
+        if desk.busy or desk.loading_now or desk.experiment is not None:
+            return "something is being loaded or answered: change the model when it has ended"
+        return ""
+
+    def _change(self, wanted: Wanted, *, same: bool = False) -> None:
+        if not same and (refusal := self.refusal):
+            self._desk.say(refusal)
             return
         self._wanted = wanted
         if same:
@@ -178,6 +185,10 @@ class ProgramController:
     def say_where_the_log_is(self) -> None:
         self._desk.say(f"the log is {log_file()}")
 
+    def tell_away(self, seconds: float, what: str) -> None:
+        """Something that took so long has ended: the user may be elsewhere."""
+        self._program.tell_away(seconds, what)
+
     def turn_ended(self) -> None:
         """Log the turn's figures, call back who went away, and use the pause."""
         desk, meter = self._desk, self._desk.flow.meter
@@ -185,7 +196,7 @@ class ProgramController:
             spent = time.monotonic() - meter.started
             figures = (meter.tokens, meter.totals.steps, meter.overall_rate, spent)
             LOG.info("turn: %d tokens, %d steps, %.1f tok/s, %.1f s", *figures)
-            self._program.long_turn_ended(spent)
+            self.tell_away(spent, "the answer is complete")
         desk.screen.set_timer(TIDY_S, self._tidy)
 
     def _tidy(self) -> None:

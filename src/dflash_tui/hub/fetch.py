@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import hashlib
 import re
 import shutil
@@ -31,6 +32,7 @@ TRIES = 4  # without a new byte
 PAUSE_S = 1.0  # before asking again; then twice as long each time
 LONGEST_WAIT_S = 120.0  # that a hub is waited for where it asks to
 CHUNK = 1 << 20
+PIECE = 1 << 17  # of what is received: written down, told of and, where the user has had enough, the last one
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
@@ -90,13 +92,22 @@ def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
     return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
 
 
-def check_room(files: Sequence[Wanted], folder: Path) -> None:
-    """Raise HubError where the disk has no room for what is missing of them."""
-    needed = sum(one.size - here(one, folder) for one in files)
+def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] = ()) -> None:
+    """Raise HubError where the disk has no room for what is missing of them, beside what is missing of `others`, which
+    are being fetched into the same folder."""
+    needed = _missing(files, folder)
+    more = _missing({*others}.difference(files), folder)
     there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     free = shutil.disk_usage(there).free
-    if needed and needed + SPARE > free:
-        raise HubError(f"{folder}: {gib(needed)} to fetch, {gib(free)} free; make room, or name a folder with --to")
+    if needed and needed + more + SPARE > free:
+        beside = f", {gib(more)} of other downloads" if more else ""
+        raise HubError(
+            f"{folder}: {gib(needed)} to fetch{beside}, {gib(free)} free; make room, or name a folder with --to"
+        )
+
+
+def _missing(files: Iterable[Wanted], folder: Path) -> int:
+    return sum(one.size - here(one, folder) for one in files)
 
 
 def here(one: Wanted, folder: Path) -> int:
@@ -105,6 +116,19 @@ def here(one: Wanted, folder: Path) -> int:
         with suppress(OSError):
             return min(path.stat().st_size, one.size)
     return 0
+
+
+def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
+    """Bytes of a pair that are here, in whole files or in parts, and whether all of it is; no hub is asked."""
+    size, whole = 0, True
+    for source in filter(None, (pair.target, pair.draft)):
+        for file in source.files:
+            path = place(source, folder) / file
+            parts = [path] if path.is_file() else [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
+            whole = whole and parts == [path]
+            with suppress(OSError):
+                size += sum(part.stat().st_size for part in parts)
+    return size, whole
 
 
 def kept(files: Iterable[Wanted], folder: Path) -> str:
@@ -171,8 +195,7 @@ def _complete(one: Wanted, file: BinaryIO, told: Told, endpoint: str | None) -> 
             tries = 1 if file.tell() > before else tries + 1
             if tries >= TRIES:
                 raise
-            why = one_line(str(error), 60) or type(error).__name__
-            _pause(PAUSE_S * 2 ** (tries - 1), f"broke off ({why}); asking again", one, file, told)
+            _pause(PAUSE_S * 2 ** (tries - 1), f"{_cause(error)}; asking again", one, file, told)
         else:
             tries = 1 if file.tell() > before else tries + 1
             if file.tell() < one.size and tries >= TRIES:
@@ -196,7 +219,7 @@ def _receive(url: str, one: Wanted, file: BinaryIO, told: Told) -> None:
         if start and response.status_code != 206:  # the whole file again, whatever was asked for
             file.truncate(0)
             file.seek(0, 2)
-        for chunk in response.iter_bytes(CHUNK):
+        for chunk in response.iter_bytes(PIECE):
             if file.tell() + len(chunk) > one.size:
                 file.truncate(0)
                 raise HubError(f"{one.where}: more bytes than the {one.size:,} that were promised; fetch it again")
@@ -318,7 +341,17 @@ def _explained(error: Exception, where: str) -> HubError:
         return HubError(f"{where}: no space left on the disk; what is here stays, and is gone on with")
     if isinstance(error, errors.FileMetadataError):
         return HubError(f"{where}: the answer is no file of a hub (a page, or a proxy's); look at HF_ENDPOINT")
-    why = one_line(str(error)) or type(error).__name__
-    if type(error).__name__.startswith("Connect"):  # the connection's own classes are none of the library's interface
+    why = _cause(error)
+    if type(error).__name__.startswith("Connect"):
         return HubError(f"{where}: the hub cannot be reached ({why[:100]}); look at the network, and at HF_ENDPOINT")
     return HubError(f"{where}: {why[:160]}; what is here stays, and is gone on with at the next try")
+
+
+def _cause(error: Exception) -> str:
+    """What happened to a connection, in words. Its own classes are none of the library's interface: their names are."""
+    name = type(error).__name__
+    if name == "ReadTimeout":
+        return f"nothing came for {TIMEOUT_S:.0f} s"
+    if name in ("RemoteProtocolError", "ReadError"):
+        return "the connection broke off"
+    return one_line(str(error)) or name

@@ -19,6 +19,7 @@ from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.copying import Copying
+from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
@@ -93,6 +94,7 @@ class ChatScreen(Screen[None]):
         self.pair = PairLoading(self, loader, self.loaded, self._not_loaded)
         self.program = ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
         self.profiles = ProfileKeeper(self, self.program)
+        self.downloads = Downloads(self, self.program.tell_away)
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges)
         self.copying = Copying(self, self.conversation.branching)
@@ -146,6 +148,7 @@ class ChatScreen(Screen[None]):
 
     def on_unmount(self) -> None:
         self.plain.stop()
+        self.downloads.stop()
         self.conversation.current.close()
 
     # Parts
@@ -339,6 +342,8 @@ class ChatScreen(Screen[None]):
         if action == "retry":
             again = self.transcript.turns if self.session is not None else not self.loading_now
             return label if again and not self.busy else ""
+        if action == "download":
+            return label if self.downloads.next is not None else ""
         return label
 
     async def action_edit(self) -> None:
@@ -403,6 +408,11 @@ class ChatScreen(Screen[None]):
             self.app.push_screen(opened)
 
     action_open = open_page
+
+    def action_download(self) -> None:
+        """The download that is over, or runs; where there is none, what can be fetched."""
+        it = self.downloads.next
+        self.open_page("get", it.pair.name if it is not None else "")
 
     def action_notices(self) -> None:
         self.program.show_notices()

@@ -1,4 +1,5 @@
-"""Fetch a pair: what the hub says of it first, then a question, then progress. Nothing comes before the answer."""
+"""Fetch a pair: what the hub says of it first, then a question, then progress. Nothing comes before the answer, and
+what has begun goes on when this is closed."""
 
 from __future__ import annotations
 
@@ -10,36 +11,51 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 
-from dflash_core.clean import one_line
-from dflash_core.errors import DFlashError
 from dflash_core.memory import gib
-from dflash_tui.chat.fetching import Fetching
+from dflash_tui.chat.fetching import Fetching, about
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.hub.catalogue import Pair
 from dflash_tui.hub.fetch import fetched
 from dflash_tui.hub.places import downloads
 from dflash_tui.hub.room import by_size
-from dflash_tui.text.bars import bar, seconds
+from dflash_tui.settings.keys import retold
+from dflash_tui.text.bars import bar
 from dflash_tui.text.glossary import figure
+from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.model_rows import at_home
 
 LOOK_S = 0.1
 WIDTH = 60
 DIM = "$foreground 75%"
+BEGUN = ("waiting", "running")
 
 
 class GetScreen(ModalScreen[bool]):
-    """Enter fetches, and loads what was fetched; Esc ends it and says what is kept, then leaves. True: it loads."""
+    """Enter fetches, and loads what was fetched. Esc leaves, and a download that has begun goes on; s ends it.
 
-    BINDINGS: ClassVar[list[BindingType]] = [("enter", "go", "Fetch"), ("escape", "back", "Back")]
+    True: the user wants to be in the chat, because it loads or with b.
+    """
 
-    def __init__(self, chat: ChatHost, pair: Pair, fetching: type[Fetching] = Fetching) -> None:
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("enter", "go", "Fetch"),
+        ("b", "chat", "Chat"),
+        ("s", "stop", "Stop"),
+        ("escape,ctrl+g", "back", "Back"),
+    ]
+
+    def __init__(self, chat: ChatHost, pair: Pair, make: type[Fetching] = Fetching) -> None:
         super().__init__()
-        self._chat, self._pair, self._make = chat, pair, fetching
-        self._fetching = fetching(pair, downloads())
+        self._chat, self._pair, self._make = chat, pair, make
+        begun = chat.downloads.of(pair.name)
+        self._it = begun or self._new()
         self._fits = ""
-        self._left = False  # Esc has ended it
+        self._refusal = ""  # why it cannot be loaded now
+
+    def _new(self) -> Fetching:
+        it = self._make(self._pair, downloads())
+        it.others = lambda: self._chat.downloads.before(it)
+        return it
 
     def compose(self) -> ComposeResult:
         with Vertical(id="get", classes="dialog"):
@@ -48,12 +64,19 @@ class GetScreen(ModalScreen[bool]):
             yield Static("", id="get-keys")
 
     def on_mount(self) -> None:
-        self._fetching.start()
+        self._show(self._it)
         self.set_interval(LOOK_S, self._look)
         self._look()
 
     def on_unmount(self) -> None:
-        self._fetching.stop()
+        self._chat.downloads.watched = None
+        if not self._it.agreed:
+            self._it.stop()
+
+    def _show(self, it: Fetching) -> None:
+        self._it = self._chat.downloads.watched = it
+        if not it.agreed:
+            it.start()
 
     def _look(self) -> None:
         self.query_one("#get-body", Static).update(self._body())
@@ -61,17 +84,21 @@ class GetScreen(ModalScreen[bool]):
 
     def _actions(self) -> list[tuple[str, str]]:
         """What the keys do now."""
-        it = self._fetching
-        if it.fetched:
-            return [("Enter", "loads it"), ("Esc", "back")]
-        if it.over:
-            return [("Enter", "tries again"), ("Esc", "back")]
-        if it.started:
-            return [("Esc", "ends it, keeps what is here")]
-        return [*([("Enter", "fetches it")] if it.ready else []), ("Esc", "back")]
+        match self._it.state:
+            case "ready":
+                return [("Enter", "fetches it"), ("Esc", "back")]
+            case "waiting" | "running":
+                return [("b", "to the chat"), ("Esc", "back"), ("s", "stops it, keeps what is here")]
+            case "fetched":
+                return [("Enter", "loads it"), ("Esc", "back")]
+            case "stopped":
+                return [("Enter", "goes on with it"), ("Esc", "back")]
+            case "failed":
+                return [("Enter", "tries again"), ("Esc", "back")]
+        return [("Esc", "back")]
 
     def _body(self) -> Content:
-        it, pair = self._fetching, self._pair
+        it, pair = self._it, self._it.pair
         parts: list[str | tuple[str, str]] = [f"{pair.about}\n"]
         parts += [("licence  ", DIM), f"{pair.licence or 'not stated; see the repository'}\n"]
         if not it.files:
@@ -91,53 +118,72 @@ class GetScreen(ModalScreen[bool]):
 
     def _state(self) -> list[str | tuple[str, str]]:
         """How far it is."""
-        it = self._fetching
-        if it.over and it.error is not None and not self._left:
-            error = it.error
-            said = str(error) if isinstance(error, DFlashError) else f"{type(error).__name__}: {error}"
-            return [(one_line(said), "$error"), *([f"\n{it.kept}"] if it.started else []), "\n"]
-        if self._left:
-            return [f"ended; {it.kept}\n" if it.over else "ending…\n"]
-        if it.fetched:
-            return [("here, and checked\n", "bold $success")]
-        if not it.files:
-            return [("asking the hub for its size…\n", DIM)]
-        done = it.done / max(it.size, 1)
-        if not it.started:
-            return [f"{gib(it.done)} of it is here already\n" if it.done else ("nothing of it is here yet\n", DIM)]
-        left = f", {seconds(it.left_s)} left" if it.left_s is not None else ""
-        speed = f", {gib(round(it.speed))}/s{left}" if it.speed else ""
-        return [
-            (bar(done, WIDTH), "$primary on $panel"),
-            f"\n{gib(it.done)} of {gib(it.size)}{speed}\n",
-            (f"{it.said}\n", DIM),
-        ]
+        it = self._it
+        match it.state:
+            case "ready":
+                if it.done == it.size:
+                    return ["all of it is here; it is looked through, and then can be loaded\n"]
+                return [f"{gib(it.done)} of it is here already\n" if it.done else ("nothing of it is here yet\n", DIM)]
+            case "running":
+                left = f", {about(it.left_s)}" if it.left_s is not None else ""
+                speed = f", {gib(round(it.speed))}/s{left}" if it.speed else ""
+                return [
+                    (bar(it.done / max(it.size, 1), WIDTH), "$primary on $panel"),
+                    f"\n{gib(it.done)} of {gib(it.size)}{speed}\n",
+                    (": ".join(filter(None, (it.file, it.note))) + "\n", DIM),
+                    ("It goes on when you leave.\n", DIM),
+                ]
+            case "waiting":
+                return [f"{it.words}\n", ("It begins by itself, also when you have left.\n", DIM)]
+            case "failed":
+                return [(it.why, "$error"), *([f"\n{it.kept}"] if it.agreed else []), "\n"]
+            case "fetched":
+                refusal = [(f"{self._refusal}\n", "$error")] if self._refusal else []
+                return [(f"{it.words}\n", "bold $success"), *refusal]
+        return [(f"{it.words}\n", DIM if it.state == "asking" else "")]
 
     def action_go(self) -> None:
         """Fetch it; load it where it is here; ask again where that failed."""
-        it = self._fetching
-        if it.fetched:
-            self.dismiss(True)
-            self._chat.program.change_model(*fetched(self._pair, it.folder))
-        elif it.over:
-            begun = it.started
-            self._fetching, self._left = self._make(self._pair, it.folder), False
-            self._fetching.start()
-            if begun:
-                self._fetching.go()
-        elif it.ready:
-            it.go()
+        it, all = self._it, self._chat.downloads
+        match it.state:
+            case "fetched":
+                self._load(it)
+            case "failed" | "stopped":
+                self._show(self._new())
+                if it.agreed:
+                    all.begin(self._it)
+            case "ready":
+                all.begin(it)
         self._look()
 
-    def action_back(self) -> None:
-        """Esc: end the fetching and say what is kept; then leave."""
-        it = self._fetching
-        if it.started and not it.over:
-            self._left = True
-            it.stop()
+    def _load(self, it: Fetching) -> None:
+        self._refusal = self._chat.program.refusal
+        if not self._refusal:
+            self._leave(to_chat=True)
+            self._chat.program.change_model(*fetched(it.pair, it.folder))
+
+    def action_stop(self) -> None:
+        """End it and say what is kept."""
+        if self._it.state in BEGUN:
+            self._it.stop()
             self._look()
-        else:
-            self.dismiss(False)
+
+    def action_chat(self) -> None:
+        """To the chat, whatever lies between, while it goes on."""
+        if self._it.state in BEGUN:
+            self._leave(to_chat=True)
+
+    def action_back(self) -> None:
+        """Leave; what has begun goes on."""
+        self._leave(to_chat=False)
+
+    def _leave(self, *, to_chat: bool) -> None:
+        it = self._it
+        self._chat.downloads.seen(it)
+        under = self._chat if to_chat else self.app.screen_stack[-2]
+        if it.state in BEGUN and isinstance(under, Saying):
+            under.say(retold(f"{it.pair.name} is fetched in the background: Ctrl+G shows it", self.app))
+        self.dismiss(to_chat)
 
 
 def _keys(pairs: list[tuple[str, str]]) -> Content:

@@ -22,7 +22,7 @@ from dflash_tui.chat.finding import Finding
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.offered import Offered
 from dflash_tui.chat.profile_dialogs import ProfileDialogs
-from dflash_tui.hub.catalogue import Catalogue, load_catalogue
+from dflash_tui.hub.catalogue import Catalogue, Pair, load_catalogue
 from dflash_tui.hub.room import machine, room_for
 from dflash_tui.hub.typed_pair import typed_pair
 from dflash_tui.screens.get import GetScreen
@@ -61,8 +61,9 @@ class ModelsScreen(Passing, Screen[None]):
         self._dialogs = ProfileDialogs(self, chat.profiles, self._changed)
         self._catalogue: Catalogue = load_catalogue()
         self._finding = Finding(chat.program.places, chat.program.given_back, room_for)
-        self._offered = Offered(chat.program, self._catalogue, self._finding)
+        self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
         self._seen, self._present = -1, chat.program.present
+        self._fetching = [one.words for one in chat.downloads]
         self._told = False  # why the looking ended early
 
     def compose(self) -> ComposeResult:
@@ -136,10 +137,10 @@ class ModelsScreen(Passing, Screen[None]):
         return self._field.path
 
     def _look(self) -> None:
-        """Draw what the thread has found since, and which pair is loaded by now."""
-        present = self._chat.program.present
-        if self._finding.changes != self._seen or present is not self._present:
-            self._seen, self._present = self._finding.changes, present
+        """Draw what the thread has found since, which pair is loaded by now, and how far downloads are."""
+        present, fetching = self._chat.program.present, [one.words for one in self._chat.downloads]
+        if self._finding.changes != self._seen or present is not self._present or fetching != self._fetching:
+            self._seen, self._present, self._fetching = self._finding.changes, present, fetching
             self._draw()
         if self._finding.over and self._finding.error is not None and not self._told:
             self._told = True
@@ -239,7 +240,18 @@ class ModelsScreen(Passing, Screen[None]):
             except DFlashError as error:
                 self.say(error)
         elif (pair := self._offered.pair(row)) is not None:
-            self.app.push_screen(GetScreen(self._chat, pair), self._fetched)
+            self._open(pair)
+
+    def _open(self, pair: Pair) -> None:
+        self.app.push_screen(GetScreen(self._chat, pair), self._fetched)
+
+    def action_download(self) -> None:
+        """The download that is over, or runs."""
+        it = self._chat.downloads.next
+        if it is None:
+            self.say("no download runs; Enter on what can be fetched begins one")
+        else:
+            self._open(it.pair)
 
     def _fetched(self, loading: bool | None) -> None:
         if loading:

@@ -63,7 +63,8 @@ def _get(chat: ChatHost, text: str) -> Screen[Any]:
     from dflash_tui.hub.catalogue import load_catalogue
     from dflash_tui.screens.get import GetScreen
 
-    pair = load_catalogue().pairs.get(text)
+    begun = chat.downloads.of(text)
+    pair = begun.pair if begun is not None else load_catalogue().pairs.get(text)
     return _models(chat, text or "get") if pair is None else GetScreen(chat, pair)
 
 

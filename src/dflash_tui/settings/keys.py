@@ -57,6 +57,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
     Action("param.budget_less", "alt+j", "Smaller tree", "tree budget one less", "nudge('budget', -1)"),
     Action("param.budget_more", "alt+k", "Larger tree", "tree budget one more", "nudge('budget', 1)"),
+    Action("app.download", "ctrl+g", "Download", "a download: how far it is, load it, stop it", "download", True),
     Action("view.params", "f2", "Params", "parameters of the next turn", "panel('params')", True, "params"),
     Action("view.stats", "f3", "Stats", "speed and acceptance", "panel('stats')", True, "stats"),
     Action("lab.tune", "f8", "Tune", "find the fastest setting on your own prompts", "open('tune')", True),
@@ -160,6 +161,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("chats.back", "escape", "Back", "close the search; else the list", "back", True, scope="chats"),
     Action("models.load", "enter", "Load", "load what is under the cursor; of what is to fetch, ask", scope="models"),
     Action("models.drafter", "left,right", "Drafter", "another drafter for the model, in the list", scope="models"),
+    Action("models.download", "ctrl+g", "Download", "the download that is over, or runs", "download", scope="models"),
     Action("models.plan", "f5", "Memory", "what it takes, and what would fit", "plan", True, scope="models"),
     Action(
         "models.save",

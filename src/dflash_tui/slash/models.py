@@ -42,7 +42,7 @@ def _profile_words(host: ChatHost) -> Mapping[str, str]:
 
 
 async def _get(host: ChatHost, rest: str) -> None:
-    if rest:
+    if rest and host.downloads.of(rest) is None:
         try:
             load_catalogue()[rest]
         except DFlashError as error:

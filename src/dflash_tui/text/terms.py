@@ -304,9 +304,10 @@ TERMS: tuple[Term, ...] = (
         "dflash_tui.hub.find:look", "memory", ("{n} models", "{n} model"),
     ),
     Term(
-        "fetch", "fetch", "the size of what is fetched, how far it is, and whether it fits this machine",
-        "Known before a byte is fetched. A download that broke off is gone on with, and checked.",
-        "dflash_tui.chat.fetching:Fetching", "memory",
+        "fetch", "get", "how much of a download is here, its size, and whether it fits this machine",
+        "Size and fit are said before a byte is fetched. In the title row it is the share of all that is to be fetched "
+        "now; Ctrl+G opens one. What broke off is gone on with, and checked against the hub's sum.",
+        "dflash_tui.chat.fetching:Fetching.percent", "memory",
     ),
     Term(
         "size", "size", "how large a file is, or a text",

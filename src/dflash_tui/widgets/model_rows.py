@@ -55,8 +55,9 @@ def option(
     room: Room | None = None,
     gone: Path | None = None,
     present: bool = False,
+    fetched: str = "",
 ) -> Option:
-    """A row: the name, and what matters of it below."""
+    """A row: the name, and what matters of it below. `fetched`: how far it is, of what can be fetched."""
     first = ["● " if present else "  ", (one_line(name), figure(QUOTED, "bold"))]
     parts: list[tuple[str, str]] = []
     if found is None:
@@ -67,6 +68,8 @@ def option(
         parts.append(
             (f"{gib(found.size)} · {_with(choice)} · {header.architecture}, {header.types}", figure("size", DIM))
         )
+    if fetched:
+        parts = [(one_line(fetched), figure("fetch", "bold $primary")), (" · ", DIM), *parts]
     if gone is not None:
         parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
     elif room is not None:

@@ -25,9 +25,10 @@ NEARLY_FULL = 0.8
 
 
 class TitleRow(Widget):
-    """The conversation and the model pair at the left; context and memory at the right.
+    """The conversation and the model pair at the left; downloads, context and memory at the right.
 
-    `context`: positions of the conversation, tokens of what is being typed, positions there are.
+    `context`: positions of the conversation, tokens of what is being typed, positions there are. `downloads`: how far
+    they are, and in which style.
     """
 
     title: reactive[str] = reactive("")
@@ -35,6 +36,7 @@ class TitleRow(Widget):
     system: reactive[str] = reactive("")
     context: reactive[tuple[int, int, int]] = reactive((0, 0, 0))
     memory: reactive[MemoryBreakdown | None] = reactive[MemoryBreakdown | None](None)
+    downloads: reactive[tuple[str, str]] = reactive(("", ""))
 
     def validate_title(self, title: str) -> str:
         return one_line(title)
@@ -49,12 +51,14 @@ class TitleRow(Widget):
             memory = f"  mem {_of(self.memory)}"
         context = clip(f" {context}", max(width - 12, 0)) if context else ""
         memory = clip(f"{memory} ", max(width - 12 - len(context), 0))
-        room = width - len(context) - len(memory) - 9
+        downloads, style = self.downloads
+        downloads = clip(f" {downloads} ", max(width - 12 - len(context) - len(memory), 0)) if downloads else ""
+        room = width - len(downloads) - len(context) - len(memory) - 9
         system = "  system message" if self.system and room >= 50 else " sys" if self.system else ""
         left = fit(self._names(room - len(system)) + system, room)
         full = self._share >= NEARLY_FULL
         return Content.assemble(
-            (" dflash  ", "bold $primary"), (left, figure(QUOTED)),
+            (" dflash  ", "bold $primary"), (left, figure(QUOTED)), (downloads, figure("fetch", style)),
             (context, figure("ctx", "bold $warning" if full else "")), (memory, figure("memory")),
         )  # fmt: skip
 

@@ -1,0 +1,143 @@
+"""The downloads of one chat. They go on whatever is on the screen; how one ended is told, and kept until it is seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from dflash_tui.chat.desk import Desk
+from dflash_tui.log import LOG
+from dflash_tui.settings.keys import retold
+from dflash_tui.widgets.strip import TitleRow
+
+if TYPE_CHECKING:
+    from dflash_tui.chat.fetching import Fetching
+    from dflash_tui.hub.fetch import Wanted
+
+AT_ONCE = 2
+LOOK_S = 0.25
+TOAST_S = 20.0  # the user may be reading something else
+KEY = "Ctrl+G"
+
+
+class Downloads:
+    """At most one of a pair, and `AT_ONCE` that run: others wait, and so does one that shares a file with these.
+
+    `tell` is called with the seconds that one took and with how it ended, for a user who is elsewhere.
+    """
+
+    def __init__(self, desk: Desk, tell: Callable[[float, str], None]) -> None:
+        self._desk, self._tell = desk, tell
+        self._all: dict[str, Fetching] = {}
+        self._open: list[Fetching] = []  # whose end was not noticed yet
+        self.watched: Fetching | None = None  # a dialog shows it: how it ends is seen there
+
+    def __iter__(self) -> Iterator[Fetching]:
+        return iter(list(self._all.values()))
+
+    def of(self, name: str) -> Fetching | None:
+        """The download of a pair by its name; also one that is over, until that was seen."""
+        return self._all.get(name)
+
+    @property
+    def next(self) -> Fetching | None:
+        """What to show first: one that is over, else one that runs, else one that waits."""
+        order = ("fetched", "failed", "running")
+        return min(self, key=lambda one: order.index(one.state) if one.state in order else len(order), default=None)
+
+    @property
+    def under_way(self) -> list[Fetching]:
+        """Those that are not over."""
+        return [one for one in self._open if not one.over]
+
+    def before(self, it: Fetching) -> set[Wanted]:
+        """The files of those whose turn comes before that of `it`."""
+        return {file for one in takewhile(lambda one: one is not it, self.under_way) for file in one.files}
+
+    def begin(self, it: Fetching) -> None:
+        """The user has agreed to it: fetch it now, or when its turn comes."""
+        it.agreed, it.began = True, time.monotonic()
+        self._all.pop(it.pair.name, None)
+        self._all[it.pair.name] = it
+        idle = not self._open
+        self._open.append(it)
+        LOG.info("download of %s into %s", it.pair.name, it.folder)
+        if idle:
+            self._look()
+        else:
+            self._give_turns()
+
+    def seen(self, it: Fetching) -> None:
+        """The user knows how it ended."""
+        if it.over and self.of(it.pair.name) is it:
+            del self._all[it.pair.name]
+            self._show()
+
+    def stop(self, timeout: float = 0.0) -> None:
+        """Stop all of them, and wait `timeout` seconds at most for their threads; what is here stays."""
+        left = self.under_way
+        for one in left:
+            one.stop()
+        end = time.monotonic() + timeout
+        for one in left:
+            one.join(max(end - time.monotonic(), 0.0))
+
+    def last_words(self) -> list[str]:
+        """Behind the app's end: a line for each that is not complete."""
+        return [
+            f"the download of {one.pair.name} {'failed' if one.state == 'failed' else 'stopped'} at {one.percent} %;"
+            f" dflash-tui get {one.pair.name} goes on with it"
+            for one in self
+            if one.state != "fetched"
+        ]
+
+    def _look(self) -> None:
+        """Who is over, and whose turn it is; and again soon, while any is under way."""
+        for one in [one for one in self._open if one.over]:
+            self._open.remove(one)
+            self._ended(one)
+        self._give_turns()
+        if self._open and self._desk.screen.is_running:
+            self._desk.screen.set_timer(LOOK_S, self._look)
+
+    def _give_turns(self) -> None:
+        for it in self.under_way:
+            running = [one for one in self.under_way if one.going]
+            shared = any(not {*it.files}.isdisjoint(one.files) for one in running)
+            if it.state == "waiting" and len(running) < AT_ONCE and not shared:
+                it.go()
+        self._show()
+
+    def _ended(self, it: Fetching) -> None:
+        name, state = it.pair.name, it.state
+        LOG.info("download of %s: %s", name, it.words)
+        if state == "stopped":
+            del self._all[name]
+        elif it is not self.watched:
+            app, taken = self._desk.screen.app, time.monotonic() - it.began
+            if state == "fetched":
+                app.notify(retold(f"{name} is here, and checked. {KEY}, then Enter, loads it.", app), timeout=TOAST_S)
+                self._tell(taken, f"{name} is here")
+            else:
+                text = retold(f"{it.why}. {KEY} shows it.", app)
+                app.notify(text, title=f"{name} at {it.percent} %", severity="error", timeout=TOAST_S)
+                self._tell(taken, f"the download of {name} failed")
+
+    def _show(self) -> None:
+        """The figure of the title row."""
+        for row in self._desk.screen.query(TitleRow):
+            row.downloads = self._figure()
+
+    def _figure(self) -> tuple[str, str]:
+        """How far all of them are, or how the last one ended, and in which colour."""
+        states = [one.state for one in self]
+        key = retold(KEY, self._desk.screen.app)
+        if "failed" in states:
+            return f"get failed: {key}", "bold $error"
+        if left := self.under_way:
+            done, size = sum(one.done for one in left), sum(one.size for one in left)
+            count = f"{len(left)}, " if len(left) > 1 else ""
+            return f"get {count}{100 * done // max(size, 1)} %", ""
+        return (f"get done: {key}", "bold $success") if "fetched" in states else ("", "")

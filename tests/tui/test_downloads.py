@@ -1,0 +1,390 @@
+"""Fetching from a hub in the app: asked first, then in the dialog or behind the chat, until its end or the app's."""
+
+from __future__ import annotations
+
+import errno
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from dflash_tui import app as apps
+from dflash_tui.app import DFlashApp
+from dflash_tui.chat import downloads as holder
+from dflash_tui.chat import fetching
+from dflash_tui.hub import fetch
+from dflash_tui.hub.fetch import begun
+from dflash_tui.screens.get import GetScreen
+from dflash_tui.screens.models import FIRST, ModelsScreen
+from dflash_tui.settings.config import user_file
+from dflash_tui.widgets.model_rows import PAIR
+from dflash_tui.widgets.strip import TitleRow
+from support.hub_server import BODY, Hub
+
+from .model_machine import PAIRS, Opened
+from .scenes import answered, send
+from .support import loaded, screen_text, settled, shows, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+SIZES = [(80, 24), (120, 40)]
+HALF = "get 50 %"  # what the hub's slow files stop at
+
+
+@pytest.fixture
+def folder(model_home: Path) -> Path:
+    return model_home / "xdg_data_home" / "dflash-tui" / "models"
+
+
+async def get(pilot: Pilot[int], name: str) -> GetScreen:
+    """The dialog of a pair, asked and agreed to."""
+    await send(pilot, f"/get {name}")
+    await shows(pilot, "Enter fetches it")
+    await pilot.press("enter")
+    assert isinstance(pilot.app.screen, GetScreen)
+    return pilot.app.screen
+
+
+async def in_background(pilot: Pilot[int], name: str) -> None:
+    """A slow pair stands in the middle, and the chat is on the screen."""
+    app = pilot.app
+    assert isinstance(app, DFlashApp)
+    await get(pilot, name)
+    await shows(pilot, "It goes on when you leave.", "b to the chat")
+    await pilot.press("escape")
+    await wait_until(pilot, lambda: app.screen is app.chat)
+    await shows(pilot, f"{name} is fetched in the background: Ctrl+G shows it")
+
+
+def title(app: DFlashApp) -> str:
+    return app.chat.query_one(TitleRow).downloads[0]
+
+
+def running(app: DFlashApp) -> list[str]:
+    return [one.pair.name for one in app.chat.downloads if one.state == "running"]
+
+
+def states(app: DFlashApp) -> dict[str, str]:
+    return {one.pair.name: one.state for one in app.chat.downloads}
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_pair_is_fetched_and_loaded(
+    make_app: MakeApp, hub: Hub, folder: Path, size: tuple[int, int], snapshot: Callable[[str, str], None]
+) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=size) as pilot:
+        await it.open(pilot, "/get")
+        await it.to(pilot, f"{PAIR}tiny")
+        await shows(pilot, "Get")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(it.app.screen, GetScreen))
+        await shows(pilot, "licence  mit", "3.0 MiB", "6.0 MiB", "fits: about 1.6 GiB of 32.0 GiB", "Enter fetches it")
+        snapshot(f"{size[0]}x{size[1]}-get", await settled(pilot))
+        assert hub.gets == [], "not a byte before it is agreed to"
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked", "Enter loads it")
+        await pilot.press("enter")
+        await it.closed(pilot)
+        [one] = it.asked
+        assert (one.target, one.draft) == (folder / "o--good" / "tiny.gguf", folder / "o--also" / "d.gguf")
+        assert one.target.read_bytes() == BODY
+        await wait_until(pilot, lambda: title(it.app) == "")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_it_goes_on_behind_the_chat(make_app: MakeApp, hub: Hub, folder: Path, size: tuple[int, int]) -> None:
+    """The chat answers meanwhile, the title row says how far it is, and its end takes nothing of what is typed."""
+    it = Opened(make_app)
+    async with it.app.run_test(size=size, notifications=True) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "slow-1")
+        await shows(pilot, HALF, "Ctrl+G Download")
+        await answered(pilot)
+        await pilot.press(*"typing")
+        hub.stalled.set()
+        await shows(pilot, "slow-1 is here, and checked. Ctrl+G, then Enter,", "get done: Ctrl+G")
+        assert it.app.screen is it.app.chat
+        await pilot.press(*"more")
+        assert it.app.chat.prompt.text == "typingmore"
+        assert not it.asked, "nothing is loaded that nobody asked for"
+        await pilot.press("ctrl+g")
+        await shows(pilot, "here, and checked", "Enter loads it")
+        await pilot.press("enter")
+        await it.closed(pilot)
+        assert [one.target for one in it.asked] == [folder / "o--slow" / "m.gguf"]
+        assert it.app.chat.prompt.text == "typingmore"
+        await wait_until(pilot, lambda: title(it.app) == "")
+    assert len(hub.gets) == 1, "once"
+
+
+async def test_the_list_shows_it_and_opens_it_again(make_app: MakeApp, hub: Hub) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await it.open(pilot)
+        await it.to(pilot, f"{PAIR}slow-2")
+        await pilot.press("enter")
+        await shows(pilot, "Enter fetches it")
+        await pilot.press("enter")
+        await shows(pilot, "s stops it")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: isinstance(it.app.screen, ModelsScreen))
+        await shows(pilot, "slow-2 is fetched in the background", "50 % of 3.0 MiB")
+        first = next(one for one in it.screen._offered.rows(()) if (one.id or "").startswith(PAIR))
+        assert first.id == f"{PAIR}slow-2", "those that are fetched first"
+        await pilot.press("enter")
+        await shows(pilot, "1.5 MiB of 3.0 MiB", "b to the chat")
+        await pilot.press("b")
+        await wait_until(pilot, lambda: it.app.screen is it.app.chat)
+        await shows(pilot, "slow-2 is fetched in the background")
+        await send(pilot, "/get slow-2")
+        await shows(pilot, "s stops it")
+        await pilot.press("escape")
+        await send(pilot, "/models")
+        await shows(pilot, "50 % of 3.0 MiB")
+        await pilot.press("ctrl+g")
+        await shows(pilot, "s stops it")
+        assert len(hub.gets) == 1, "at most one of a pair"
+        hub.stalled.set()
+        await shows(pilot, "here, and checked")
+        await pilot.press("escape")
+        await shows(pilot, "on this machine")
+        await pilot.press("ctrl+g")
+        await shows(pilot, "no download runs")
+
+
+async def test_two_at_once_and_the_others_wait(make_app: MakeApp, hub: Hub) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "slow-1")
+        await get(pilot, "twin")
+        await shows(pilot, "waits until another download is over", "It begins by itself")
+        await pilot.press("escape")
+        await in_background(pilot, "slow-2")
+        await get(pilot, "slow-3")
+        await shows(pilot, "waits until another download is over")
+        await pilot.press("b")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        await wait_until(pilot, lambda: states(app)["slow-3"] == "waiting")
+        assert running(app) == ["slow-1", "slow-2"], "twin has a file of slow-1"
+        assert title(app).startswith("get 4, ")
+        await send(pilot, "/get slow-3")
+        await shows(pilot, "s stops it")
+        await pilot.press("s")
+        await shows(pilot, "stopped; ", "Enter goes on with it")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "slow-3" not in states(app))
+        hub.stalled.set()
+        await wait_until(pilot, lambda: set(states(app).values()) == {"fetched"})
+        assert set(states(app)) == {"slow-1", "slow-2", "twin"}
+
+
+async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "slow-1")
+        await shows(pilot, HALF)
+        await pilot.press("ctrl+g")
+        await shows(pilot, "s stops it, keeps what is here")
+        await pilot.press("s")
+        await shows(pilot, "ending…")
+        hub.stalled.set()
+        await shows(pilot, "stopped; ", "the next try goes on there", "Enter goes on with it")
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked")
+        assert any(one not in ("", "bytes=0-") for one in hub.gets), "gone on with"
+        await pilot.press("escape")
+        await it.closed(pilot)
+    assert not it.asked
+
+
+async def test_a_hub_that_refuses_is_a_line(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "TRIES", 1)
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/get lost")
+        await shows(pilot, "not on the hub (404)", "Enter tries again")
+        await pilot.press("escape")
+        await it.closed(pilot)
+        await get(pilot, "broken")
+        await shows(pilot, "kept in", "Enter tries again")
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked")
+
+
+async def test_what_breaks_off_in_the_background_is_told(
+    make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "TRIES", 1)
+    receive = fetch._receive
+
+    def when_left(*given: Any) -> None:
+        hub.stalled.wait(600)
+        receive(*given)
+
+    monkeypatch.setattr(fetch, "_receive", when_left)
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40), notifications=True) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "broken")
+        await pilot.press(*"typing")
+        hub.stalled.set()
+        await shows(pilot, "broken at 50 %", "o/cut/m.gguf: the connection broke off", "get failed: Ctrl+G")
+        assert it.app.chat.prompt.text == "typing"
+        assert it.app.focused is it.app.chat.prompt
+        await pilot.press("ctrl+g")
+        await shows(pilot, "kept in", "Enter tries again")
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked")
+        assert hub.gets[0] == "bytes=0-"
+        assert hub.gets[1] != "bytes=0-", "gone on with"
+
+
+async def test_a_disk_that_fills_up_in_the_background(
+    make_app: MakeApp, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is free counts once: a second download is refused what the first one has yet to fetch."""
+    it = Opened(make_app)
+    received = fetch._receive
+    free = fetch.SPARE + len(BODY) + (1 << 20)
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free})())
+
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            if hub.stalled.is_set():
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    def fills(url: str, one: Any, file: Any, told: Callable[..., None]) -> None:
+        with Full(file.name, "a") as full:
+            received(url, one, full, told)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fetch, "_receive", fills)
+    async with it.app.run_test(size=(120, 40), notifications=True) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "slow-1")
+        await shows(pilot, HALF)
+        await send(pilot, "/get slow-2")
+        await shows(pilot, "3.0 MiB to fetch, 1.5 MiB of other downloads", "make room")
+        await pilot.press("escape")
+        hub.stalled.set()
+        await shows(pilot, "slow-1 at 50 %", "no space left on the disk", "get failed: Ctrl+G")
+        assert begun(PAIRS["slow-1"], folder)[0] > len(BODY) // 3
+        monkeypatch.setattr(fetch, "_receive", received)
+        await pilot.press("ctrl+g")
+        await shows(pilot, "Enter tries again")
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked")
+
+
+async def test_a_hub_that_stops_sending_is_seen(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "QUIET_S", 0.0)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "slow-1")
+        await shows(pilot, HALF)
+        await pilot.press("ctrl+g")
+        await shows(pilot, "m.gguf: nothing has come for")
+        await pilot.press("escape")
+        await send(pilot, "/models")
+        await shows(pilot, "50 % of 3.0 MiB, nothing has come for")
+
+
+async def test_the_first_start_chats_meanwhile(make_app: MakeApp, hub: Hub) -> None:
+    """b leads from the first question to the demo pair; which pair to begin with is asked again until one is chosen."""
+    it = Opened(make_app, first_run=True)
+    async with it.app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, FIRST)
+        await it.found(pilot)
+        await it.to(pilot, f"{PAIR}slow-1")
+        await pilot.press("enter")
+        await shows(pilot, "Enter fetches it")
+        await pilot.press("enter")
+        await shows(pilot, "b to the chat")
+        await pilot.press("b")
+        await it.closed(pilot)
+        await shows(pilot, HALF, "Try one")
+        assert not user_file().exists()
+        assert not it.asked
+
+
+async def test_quitting_in_the_middle_keeps_what_is_here(make_app: MakeApp, hub: Hub, folder: Path) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "slow-1")
+        await shows(pilot, HALF)
+        [one] = app.chat.downloads
+        await pilot.press("ctrl+q")
+        assert one.stopping
+    assert app.chat.downloads.last_words() == [
+        "the download of slow-1 stopped at 50 %; dflash-tui get slow-1 goes on with it"
+    ]
+    hub.stalled.set()
+    assert one.join(600)
+    size, whole = begun(PAIRS["slow-1"], folder)
+    assert size >= len(BODY) // 2
+    assert not whole
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await it.open(pilot)
+        await shows(pilot, "MiB of it is here")
+        await it.to(pilot, f"{PAIR}slow-1")
+        await pilot.press("enter")
+        await shows(pilot, "of it is here already", "Enter fetches it")
+        await pilot.press("enter")
+        await shows(pilot, "here, and checked")
+    assert hub.gets == ["bytes=0-", f"bytes={size}-"]
+
+
+async def test_a_model_is_not_loaded_into_an_answer(make_app: MakeApp, hub: Hub) -> None:
+    """Enter says so in the dialog, which stays: the pair is not lost sight of."""
+    it = Opened(make_app)
+    async with it.app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await get(pilot, "tiny")
+        await shows(pilot, "here, and checked")
+        it.app.chat.experiment = object()  # type: ignore[assignment]
+        await pilot.press("enter")
+        await shows(pilot, "something is being loaded or answered")
+        assert not it.asked
+        it.app.chat.experiment = None
+        await pilot.press("enter")
+        await it.closed(pilot)
+        assert len(it.asked) == 1
+
+
+def test_the_end_says_how_to_go_on(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = make_app()
+    monkeypatch.setattr(app, "run", lambda **_: 0)
+    monkeypatch.setattr(holder.Downloads, "last_words", lambda self: ["the download of x stopped at 3 %"])
+    assert apps.open_app(app) == 0
+    assert "dflash-tui: the download of x stopped at 3 %\n" in capsys.readouterr().err
+
+
+def test_what_is_left_is_said_roughly() -> None:
+    said = [fetching.about(left) for left in (0, 20, 40, 600, 3600, 7384)]
+    assert said == [
+        "under a minute left", "under a minute left", "1 min left", "10 min left", "1 h 0 min left", "2 h 3 min left"
+    ]  # fmt: skip
+
+
+async def test_the_figure_leaves_room_for_the_others(make_app: MakeApp, hub: Hub) -> None:
+    for width in (40, 60, 80):
+        app = make_app()
+        async with app.run_test(size=(width, 24)) as pilot:
+            await loaded(pilot)
+            app.chat.query_one(TitleRow).downloads = ("get 43 %", "")
+            await shows(pilot, "get 43 %")
+            row = screen_text(app).splitlines()[0]
+            assert len(row) <= width
+            assert "ctx " in row
