@@ -483,6 +483,15 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> No
         assert not app.chat.transcript.has_class("-measuring"), "the conversation is seen again"
 
 
+async def test_the_app_may_end_while_bench_runs(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(pace=0.001))
+    async with app.run_test() as pilot:
+        await loaded(pilot)
+        await send(pilot, "/bench")
+        await wait_until(pilot, lambda: app.chat.transcript.has_class("-measuring"))
+    assert not app.fault
+
+
 async def test_bench_counts_what_both_arms_decoded(make_app: MakeApp) -> None:
     app = make_app(FakeSession(pace=0.001))
     async with app.run_test(size=(120, 40)) as pilot:

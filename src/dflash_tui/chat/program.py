@@ -215,7 +215,8 @@ class ProgramController:
         from dflash_tui.chat.ui_bench import measure_tax, tax_table
 
         desk = self._desk
-        desk.transcript.add_class("-measuring")  # the prompts that are measured take its place
+        transcript = desk.transcript  # at the end of the app it can no longer be asked for
+        transcript.add_class("-measuring")  # the prompts that are measured take its place
         try:
             tax = await measure_tax(desk, rounds=BENCH_ROUNDS, say=desk.say)
         except DFlashError as error:
@@ -223,5 +224,5 @@ class ProgramController:
         else:
             desk.screen.app.push_screen(TextScreen("What the app costs the decoder", tax_table(tax), "tax"))
         finally:
-            desk.transcript.remove_class("-measuring")
+            transcript.remove_class("-measuring")
         self._gauges.draw()
