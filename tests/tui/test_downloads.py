@@ -202,6 +202,32 @@ async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub) -> N
     assert not it.asked
 
 
+async def test_what_is_seen_before_the_next_look_is_told_no_more(
+    make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dialog is faster than the holder's timer: it has closed by then, or the same pair is fetched again."""
+    monkeypatch.setattr(holder, "LOOK_S", 3600.0)
+    app = make_app()
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await loaded(pilot)
+        await get(pilot, "slow-1")
+        await shows(pilot, "s stops it")
+        await pilot.press("s")
+        hub.stalled.set()
+        await shows(pilot, "stopped; ")
+        await pilot.press("enter")
+        await shows(pilot, "waits until")
+        app.chat.downloads._look()
+        assert states(app) == {"slow-1": "running"}
+        await shows(pilot, "here, and checked")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        app.chat.downloads._look()
+        await pilot.pause()
+        assert (states(app), title(app)) == ({}, "")
+        assert "is here" not in screen_text(app)
+
+
 async def test_a_hub_that_refuses_is_a_line(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "TRIES", 1)
     it = Opened(make_app)

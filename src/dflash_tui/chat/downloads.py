@@ -113,6 +113,8 @@ class Downloads:
     def _ended(self, it: Fetching) -> None:
         name, state = it.pair.name, it.state
         LOG.info("download of %s: %s", name, it.words)
+        if self.of(name) is not it:  # seen before this look, or begun again
+            return
         if state == "stopped":
             del self._all[name]
         elif it is not self.watched:
