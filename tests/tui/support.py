@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -15,12 +16,16 @@ HANGS_S = 600.0  # only what hangs takes so long, on however slow and busy a mac
 
 
 async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool]) -> None:
-    """Let the app run until `predicate` holds; fail with the screen as text when it does not."""
+    """Let the app run until `predicate` holds; fail with the screen as text when it does not, or with the app's error.
+
+    Asleep in between: a pause of the pilot's sends a message to every widget."""
     end = time.monotonic() + HANGS_S
     while not predicate():
         if time.monotonic() > end:
             raise AssertionError(f"waited {HANGS_S:.0f} s in vain; the screen:\n{screen_text(pilot.app)}")
-        await pilot.pause(0.02)
+        if pilot.app._exception is not None:
+            raise pilot.app._exception
+        await asyncio.sleep(0.02)
     await pilot.pause()
 
 
