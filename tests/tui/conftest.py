@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
@@ -20,6 +22,25 @@ from .model_machine import a_hub, furnish
 SIZES = ((80, 24), (120, 40), (200, 60))
 DOCS = Path(__file__).parents[2] / "docs"
 SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def share_parsed_styles() -> None:
+    """Hundreds of apps start in one process, all with the same styles: each is parsed once under the same variables,
+    and looked up by identity, as it is anyway, without a call of Python for each."""
+    parsed: dict[tuple[object, ...], list[RuleSet]] = {}
+    parse = Stylesheet._parse_rules
+
+    def parse_once(self: Stylesheet, *args: object, **named: object) -> list[RuleSet]:
+        key = (args, tuple(sorted(named.items())), tuple(self._variables.items()))
+        if key not in parsed:
+            parsed[key] = parse(self, *args, **named)  # type: ignore[arg-type]
+        return parsed[key]
+
+    Stylesheet._parse_rules = parse_once  # type: ignore[method-assign]
+    RuleSet.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+share_parsed_styles()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
