@@ -20,6 +20,8 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 CARD_PYTEST := OMP_NUM_THREADS=4 PYTHONPATH=src:tests:$$PYTHONPATH $(PYTHON) -m pytest -p no:cacheprovider tests/gpu -k "not emulated" --durations=10
 # Where failures are written as they come: make test-card FAILURES=failures.txt
 FAILURES ?= $(or $(TMPDIR),/tmp)/dflash-card-failures.txt
+# Tests start many programs: each would compile all of src/ again where the environment says to write no bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help chat test quick test-full test-card abuse lint format readme wheel wheel-check clean
 

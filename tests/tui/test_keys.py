@@ -150,49 +150,44 @@ async def test_palette_runs_an_action(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.chat.knobs.thinking)
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("/set budget 32", Knobs(policy="fixed", budget=32)),
-        ("/set p_min=0.1", Knobs(policy="fixed", p_min=0.1)),
-        ("/set thinking on", Knobs(thinking=True)),
-        ("/think on", Knobs(thinking=True)),
-        ("/SET mode chain", Knobs(mode="chain")),
-    ],
-)
-async def test_slash_sets(make_app: MakeApp, typed: str, expected: Knobs) -> None:
+async def test_slash_sets(make_app: MakeApp) -> None:
     session = FakeSession()
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        app.chat.prompt.text = typed
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: app.chat.knobs == expected)
-        assert session.asked == []
-        assert app.chat.prompt.text == ""
+        for typed, expected in (
+            ("/set budget 32", Knobs(policy="fixed", budget=32)),
+            ("/set p_min=0.1", Knobs(policy="fixed", p_min=0.1)),
+            ("/set thinking on", Knobs(thinking=True)),
+            ("/think on", Knobs(thinking=True)),
+            ("/SET mode chain", Knobs(mode="chain")),
+        ):
+            app.chat.set_all_knobs(Knobs())
+            app.chat.prompt.text = typed
+            await pilot.press("enter")
+            await wait_until(pilot, lambda expected=expected: app.chat.knobs == expected)
+            assert session.asked == []
+            assert app.chat.prompt.text == ""
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("/rety", "unknown command /rety; did you mean /retry?"),
-        ("/", "not a command: /; /help lists them"),
-        ("/zzzz", "unknown command /zzzz; /help lists the commands"),
-        ("/set budget 999", "budget=999: expected 1 to 256"),
-        ("/set bugdet 9", "unknown parameter 'bugdet'; did you mean budget?"),
-        ("/set budget", "budget: draft tokens that a target pass verifies"),
-        ("/think maybe", "write /think on or /think off"),
-    ],
-)
-async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp, typed: str, said: str) -> None:
+async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        app.chat.prompt.text = typed
-        await pilot.press("enter")
-        await shows(pilot, said)
-        assert app.chat.prompt.text == typed
-        assert app.chat.knobs == Knobs()
+        for typed, said in (
+            ("/rety", "unknown command /rety; did you mean /retry?"),
+            ("/", "not a command: /; /help lists them"),
+            ("/zzzz", "unknown command /zzzz; /help lists the commands"),
+            ("/set budget 999", "budget=999: expected 1 to 256"),
+            ("/set bugdet 9", "unknown parameter 'bugdet'; did you mean budget?"),
+            ("/set budget", "budget: draft tokens that a target pass verifies"),
+            ("/think maybe", "write /think on or /think off"),
+        ):
+            app.chat.prompt.text = typed
+            await pilot.press("enter")
+            await shows(pilot, said)
+            assert app.chat.prompt.text == typed
+            assert app.chat.knobs == Knobs()
 
 
 async def test_slash_clear_retry_copy_and_quit(make_app: MakeApp) -> None:

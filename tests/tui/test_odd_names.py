@@ -54,10 +54,12 @@ async def test_the_app(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert "mod?l ?" in entry.card.model
 
 
-def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    home: Path, *arguments: str, program: tuple[str, ...] = ("-m", "dflash_tui")
+) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "HOME": str(home), "PYTHONUTF8": "1"}
     env |= {f"XDG_{kind}_HOME": str(home) for kind in ("CONFIG", "DATA", "STATE", "CACHE")}
-    command = [sys.executable, "-m", "dflash_tui", *arguments]
+    command = [sys.executable, *program, *arguments]
     nothing = subprocess.DEVNULL
     return subprocess.run(command, stdin=nothing, capture_output=True, text=True, timeout=600, env=env, check=False)
 
@@ -77,29 +79,45 @@ def test_ask_with_a_trace_and_its_replay(pair: tuple[Path, Path], tmp_path: Path
     assert (turn["target"], turn["draft"], turn["system"]) == ("mod?l ?.gguf", "mod?l ?", "mod?l ?")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("inspect", "MODEL"), 0),
-        (("--target", "MODEL.gguf", "inspect"), 0),
-        (("--target", "MODEL.none", "ask", "hi"), 1),
-        (("conversations", "list", "MODEL"), 0),
-        (("conversations", "export", "MODEL"), 1),
-        (("conversations", "import", "MODEL"), 1),
-        (("--set", "MODEL=1", "ask", "hi"), 2),
-        (("--theme", "MODEL", "config"), 0),
-        (("--demo", "sweep", "budget=4", "--prompts", "MODEL"), 1),
-        (("replay", "MODEL"), 1),
-        (("MODEL",), 2),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_every_command(arguments: tuple[str, ...], code: int, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    done = run(tmp_path, *(word.replace("MODEL", str(pair[1])) for word in arguments))
-    assert done.returncode == code, done.stderr
+COMMANDS: dict[tuple[str, ...], int] = {
+    ("inspect", "MODEL"): 0,
+    ("--target", "MODEL.gguf", "inspect"): 0,
+    ("--target", "MODEL.none", "ask", "hi"): 1,
+    ("conversations", "list", "MODEL"): 0,
+    ("conversations", "export", "MODEL"): 1,
+    ("conversations", "import", "MODEL"): 1,
+    ("--set", "MODEL=1", "ask", "hi"): 2,
+    ("--theme", "MODEL", "config"): 0,
+    ("--demo", "sweep", "budget=4", "--prompts", "MODEL"): 1,
+    ("replay", "MODEL"): 1,
+    ("MODEL",): 2,
+}
+# Each command in a process of its own would import everything again. A list of arguments a line; what ends it is shown.
+EACH = """
+import sys
+from dflash_tui.cli import main
+for number in range(int(sys.argv[1])):
+    words = sys.argv[2:][: sys.argv[2:].index("")]
+    del sys.argv[2 : 3 + len(words)]
+    print("begin", file=sys.stderr)
+    try:
+        code = main(words)
+    except SystemExit as end:
+        code = end.code
+    print("code", code, file=sys.stderr, flush=True)
+"""
+
+
+def test_every_command(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    words = [word.replace("MODEL", str(pair[1])) for arguments in COMMANDS for word in (*arguments, "")]
+    done = run(tmp_path, str(len(COMMANDS)), *words, program=("-c", EACH))
+    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    if code == 1:
-        assert done.stderr.count("\n") == 1
+    said = done.stderr.split("begin\n")[1:]
+    for (arguments, code), one in zip(COMMANDS.items(), said, strict=True):
+        *lines, end = one.splitlines()
+        assert end == f"code {code}", (arguments, one)
+        assert code != 1 or len(lines) == 1, (arguments, one)
 
 
 def test_it_is_not_remembered(tmp_path: Path) -> None:
