@@ -15,9 +15,9 @@ class Placement:
     cards: tuple[int, ...]
 
     @staticmethod
-    def on_one(layers: int, card: int = 0) -> Placement:
-        """All `layers` on one card."""
-        return Placement((card,) * layers)
+    def on_one(layers: int) -> Placement:
+        """All `layers` on the first card."""
+        return Placement((0,) * layers)
 
     @property
     def single(self) -> int:

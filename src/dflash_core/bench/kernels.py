@@ -151,10 +151,10 @@ class Bench:
     def record(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
         return self.device.record("bench kernels", self.device.bind(launches, progress))
 
-    def seconds(self, run: Run, replays: int = REPLAYS) -> float:
+    def seconds(self, run: Run) -> float:
         """Median time of a replay."""
         run()
-        return statistics.median(seconds_of(self.device.runtime, run) for _ in range(replays))
+        return statistics.median(seconds_of(self.device.runtime, run) for _ in range(REPLAYS))
 
     def bandwidth(self) -> float:
         """Bytes per second that the card reads."""
@@ -166,21 +166,16 @@ class Bench:
         return self.weights.nbytes / self.seconds(self.record([launch]))
 
 
-def ladder(
-    device: CudaDevice,
-    widths: Sequence[int] = WIDTHS,
-    progress: Progress | None = None,
-    activations: Activations = DEFAULT,
-) -> Ladder:
+def ladder(device: CudaDevice, progress: Progress | None = None, activations: Activations = DEFAULT) -> Ladder:
     """Every distinct product of the 27B target at every width."""
     products = list(dict.fromkeys(Product(p.name, p.matrices, p.columns, p.split_k) for p in products_27b()))
     bench = Bench(device, ARENA, products, activations)
-    everything = [launch for p in products for w in widths for launch in bench.launches([bench.place(p, 0)[0]], w)]
+    everything = [launch for p in products for w in WIDTHS for launch in bench.launches([bench.place(p, 0)[0]], w)]
     device.bind(everything, progress)
     steps = []
     for index, product in enumerate(products):
         copies = bench.copies(product)
-        for width in widths:
+        for width in WIDTHS:
             each = bench.seconds(bench.record(bench.launches(copies, width))) / len(copies)
             steps.append(Step(product, copies[0].split_k, width, each * 1e6, product.nbytes / each))
         if progress:
@@ -188,15 +183,10 @@ def ladder(
     return Ladder(device.runtime.card.name, bench.bandwidth(), tuple(steps))
 
 
-def chain(
-    device: CudaDevice,
-    widths: Sequence[int] = WIDTHS,
-    progress: Progress | None = None,
-    activations: Activations = DEFAULT,
-) -> dict[int, float]:
+def chain(device: CudaDevice, progress: Progress | None = None, activations: Activations = DEFAULT) -> dict[int, float]:
     """Seconds for all products of a step one behind the other, each with weights of its own, by width."""
-    found = chains(device, [Way()], widths, progress=progress, activations=activations)
-    return {width: statistics.median(found[Way(), width]) for width in widths}
+    found = chains(device, [Way()], progress=progress, activations=activations)
+    return {width: statistics.median(found[Way(), width]) for width in WIDTHS}
 
 
 def chains(

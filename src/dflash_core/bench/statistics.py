@@ -57,11 +57,11 @@ def sign_test(differences: Sequence[float]) -> float:
     return min(1.0, 2 * tail / (1 << (wins + losses)))
 
 
-def bootstrap_median(values: Sequence[float], level: float = LEVEL, seed: int = 0) -> tuple[float, float]:
-    """The percentile interval that holds the median of `values` with probability 1 - level. Deterministic by seed."""
+def bootstrap_median(values: Sequence[float]) -> tuple[float, float]:
+    """The percentile interval that holds the median of `values` with probability 1 - LEVEL. Deterministic."""
     array = np.asarray(values, np.float64)
-    drawn = np.random.default_rng(seed).integers(0, len(array), (RESAMPLES, len(array)))
-    low, high = np.quantile(np.median(array[drawn], axis=1), (level / 2, 1 - level / 2))
+    drawn = np.random.default_rng(0).integers(0, len(array), (RESAMPLES, len(array)))
+    low, high = np.quantile(np.median(array[drawn], axis=1), (LEVEL / 2, 1 - LEVEL / 2))
     return float(low), float(high)
 
 

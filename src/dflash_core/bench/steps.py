@@ -141,11 +141,11 @@ def spine(length: int) -> tuple[int, ...]:
     return tuple(range(1, length))
 
 
-def acceptance_pattern(mean: float, steps: int = 64) -> tuple[int, ...]:
-    """Lengths whose mean is `mean` to within 1 / steps: the two whole numbers around it, evenly mixed."""
+def acceptance_pattern(mean: float) -> tuple[int, ...]:
+    """Lengths whose mean is `mean` to within 1 / 64: the two whole numbers around it, evenly mixed."""
     low, done = int(mean), 0.0
     lengths = []
-    for step in range(1, steps + 1):
+    for step in range(1, 65):
         wanted = round(mean * step) - done
         lengths.append(max(1, int(min(wanted, low + 1))))
         done += lengths[-1]

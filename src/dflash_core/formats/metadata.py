@@ -68,9 +68,9 @@ class Settings:
         value = self._checked(names, fits, f"true or false, or a list of {count} of them", None)
         return (value,) * count if isinstance(value, bool) else tuple(value)
 
-    def uniform(self, *names: str, low: int = 1, high: int = 1 << 24) -> int:
+    def uniform(self, *names: str, low: int = 1) -> int:
         """A whole number, or a per-layer list of it. Layers that do not use it may hold 0."""
-        whole = self._whole(low, high)
+        whole = self._whole(low, 1 << 24)
 
         def fits(value: Any) -> bool:
             if not _is_list(value):

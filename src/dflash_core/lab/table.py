@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary, compare, summary
@@ -47,10 +47,10 @@ def rows(result: SweepResult) -> tuple[Row, ...]:
     top = best(plain)
     if top is None or not paired or top.tok_s.least <= 0:
         return tuple(plain)
-    reference = paired_values(by_setting[top.index], _speed)
+    reference = _paired_speeds(by_setting[top.index])
     out = []
     for row in plain:
-        values = paired_values(by_setting[row.index], _speed)
+        values = _paired_speeds(by_setting[row.index])
         out.append(row if row is top else replace(row, versus_best=compare(reference, values)))
     return tuple(out)
 
@@ -60,8 +60,8 @@ def best(table: Sequence[Row]) -> Row | None:
     return max(table, key=lambda row: row.tok_s.median, default=None)
 
 
-def paired_values(trials: list[Trial], value: Callable[[Trial], float]) -> list[float]:
-    """What is paired with another setting's values: a median per prompt, or where prompts are few every run.
+def _paired_speeds(trials: list[Trial]) -> list[float]:
+    """What is paired with another setting's speeds: a median per prompt, or where prompts are few every run.
 
     Repeats are not prompts: what they show is how sure the clock is, not what other prompts would give. So they count
     alone only where there are too few prompts to say anything of others.
@@ -69,8 +69,8 @@ def paired_values(trials: list[Trial], value: Callable[[Trial], float]) -> list[
     ordered = sorted(trials, key=lambda trial: trial.pair)
     prompts = dict.fromkeys(trial.prompt for trial in ordered)
     if len(prompts) < FEWEST_PAIRS:
-        return [value(trial) for trial in ordered]
-    return [statistics.median(value(trial) for trial in ordered if trial.prompt == prompt) for prompt in prompts]
+        return [_speed(trial) for trial in ordered]
+    return [statistics.median(_speed(trial) for trial in ordered if trial.prompt == prompt) for prompt in prompts]
 
 
 def _comparable(result: SweepResult) -> tuple[list[Trial], bool]:

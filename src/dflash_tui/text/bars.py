@@ -25,12 +25,12 @@ def columns(shares: Sequence[float], rows: int) -> list[str]:
     return ["".join(_EIGHTHS[min(max(level - row * 8, 0), 8)] for level in levels) for row in reversed(range(rows))]
 
 
-def spark(values: Sequence[float], width: int, rows: int = 1, top: float | None = None) -> list[str]:
+def spark(values: Sequence[float], width: int, rows: int = 1) -> list[str]:
     """Columns from the bottom up, the newest at the right, `rows` lines. Older values are averaged to fit."""
     if width <= 0:
         return [""] * rows
     binned = _binned(values, width)
-    high = top if top is not None else max(binned, default=0.0)
+    high = max(binned, default=0.0)
     shares = [value / high if high > 0 else 0.0 for value in binned]
     return [line.ljust(width) for line in columns(shares, rows)]
 

@@ -41,12 +41,12 @@ def flowed(spans: Iterable[Span], width: int) -> Block:
     return [line for line in lines if line]
 
 
-def beside(left: Block, right: Block, width: int, gap: int = 2) -> Block:
-    """Two blocks side by side; the left one is padded to `width` cells."""
+def beside(left: Block, right: Block, width: int) -> Block:
+    """Two blocks side by side; the left one is padded to `width` cells, and two more."""
     joined: Block = []
     for a, b in zip_longest(left, right, fillvalue=()):
         used = sum(cell_len(text) for text, _ in a)
-        joined.append([*a, (" " * max(width - used + gap, 1), ""), *b])
+        joined.append([*a, (" " * max(width - used + 2, 1), ""), *b])
     return joined
 
 

@@ -145,11 +145,11 @@ def fixed(result: SweepResult) -> str:
     return ", ".join(f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named)
 
 
-def progress(it: ExperimentProgress, width: int = 12) -> str:
+def progress(it: ExperimentProgress) -> str:
     """How far a sweep is, in one line."""
     share = it.done / it.total if it.total else 0.0
     left = f" · {seconds(it.left_s)} left" if it.left_s is not None else ""
-    return f"{meter(share, width)} {it.done} of {it.total}{left} · {it.doing}"
+    return f"{meter(share, 12)} {it.done} of {it.total}{left} · {it.doing}"
 
 
 def best_line(it: Curve) -> str:

@@ -108,6 +108,6 @@ class Device(Protocol):
         """torch works in order with the launches inside."""
 
 
-def pointer(tensor: Tensor | None, element: int = 0) -> Argument:
-    """A tensor from `element` on as an argument, or a null pointer."""
-    return NULL if tensor is None else At(tensor, element)
+def pointer(tensor: Tensor | None) -> Argument:
+    """A tensor as an argument, or a null pointer."""
+    return NULL if tensor is None else At(tensor, 0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Self
 
 import numpy as np
 from torch import Tensor
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
+from dflash_core.backends.cuda.expert_plan import ExpertPlan
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
 from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Product, Shape, plan
 
@@ -37,38 +39,53 @@ class Acts:
     f16: Tensor
 
 
-class AnyProjection(Protocol):
+class AnyProjection(ABC):
     """What multiplies rows, as those see it who write its input and read its output.
 
     The result is f32 (split_k, rows of the pass, width): partials that the consumer adds up in order.
     """
 
+    plan: Plan | ExpertPlan
+
+    @abstractmethod
+    def replan(self, card: Card) -> None:
+        """Plan again for what is known of the card now. Buffers for its output are made behind this, launches bound."""
+
     @property
+    @abstractmethod
     def columns(self) -> int: ...
 
     @property
+    @abstractmethod
     def split_k(self) -> int: ...
 
+    def planned_for(self, card: Card) -> Self:
+        """The same matrices on a card of which something else is known."""
+        other = copy.copy(self)
+        other.replan(card)
+        return other
+
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        return self.plan.stride
 
     @property
     def forms(self) -> dict[str, object]:
         """What a kernel that writes its activations is compiled for."""
+        return self.plan.forms
 
     def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
         """The int8 and f16 activations that it reads, null for a form that need not be made."""
+        return (
+            pointer(acts.q8 if self.plan.needs_q8 else None),
+            pointer(acts.f16 if self.plan.needs_f16 else None),
+        )
 
-    def replan(self, card: Card) -> None:
-        """Plan again for what is known of the card now. Buffers for its output are made behind this, launches bound."""
 
+class Projection(AnyProjection):
+    """Matrices that share their input, multiplied in one launch. Matrix i begins at column `offsets[i]`."""
 
-class Projection:
-    """Matrices that share their input, multiplied in one launch.
-
-    The result is f32 (split_k, rows of the pass, width): partials that the consumer adds up. Matrix i begins at column
-    `offsets[i]`.
-    """
+    plan: Plan
 
     def __init__(
         self, device: Device, matrices: Sequence[Matrix], rounding: Rounding = INT8, *, split_k: int | None = None
@@ -80,23 +97,11 @@ class Projection:
 
     def replan(self, card: Card) -> None:
         product = self.product
-        self.plan: Plan = plan(
-            product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k
-        )
-
-    def planned_for(self, card: Card) -> Projection:
-        """The same matrices on a card of which something else is known."""
-        other = copy.copy(self)
-        other.replan(card)
-        return other
+        self.plan = plan(product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k)
 
     @property
     def split_k(self) -> int:
         return self.plan.split_k
-
-    @property
-    def width(self) -> int:
-        return self.plan.stride
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -105,16 +110,6 @@ class Projection:
     @property
     def columns(self) -> int:
         return self.matrices[0].columns
-
-    def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
-        return (
-            pointer(acts.q8 if self.plan.needs_q8 else None),
-            pointer(acts.f16 if self.plan.needs_f16 else None),
-        )
-
-    @property
-    def forms(self) -> dict[str, object]:
-        return self.plan.forms
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
         """Multiply `rows` rows of activations into `out`, in as many launches as shared memory makes necessary."""

@@ -148,9 +148,9 @@ def _registers(fours: Tensor) -> Tensor:
     return split.permute(0, 3, 4, 2, 7, 5, 6, 1).flatten(5)
 
 
-def _bits_of(values: Tensor, count: int = 8) -> Tensor:
-    """(..., n) bytes or words to (..., n, count) bits, the lowest first."""
-    place = torch.arange(count, dtype=values.dtype, device=values.device)
+def _bits_of(values: Tensor) -> Tensor:
+    """(..., n) bytes to (..., n, 8) bits, the lowest first."""
+    place = torch.arange(8, dtype=values.dtype, device=values.device)
     return values[..., None] >> place & 1
 
 
@@ -331,25 +331,25 @@ def _pack_f16(blocks: Tensor) -> Tensor:
     return _half_tile([values], torch.ones(blocks.shape[:2], device=blocks.device))
 
 
-def _row_scale(values: Tensor, top: int) -> Tensor:
-    """The power of two per row (b, 16) that brings its largest magnitude into [2^(top - 1), 2^top)."""
+def _row_scale(values: Tensor) -> Tensor:
+    """The power of two per row (b, 16) that brings its largest magnitude into [2^14, 2^15)."""
     largest = values.abs().amax(dim=(2, 3))
     _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
     # Kept where 1 / scale is a float as well.
-    return torch.ldexp(torch.ones_like(largest), (exponent - top).clamp(-126, 126))
+    return torch.ldexp(torch.ones_like(largest), (exponent - 15).clamp(-126, 126))
 
 
 def _pack_bf16(blocks: Tensor) -> Tensor:
     """Eight significant bits fit a half; what is smaller than 2^-29 of its row's largest loses some of them."""
     values = blocks.contiguous().view(torch.bfloat16).float()
-    scale = _row_scale(values, 15)
+    scale = _row_scale(values)
     return _half_tile([(values / scale[:, :, None, None]).half()], scale)
 
 
 def _pack_f32(blocks: Tensor) -> Tensor:
     """Two halves hold 22 bits, down to 2^-39 of the row's largest."""
     values = blocks.contiguous().view(torch.float32)
-    scale = _row_scale(values, 15)
+    scale = _row_scale(values)
     scaled = values / scale[:, :, None, None]
     upper = scaled.half()
     return _half_tile([upper, (scaled - upper.float()).half()], scale)

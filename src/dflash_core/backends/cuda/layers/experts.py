@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +16,7 @@ from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launc
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.plan import Card, Shape
 from dflash_core.backends.cuda.products import Wanted
-from dflash_core.backends.cuda.projection import Acts, Matrix
+from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
@@ -34,11 +33,13 @@ SORT_THREADS, COMBINE_THREADS, CHOOSE_WARPS = 1024, 256, 8
 OUT_PART = 512  # of the residual stream, that a chunk's pairs have room for at a time
 
 
-class ExpertProjection:
-    """Implements `projection.AnyProjection`: matrices of routed experts, and of the shared one where there is one.
+class ExpertProjection(AnyProjection):
+    """Matrices of routed experts, and of the shared one where there is one.
 
     Its result has a part for each expert that a row takes, in the order of ranks.
     """
+
+    plan: ExpertPlan
 
     def __init__(
         self,
@@ -64,12 +65,6 @@ class ExpertProjection:
     def replan(self, card: Card) -> None:
         self.plan = ExpertPlan(self.product, card)
 
-    def planned_for(self, card: Card) -> ExpertProjection:
-        """The same matrices on a card of which something else is known."""
-        other = copy.copy(self)
-        other.replan(card)
-        return other
-
     @property
     def columns(self) -> int:
         return self.product.columns
@@ -77,20 +72,6 @@ class ExpertProjection:
     @property
     def split_k(self) -> int:
         return self.product.ranks
-
-    @property
-    def width(self) -> int:
-        return self.plan.stride
-
-    @property
-    def forms(self) -> dict[str, object]:
-        return self.plan.forms
-
-    def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
-        return (
-            pointer(acts.q8 if self.plan.needs_q8 else None),
-            pointer(acts.f16 if self.plan.needs_f16 else None),
-        )
 
     def launch(self, rows: int, args: Sequence[Argument], more: Mapping[str, object] | None = None) -> Launch:
         """Over a pass of `rows` rows; `args`: what follows the launch's struct; `more` defines."""
