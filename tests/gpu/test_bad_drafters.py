@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "a list of no whole numbers": (
         damaged("dspark", {"d2t": np.arange(300).astype(np.float32)}, draft_vocab=300),
-        "expected a list of I32 or I64",
+        "d.gguf: tensor d2t is stored as F32, expected a list of I32 or I64; convert the file again",
     ),
     "another vocabulary": (damaged("dspark", {}, vocab_size=700), "vocabulary of 700 tokens, expected 768"),
     "another width": (damaged("dspark", {}, embedding_length=128, markov=Markov(8)), "hidden size 128, expected 256"),

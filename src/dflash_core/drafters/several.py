@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 
 One = TypeVar("One", Draft, OpenedDraft)
 
-NOT_HERE = "several drafters at once run on the CPU alone; expected one, or run them there"
+
+def not_on_a_card(several: Capabilities) -> UnsupportedError:
+    """The refusal of several drafters where steps run on a card."""
+    return UnsupportedError(
+        f"{len(several.parts)} drafters at once ({several.kind}) on a card, expected one; load one of them, or run "
+        "them on the CPU",
+        code=Code.NOT_ON_THIS_DEVICE,
+    )
 
 
 def together(parts: Sequence[Capabilities]) -> Capabilities:
@@ -166,7 +173,7 @@ class OpenedSeveral(_Together[OpenedDraft]):
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> SeveralDrafts:
         loaded = tuple(one.load(dtype=dtype, progress=progress) for one in self.parts)
         if not all(isinstance(one, HostDraft) for one in loaded):
-            raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
+            raise not_on_a_card(self.capabilities)
         return SeveralDrafts(self.target, loaded)
 
 

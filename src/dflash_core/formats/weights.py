@@ -133,7 +133,10 @@ class StoredWeights:
         """A list of numbers, (count,). Raises FormatError where the tensor is none."""
         info = self.tensors[name]
         if info.type not in LIST_TYPES:
-            raise FormatError(f"tensor {shown(name)} is stored as {info.type}, expected a list of I32 or I64")
+            raise FormatError(
+                f"{self.shards[info.shard].name}: tensor {shown(name)} is stored as {info.type}, expected a list of "
+                "I32 or I64; convert the file again"
+            )
         return to_int64(self.raw(name), info.type)
 
     def _rows(self, info: TensorInfo, count: int, rows: slice | None, out: Bytes | None = None) -> Bytes:

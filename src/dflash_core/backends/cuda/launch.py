@@ -28,6 +28,9 @@ class HasAddress(Protocol):
 
 
 Argument = Tensor | HasAddress | np.generic | bytes
+Inputs = tuple[dict[str, object], Sequence[Argument]]
+"""What a kernel is compiled for and given besides."""
+NO_INPUTS: Inputs = ({}, ())
 NULL = np.uint64(0)
 WARP = 32
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.device_text import DEFINES
-from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Launch, Run
+from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, Run
 from dflash_core.backends.cuda.layers.draws import MOST_LISTED
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
@@ -144,7 +144,7 @@ class Steps:
         """One step, from the newest token to the ring."""
         session = self.session
         head = session.head.first(kind.vocabulary)
-        defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else ({}, ())
+        defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else NO_INPUTS
         if kind.text:
             assert session.memory.text is not None, "a tree that copies, without a text"
             own = np.uint64(self.copied.address), np.int32(STEP_SLOTS)

@@ -29,8 +29,8 @@ from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
-from dflash_core.drafters.several import NOT_HERE, OpenedSeveral
-from dflash_core.errors import Code, Shortage, UnsupportedError
+from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
+from dflash_core.errors import Shortage
 from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, asked, longest_context
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
@@ -93,7 +93,7 @@ class CudaTarget(OpenedTarget):
 
     def reckoner(self, draft: OpenedDraft | Draft | None) -> CardReckoner:
         if isinstance(draft, OpenedSeveral):
-            raise UnsupportedError(NOT_HERE, code=Code.NOT_ON_THIS_DEVICE)
+            raise not_on_a_card(draft.capabilities)
         processors = self.machine.processors
         return CardReckoner(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,

@@ -16,7 +16,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Argument, Launch
+from dflash_core.backends.cuda.launch import Inputs, Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, Wanted
@@ -74,7 +74,7 @@ class DeviceDrafter(Protocol):
         reads them."""
 
     @property
-    def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
+    def tree_inputs(self) -> Inputs:
         """What tree_build is compiled for and given besides, behind `propose_launches`."""
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:

@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, Devi
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
 from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
@@ -283,8 +283,8 @@ class DFlash(InCaches):
         return [*forward, *pairs.launches(self.state.pointer, own, acts, self.depths, targets)]
 
     @property
-    def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
-        return self.memory.pairs.tree_inputs if self.memory.pairs else ({}, ())
+    def tree_inputs(self) -> Inputs:
+        return self.memory.pairs.tree_inputs if self.memory.pairs else NO_INPUTS
 
     def commit_launches(self, width: int) -> list[Launch]:
         """The captured layers of an accepted path of up to `width` nodes become pending."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.drafters.pairs import NO_INPUTS, Inputs
+from dflash_core.backends.cuda.launch import NO_INPUTS, Inputs
 from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.config import DraftConfig
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import draft_heads
-from dflash_core.backends.cuda.drafters.pairs import PAIR_THREADS, Inputs, PairTable
-from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Launch, ceil_div
+from dflash_core.backends.cuda.drafters.pairs import PAIR_THREADS, PairTable
+from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.projection import Acts

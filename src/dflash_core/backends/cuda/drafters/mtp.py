@@ -23,7 +23,7 @@ from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_
 from dflash_core.backends.cuda.drafters.in_caches import InCaches
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch, ceil_div
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
@@ -185,8 +185,8 @@ class Mtp(InCaches):
         return [*forward, *own.candidate_launches(self.memory.buffers.acts, 1, position=depth)]
 
     @property
-    def tree_inputs(self) -> tuple[dict[str, object], Sequence[Argument]]:
-        return {}, ()
+    def tree_inputs(self) -> Inputs:
+        return NO_INPUTS
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> None:
         """None: its tokens are scored by the ones above them as they are, along one chain."""

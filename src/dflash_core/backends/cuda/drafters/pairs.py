@@ -4,7 +4,7 @@ built from, and a selector that fills it."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dflash_core.arch import draft_heads
 from dflash_core.backends.cuda.activations import Rounding
-from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Inputs, Launch
 from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.projection import Acts, Projection
@@ -22,9 +22,6 @@ from dflash_core.backends.cuda.state import MAX_WIDTH, PAIR_CANDIDATES, PAIRING
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.tree import Candidates
 
-Inputs = tuple[dict[str, object], Sequence[Argument]]
-"""What a kernel is compiled for and given besides."""
-NO_INPUTS: Inputs = ({}, ())
 PAIR_THREADS = WARP * PAIR_CANDIDATES
 
 

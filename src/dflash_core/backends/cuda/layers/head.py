@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import WARP, Argument, At, Launch
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch
 from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.plan import WARPS
 from dflash_core.backends.cuda.products import Arena, Wanted
@@ -84,7 +84,7 @@ class Head:
         *,
         skip: int = 0,
         position: int = 0,
-        inputs: tuple[dict[str, object], Sequence[Argument]] = ({}, ()),
+        inputs: Inputs = NO_INPUTS,
     ) -> list[Launch]:
         """Candidates of draft positions from `position` on, from rows `skip`.. of `rows` rows of activations. `inputs`:
         what the kernel is compiled for and given besides."""
@@ -95,9 +95,7 @@ class Head:
         """Logits of `rows` rows with what candidates are found by."""
         return self._logits_launches(acts, rows, sums=True)
 
-    def ranked_launch(
-        self, count: int, *, row: int, position: int, inputs: tuple[dict[str, object], Sequence[Argument]] = ({}, ())
-    ) -> Launch:
+    def ranked_launch(self, count: int, *, row: int, position: int, inputs: Inputs = NO_INPUTS) -> Launch:
         """Candidates of `count` draft positions from `position` on, of logits from `row` on; `inputs` as above."""
         defines, more = inputs
         live = [At(x, row * x.shape[1]) for x in (self.rows, self.maxima, self.sums)]
