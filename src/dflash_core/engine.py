@@ -17,9 +17,9 @@ from dflash_core.backends.base import Machine, Session, Target
 from dflash_core.cache_types import AUTO, CachePair, Choice, checked
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.several import OpenedSeveral
-from dflash_core.errors import ContextError, MismatchError, OutOfMemoryError
+from dflash_core.errors import MismatchError, OutOfMemoryError
 from dflash_core.events import Event, FoundRow
-from dflash_core.fits import RanOutError, plan, ran_out
+from dflash_core.fits import RanOutError, check_context, plan, ran_out
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
@@ -72,8 +72,7 @@ class Engine:
         wished = checked(kv)
         if draft is not None and draft.target is not target:
             raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
-        if context_length is not None and context_length < 2:
-            raise ContextError(f"a context of {context_length} positions, expected at least 2")
+        check_context(context_length)
         self.target, self.draft = target, draft
         config, drafting = target.config, draft.config if draft else None
         self.machine = target.machine

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dflash_core.cache_types import AUTO
-from dflash_core.errors import Code, OutOfMemoryError
+from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.memory import Component, MemoryBreakdown, gib
 
 CONTEXT_STEP = 512  # positions in which a longest context is looked for
@@ -29,6 +29,7 @@ EMBEDDING_COST = 1.5  # a row of it crosses the bus for every token
 
 CEILING = 32_768  # positions that are taken where nobody asks for more
 SMALLEST_CONTEXT = 512  # that memory is kept for
+LEAST_CONTEXT = 2  # that can be asked for
 PREFILL_ROWS = 2048  # of a prompt that a card reads at once
 LEAST_PREFILL_ROWS = 256  # where memory is short: with fewer, most of the time would turn weights to halves
 
@@ -193,9 +194,16 @@ def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = No
     return longest(most, lambda context: taken(context) <= room, guess)
 
 
+def check_context(context: int | None) -> None:
+    """Raises ContextError for one that has no room for a prompt and an answer."""
+    if context is not None and context < LEAST_CONTEXT:
+        raise ContextError(f"a context of {context} positions, expected at least {LEAST_CONTEXT}")
+
+
 def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, available: int | None = None) -> Setup:
     """What is loaded where a context (None: what fits) and a type of keys and values (or AUTO) are asked for, in
-    `available` bytes, where these are not the reckoner's."""
+    `available` bytes, where these are not the reckoner's. Raises ContextError as a load does."""
+    check_context(context)
     setup, room = reckoner.default, reckoner.available if available is None else available
     setup = replace(setup, context=min(context or setup.context, reckoner.longest_context), window=window)
     ways = [replace(setup, kv=kind) for kind in (reckoner.auto if kv == AUTO else (kv,))]

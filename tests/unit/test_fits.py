@@ -222,6 +222,12 @@ def test_no_memory_at_all_is_one_line(option: str, capsys: pytest.CaptureFixture
     assert "'0' as an amount of memory" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_context_that_no_load_takes_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--target", str(TARGET), "--memory", "24GiB", "--context", "1"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "dflash-tui: a context of 1 positions, expected at least 2\n")
+
+
 def test_files_that_do_not_fit_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--demo", "--memory", "24GiB"]) == 0
     capsys.readouterr()
