@@ -175,7 +175,7 @@ class Engine:
         """What is said where memory is short in mid-turn. The next turn may find it there again."""
         held = self.memory()
         reckoner = self.target.reckoner(self.draft)
-        setup = replace(reckoner.default, context=self.context_length, kv=str(self.kv.pair))
+        setup = replace(reckoner.base, context=self.context_length, kv=str(self.kv.pair))
         # All that is not somebody else's: what this engine holds would be free for another way of loading it.
         others = sum(one.bytes for one in held.components if one.name == OTHERS)
         found = plan(reckoner, setup, available=held.total - others)

@@ -74,8 +74,8 @@ class Reckoner(Protocol):
         """Rows of a prompt that may be read at once, the most first."""
 
     @property
-    def default(self) -> Setup:
-        """What is loaded where nothing else is asked for, with the context that is then taken."""
+    def base(self) -> Setup:
+        """What is loaded where nothing else is asked for, but for the context."""
 
     @property
     def auto(self) -> Sequence[str]:
@@ -204,20 +204,22 @@ def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, ava
     """What is loaded where a context (None: what fits) and a type of keys and values (or AUTO) are asked for, in
     `available` bytes, where these are not the reckoner's. Raises ContextError as a load does."""
     check_context(context)
-    setup, room = reckoner.default, reckoner.available if available is None else available
-    setup = replace(setup, context=min(context or setup.context, reckoner.longest_context), window=window)
+    room = reckoner.available if available is None else available
+    wished = context or default_context(reckoner)
+    setup = replace(reckoner.base, context=min(wished, reckoner.longest_context), window=window)
     ways = [replace(setup, kv=kind) for kind in (reckoner.auto if kv == AUTO else (kv,))]
     rooms = (room - reckoner.spare, room)
     chosen = (way for room in rooms for way in ways if least(reckoner, way) <= room)
     return settled(reckoner, next(chosen, ways[0]), room)
 
 
-def halved(reckoner: Reckoner, setup: Setup, ceiling: int, least: int, spare: int) -> Setup:
-    """`setup` with the largest halving of `ceiling` positions that leaves `spare` bytes, `least` at the least."""
-    setup = replace(setup, context=min(ceiling, reckoner.longest_context))
-    while setup.context > least and total(reckoner, setup) > reckoner.available - spare:
-        setup = replace(setup, context=setup.context // 2)
-    return setup
+def default_context(reckoner: Reckoner) -> int:
+    """Positions that are taken where nobody asks for more: the largest halving of CEILING that leaves `spare` bytes."""
+    context = min(CEILING, reckoner.longest_context)
+    room = reckoner.available - reckoner.spare
+    while context > SMALLEST_CONTEXT and total(reckoner, replace(reckoner.base, context=context)) > room:
+        context //= 2
+    return context
 
 
 def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> MemoryPlan:

@@ -14,11 +14,9 @@ from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import FoundRow
-from dflash_core.fits import Reckoner
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.limits import Limits
-from dflash_core.loading import CardOptions, reckoner_of
 from dflash_core.memory import MemoryBreakdown, parse_bytes
 from dflash_core.progress import Progress
 from dflash_core.record import Loaded, TurnRecord
@@ -27,6 +25,7 @@ from dflash_core.snapshots.store import SnapshotStore, default_cap
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.log import LOG
+from dflash_tui.reckoning import card_options
 from dflash_tui.session import LoadRequest
 
 
@@ -133,7 +132,7 @@ def load_engine(
     target, draft = request.target, request.draft
     if target is None:
         target, draft = demo_target_path(), demo_draft(draft)
-    card = _card(request)
+    card = card_options(request)
     engine = load_pair(
         target,
         draft,
@@ -158,27 +157,6 @@ def load_engine(
     if seconds is not None:
         notes.append(f"about {seconds:.1f} s per step on this machine; {stop_key} stops and keeps the text")
     return engine, tuple(notes)
-
-
-def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
-    """What says what `request` would take, loaded in one way or another, of `memory` bytes (0: of what is here).
-
-    Raises DFlashError.
-    """
-    target, draft = request.target, request.draft
-    if target is None:
-        target, draft = demo_target_path(), demo_draft(draft)
-    return reckoner_of(target, draft, request.device, memory=memory, card=_card(request))
-
-
-def _card(request: LoadRequest) -> CardOptions:
-    return CardOptions(
-        request.activations,
-        request.draft_type,
-        request.tune,
-        vram_limit=request.vram_limit,
-        embedding=request.embedding,
-    )
 
 
 def state_folder(keep: int = 0) -> StateFolder:

@@ -20,13 +20,13 @@ from dflash_core.drafters.mtp import KIND, OpenedMtp, has_head, open_mtp
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.ids import check_ids
-from dflash_core.text.template import ChatTemplate
-from dflash_core.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
 
     from dflash_core.drafters.dflash import OpenedDFlash
+    from dflash_core.text.template import ChatTemplate
+    from dflash_core.text.tokenizer import Tokenizer
 
 
 @runtime_checkable
@@ -51,10 +51,14 @@ class OpenedTarget(ABC):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        from dflash_core.text.tokenizer import Tokenizer  # plans do without it, and without jinja
+
         return Tokenizer.from_metadata(self.file.metadata)
 
     @cached_property
     def template(self) -> ChatTemplate:
+        from dflash_core.text.template import ChatTemplate
+
         return ChatTemplate.for_tokenizer(self.tokenizer)
 
     @property

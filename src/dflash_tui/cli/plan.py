@@ -29,7 +29,7 @@ def _cut(wished: int, found: MemoryPlan) -> Iterator[str]:
 
 def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
     """What `request` would load. Brings torch, which knows what its allocator takes."""
-    from dflash_tui.engine_session import reckoner_for
+    from dflash_tui.reckoning import reckoner_for
 
     reckoner = reckoner_for(request, memory)
     return plan(reckoner, request.setup(reckoner))

@@ -41,7 +41,7 @@ class Room:
 
 def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] | None = None) -> Room:
     """What loading `request` would come to. `freed`: bytes that the present pair gives back. Brings torch."""
-    from dflash_tui.engine_session import reckoner_for
+    from dflash_tui.reckoning import reckoner_for
 
     try:
         reckoner = (make or reckoner_for)(request)

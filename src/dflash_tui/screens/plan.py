@@ -153,7 +153,7 @@ class PlanScreen(ModalScreen[bool]):
 
 
 def _reckoner(request: LoadRequest) -> Reckoner:
-    from dflash_tui.engine_session import reckoner_for  # which brings torch
+    from dflash_tui.reckoning import reckoner_for  # which brings torch
 
     return reckoner_for(request)
 

@@ -11,7 +11,7 @@ from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
 from dflash_core.cache_types import named
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, OpenedDraft
-from dflash_core.fits import CEILING, KV_TYPES, PREFILL_ROWS, SMALLEST_CONTEXT, Setup, halved
+from dflash_core.fits import KV_TYPES, PREFILL_ROWS, Setup
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component
@@ -61,8 +61,8 @@ class HostReckoner:
         return list(dict.fromkeys((self.auto[0], *KV_TYPES)))
 
     @property
-    def default(self) -> Setup:
-        return halved(self, Setup(0, self.auto[-1], nodes=0), CEILING, SMALLEST_CONTEXT, 0)
+    def base(self) -> Setup:
+        return Setup(0, self.auto[-1], nodes=0)
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         ways = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]

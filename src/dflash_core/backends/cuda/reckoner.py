@@ -17,7 +17,6 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import (
-    CEILING,
     KV_TYPES,
     LEAST_PREFILL_ROWS,
     ON_CARD,
@@ -25,7 +24,6 @@ from dflash_core.fits import (
     PREFILL_ROWS,
     SMALLEST_CONTEXT,
     Setup,
-    halved,
 )
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, weights_detail
@@ -104,9 +102,8 @@ class CardReckoner:
         return True
 
     @property
-    def default(self) -> Setup:
-        setup = Setup(0, self.auto[-1], nodes=PASS_ROWS, draft_type=self._draft_type, embedding=self._embedding)
-        return halved(self, setup, CEILING, SMALLEST_CONTEXT, SPARE)
+    def base(self) -> Setup:
+        return Setup(0, self.auto[-1], nodes=PASS_ROWS, draft_type=self._draft_type, embedding=self._embedding)
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
