@@ -27,6 +27,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import TextArea
+from textual.worker import WorkerFailed
 
 from dflash_core.cache_types import AUTO
 from dflash_core.clean import lines, one_line
@@ -360,7 +361,8 @@ class DFlashApp(App[int]):
 
     def _handle_exception(self, error: Exception) -> None:
         """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost."""
-        if isinstance(error, NoMatches) and closes(active_message_pump.get(None)):
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if isinstance(cause, NoMatches) and (self._exit or closes(active_message_pump.get(None))):
             return  # what it asks for was never drawn, or is gone already, and nobody will see it
         if not self.fault:
             trace = keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)

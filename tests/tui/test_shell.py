@@ -488,7 +488,7 @@ async def test_the_app_may_end_while_bench_runs(make_app: MakeApp) -> None:
     async with app.run_test() as pilot:
         await loaded(pilot)
         await send(pilot, "/bench")
-        await wait_until(pilot, lambda: app.chat.transcript.has_class("-measuring"))
+        await wait_until(pilot, lambda: bool(app.chat.query(".-measured")))
     assert not app.fault
 
 

@@ -195,7 +195,8 @@ async def _in_app(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
 async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
     """Run a turn as the app runs each, then take it off the screen."""
     with _apart(chat) as flow:
-        block = await chat.transcript.add_turn(prompt)
+        transcript = chat.transcript  # at the end of the app it can no longer be asked for
+        block = await transcript.add_turn(prompt)
         block.add_class("-measured")
         try:
             await flow.begin(block, open_turn, knobs)
@@ -205,7 +206,7 @@ async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tu
             while flow.busy:
                 await asyncio.sleep(LOOK_S)
         finally:
-            await chat.transcript.take_away(block)
+            await transcript.take_away(block)
     _timed(running, meter)
     return block, meter
 
