@@ -78,7 +78,10 @@ async def test_a_pair_is_fetched_and_loaded(
     async with it.app.run_test(size=size) as pilot:
         await it.open(pilot, "/get")
         await it.to(pilot, f"{PAIR}tiny")
-        await shows(pilot, "Get")
+        await shows(pilot, "Enter Get")
+        it.screen.set_focus(it.screen._field)
+        await shows(pilot, "Enter Get")
+        it.screen.set_focus(it.screen._list)
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(it.app.screen, GetScreen))
         await shows(pilot, "licence  mit", "3.0 MiB", "6.0 MiB", "fits: about 1.6 GiB of 32.0 GiB", "Enter fetches it")
@@ -105,13 +108,14 @@ async def test_it_goes_on_behind_the_chat(make_app: MakeApp, hub: Hub, folder: P
         await answered(pilot)
         await pilot.press(*"typing")
         hub.stalled.set()
-        await shows(pilot, "slow-1 is here, and checked. Ctrl+G, then Enter,", "get done: Ctrl+G")
+        await shows(pilot, "slow-1 is here. Ctrl+G, then Enter, loads it", "get done: Ctrl+G")
         assert it.app.screen is it.app.chat
         await pilot.press(*"more")
         assert it.app.chat.prompt.text == "typingmore"
         assert not it.asked, "nothing is loaded that nobody asked for"
         await pilot.press("ctrl+g")
         await shows(pilot, "here, and checked", "Enter loads it")
+        await wait_until(pilot, lambda: "slow-1 is here" not in screen_text(it.app))  # no notice lies over it
         await pilot.press("enter")
         await it.closed(pilot)
         assert [one.target for one in it.asked] == [folder / "o--slow" / "m.gguf"]

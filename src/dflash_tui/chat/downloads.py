@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dflash_tui.chat.desk import Desk
 from dflash_tui.log import LOG
 from dflash_tui.settings.keys import retold
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
 
 if TYPE_CHECKING:
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 
 AT_ONCE = 2
 LOOK_S = 0.25
-TOAST_S = 20.0  # the user may be reading something else
+TOAST_S = 12.0  # the user may be reading something else; the title row says it as long as it is not seen
 KEY = "Ctrl+G"
+
+
+def in_background(name: str) -> str:
+    """What is said of a download that goes on."""
+    return f"{name} is fetched in the background"
 
 
 class Downloads:
@@ -43,8 +49,8 @@ class Downloads:
 
     @property
     def next(self) -> Fetching | None:
-        """What to show first: one that is over, else one that runs, else one that waits."""
-        order = ("fetched", "failed", "running")
+        """What to show first, as the title row does: what failed, what is here, what runs, what waits."""
+        order = ("failed", "fetched", "running")
         return min(self, key=lambda one: order.index(one.state) if one.state in order else len(order), default=None)
 
     @property
@@ -115,12 +121,14 @@ class Downloads:
         LOG.info("download of %s: %s", name, it.words)
         if self.of(name) is not it:  # seen before this look, or begun again
             return
+        for flash in self._desk.screen.query(Flash):
+            flash.outdated(in_background(name))
         if state == "stopped":
             del self._all[name]
         elif it is not self.watched:
             app, taken = self._desk.screen.app, time.monotonic() - it.began
             if state == "fetched":
-                app.notify(retold(f"{name} is here, and checked. {KEY}, then Enter, loads it.", app), timeout=TOAST_S)
+                app.notify(retold(f"{name} is here. {KEY}, then Enter, loads it.", app), timeout=TOAST_S)
                 self._tell(taken, f"{name} is here")
             else:
                 text = retold(f"{it.why}. {KEY} shows it.", app)

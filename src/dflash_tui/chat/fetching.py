@@ -118,7 +118,7 @@ class Fetching(Background):
             case "stopped":
                 return f"stopped; {self.kept}"
             case "failed":
-                return self.why
+                return f"failed at {self.percent} %: {self.why}"
             case "fetched":
                 return "here, and checked"
         return ""

@@ -12,13 +12,13 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from dflash_core.memory import gib
+from dflash_tui.chat.downloads import KEY, in_background
 from dflash_tui.chat.fetching import Fetching, about
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.hub.catalogue import Pair
 from dflash_tui.hub.fetch import fetched
 from dflash_tui.hub.places import downloads
 from dflash_tui.hub.room import by_size
-from dflash_tui.settings.keys import retold
 from dflash_tui.text.bars import bar
 from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.flash import Saying
@@ -47,6 +47,7 @@ class GetScreen(ModalScreen[bool]):
     def __init__(self, chat: ChatHost, pair: Pair, make: type[Fetching] = Fetching) -> None:
         super().__init__()
         self._chat, self._pair, self._make = chat, pair, make
+        chat.screen.app.clear_notifications()  # they may lie over this, and say what it says
         begun = chat.downloads.of(pair.name)
         self._it = begun or self._new()
         self._fits = ""
@@ -182,7 +183,7 @@ class GetScreen(ModalScreen[bool]):
         self._chat.downloads.seen(it)
         under = self._chat if to_chat else self.app.screen_stack[-2]
         if it.state in BEGUN and isinstance(under, Saying):
-            under.say(retold(f"{it.pair.name} is fetched in the background: Ctrl+G shows it", self.app))
+            under.say(f"{in_background(it.pair.name)}: {KEY} shows it")
         self.dismiss(to_chat)
 
 

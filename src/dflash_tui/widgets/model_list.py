@@ -63,7 +63,17 @@ class ModelField(Input):
         Binding("down", "screen.move(1)", show=False),
         Binding("up", "screen.move(-1)", show=False),
         Binding("enter", "submit", "Load"),
+        Binding("enter", "fetch", "Get"),
     ]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("submit", "fetch"):
+            to_fetch = not self.path and any(one.row.startswith(PAIR) for one in self.screen.query(ModelList))
+            return to_fetch == (action == "fetch")
+        return super().check_action(action, parameters)
+
+    async def action_fetch(self) -> None:
+        await self.action_submit()
 
     @property
     def path(self) -> str:
