@@ -16,6 +16,7 @@ from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.engine import load_pair
 from dflash_core.errors import OutOfMemoryError
+from dflash_core.fits import asked
 from dflash_core.loading import CardOptions
 from support.golden import golden
 from support.made_up_card import MadeUpCard
@@ -65,7 +66,7 @@ def test_a_limit_plans_as_the_same_memory_does() -> None:
     limited = opened(80 * GIB, vram_limit=GIB).reckoner(draft)
     small = opened(GIB, GIB).reckoner(draft)
     assert limited.available == small.available == GIB
-    assert limited.default == small.default
+    assert asked(limited, None, "auto") == asked(small, None, "auto")
 
 
 def test_the_allocator_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
