@@ -14,8 +14,8 @@ from dflash_core.backends.cuda.products import Arena, Wanted
 class CapturedLayers:
     """The residual stream after `layers`, side by side: `rows` f32 (nodes of a tree, layers * hidden).
 
-    Floats, though DFlash keeps accepted rows as halves: an MTP head and `features` take them whole, and a second form of
-    the norm that writes them would save 1.2 MB for 24 nodes of the 27B model.
+    Floats, though DFlash keeps accepted rows as halves: an MTP head and `features` take them whole, and a second form
+    of the norm that writes them would save 1.2 MB for 24 nodes of the 27B model.
     """
 
     def __init__(self, layers: Sequence[int], hidden: int, capacity: int, own: Arena) -> None:
