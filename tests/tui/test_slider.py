@@ -192,7 +192,9 @@ async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        row = app.chat.inspector.params_panel.reach("draft")
+        panel = app.chat.inspector.params_panel
+        panel.unfold(True)
+        row = panel.row("draft")
         row.focus()
 
         def words() -> list[str]:

@@ -398,7 +398,9 @@ async def test_a_context_is_staged_until_a_reload(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 50)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        row = app.chat.inspector.params_panel.reach("context")
+        panel = app.chat.inspector.params_panel
+        panel.unfold(True)
+        row = panel.row("context")
         await pilot.pause()
         row.focus()
         await pilot.press("8", "1", "9", "2", "enter")

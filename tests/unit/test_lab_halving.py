@@ -47,7 +47,6 @@ def test_the_best_is_found_with_a_third_of_the_runs() -> None:
     assert verdict.real
     assert verdict.settled
     assert len(asked) < 19 * TARGETS[-1] / 3
-    assert verdict.gain == verdict.tok_s / verdict.now_tok_s - 1, "of the figures beside it"
 
 
 def test_any_two_that_are_left_have_the_same_pairs() -> None:

@@ -167,10 +167,6 @@ class Session(Backend, Protocol):
         """Become the sequence of a snapshot. Raises SnapshotError for one of another model or layout: then the
         sequence is empty."""
 
-    @property
-    def captured_layers(self) -> Sequence[int]:
-        """The target layers whose outputs a pass records."""
-
     def features(self) -> Logits:
         """Outputs of the captured layers (n, layers * hidden) at the rows of the last verify, before its commit."""
 
@@ -266,10 +262,6 @@ class Target(Protocol):
     @property
     def packed(self) -> bool:
         """Whether weights stay quantised and are dequantised at every use."""
-
-    @property
-    def program_bytes(self) -> int:
-        """What this process held before any of the model."""
 
     @property
     def weight_bytes(self) -> int:

@@ -83,7 +83,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The best arm beside the present one, with the figures of its standing. `gain` is a share of `now_tok_s`.
+    """The best arm beside the present one, with the figures of its standing.
 
     `real`: the paired test says that it is faster, not only by chance. `settled`: more runs would not change it.
     """
@@ -95,10 +95,6 @@ class Verdict:
     wins: int
     real: bool
     settled: bool
-
-    @property
-    def gain(self) -> float:
-        return self.tok_s / self.now_tok_s - 1
 
 
 @dataclass

@@ -54,11 +54,6 @@ class Tune:
         return self._halving.arms
 
     @property
-    def prompts(self) -> int:
-        """How many prompts are measured on."""
-        return len(self._cases)
-
-    @property
     def left_out(self) -> dict[str, str]:
         """Prompts that say nothing, by name, and why."""
         return dict(self._left_out)

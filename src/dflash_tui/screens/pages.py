@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from textual.screen import Screen
 
 from dflash_tui.chat.host import ChatHost
 
+Make = Callable[[ChatHost, str], Screen[Any]]
 
-def _whatif(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.whatif import WhatIfScreen
 
-    return WhatIfScreen(chat)
+def _made(module: str, name: str) -> Make:
+    """A screen that takes nothing but the chat."""
+
+    def make(chat: ChatHost, text: str) -> Screen[Any]:
+        screen: Screen[Any] = getattr(import_module(f"dflash_tui.screens.{module}"), name)(chat)
+        return screen
+
+    return make
 
 
 def _sweep(chat: ChatHost, text: str) -> Screen[None]:
@@ -26,30 +33,6 @@ def _ab(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.ab import ABScreen
 
     return ABScreen(chat, text, at_once=bool(text))
-
-
-def _steps(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.steps import StepsScreen
-
-    return StepsScreen(chat)
-
-
-def _plain(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.plain import PlainScreen
-
-    return PlainScreen(chat)
-
-
-def _chats(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.chats import ChatsScreen
-
-    return ChatsScreen(chat)
-
-
-def _themes(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.themes import ThemesScreen
-
-    return ThemesScreen(chat)
 
 
 def _models(chat: ChatHost, text: str) -> Screen[None]:
@@ -68,51 +51,27 @@ def _get(chat: ChatHost, text: str) -> Screen[Any]:
     return _models(chat, text or "get") if pair is None else GetScreen(chat, pair)
 
 
-def _prompt(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.prompt import PromptScreen
-
-    return PromptScreen(chat)
-
-
 def _tune(chat: ChatHost, text: str) -> Screen[None]:
     from dflash_tui.screens.tune import TuneScreen
 
     return TuneScreen(chat, text)
 
 
-def _past(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.tune import PastScreen
-
-    return PastScreen(chat)
-
-
-def _full(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.full import FullScreen
-
-    return FullScreen(chat)
-
-
-def _tour(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.tour import TourScreen
-
-    return TourScreen(chat)
-
-
 # Each takes what to run at once, "" for nothing: the lab's screens an experiment, `models` words that its list begins
 # narrowed to, `get` the name of a pair to fetch.
-PAGES: dict[str, Callable[[ChatHost, str], Screen[Any]]] = {
-    "whatif": _whatif,
+PAGES: dict[str, Make] = {
+    "whatif": _made("whatif", "WhatIfScreen"),
     "sweep": _sweep,
     "ab": _ab,
-    "steps": _steps,
-    "plain": _plain,
-    "chats": _chats,
-    "themes": _themes,
+    "steps": _made("steps", "StepsScreen"),
+    "plain": _made("plain", "PlainScreen"),
+    "chats": _made("chats", "ChatsScreen"),
+    "themes": _made("themes", "ThemesScreen"),
     "models": _models,
     "get": _get,
-    "prompt": _prompt,
-    "full": _full,
+    "prompt": _made("prompt", "PromptScreen"),
+    "full": _made("full", "FullScreen"),
     "tune": _tune,
-    "past": _past,
-    "tour": _tour,
+    "past": _made("tune", "PastScreen"),
+    "tour": _made("tour", "TourScreen"),
 }

@@ -129,12 +129,6 @@ class ParamsPanel(Panel):
         self.unfold(not self._more.open)
         self.post_message(self.Folded(self._more.open))
 
-    def reach(self, name: str) -> KnobRow:
-        """The row of a parameter, with the others unfolded where it is among those."""
-        if name not in FIRST:
-            self.unfold(True)
-        return self.row(name)
-
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         if isinstance(event.widget, KnobRow):
             spec = event.widget.spec
