@@ -156,7 +156,16 @@ def open_terminal(tmp_path: Path) -> Iterator[Open]:
         terminal.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
+# A signal's way to the program is the same whatever that does: without a model it takes a fraction of the time.
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_each_way(open_terminal: Open, way: Callable[[Path, str], list[str]]) -> None:
+    terminal = open_terminal(way)
+    terminal.wait("Welcome")
+    terminal.go_away()
+    ended(terminal.program())
+
+
+@pytest.mark.parametrize("way", [WAYS[0], *(pytest.param(way, marks=pytest.mark.full) for way in WAYS[1:])])
 def test_in_mid_answer(open_terminal: Open, way: Callable[[Path, str], list[str]], tmp_path: Path) -> None:
     terminal = open_terminal(way, "--demo", "--set", "ignore_eos=on", "--set", "max_tokens=3000")
     terminal.wait("ctx")
