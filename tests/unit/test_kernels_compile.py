@@ -28,8 +28,9 @@ from support.kernel_variants import variants
 ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
 # No source tells these from sm_80, and sm_120 has as little shared memory.
 LIKE_OTHERS = ("sm_86", "sm_89")
-# Whose quick variants are all compiled; of others', one of those that differ in the values of definitions alone.
-THOROUGH = "sm_90a"
+# Whose quick variants are all compiled; of the one with instructions of its own, one of those that differ in the values
+# of definitions alone; of others, one a file.
+THOROUGH, OLDEST = "sm_90a", "sm_75"
 REPORTS = user_folder("cache") / "test-kernel-reports"
 RECORD = Path(__file__).with_name("kernel_registers.json")
 # What may spill, and why; anything else must not. A pattern of "<architecture> <file> <kernel>".
@@ -63,7 +64,8 @@ def report(arch: str, variant: Variant) -> Uses:
 def reports(arch: str, *, quick: bool = False) -> Iterator[tuple[Variant, Uses]]:
     wanted = variants(arch, quick=quick)
     if quick and arch != THOROUGH:
-        wanted = list({(variant.file, frozenset(dict(variant.defines))): variant for variant in wanted}.values())
+        names = [frozenset(dict(variant.defines)) if arch == OLDEST else None for variant in wanted]
+        wanted = list({(one.file, defined): one for one, defined in zip(wanted, names)}.values())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from zip(wanted, pool.map(lambda variant: report(arch, variant), wanted))
 

@@ -175,7 +175,7 @@ class _Random:
 
     def _quants(self, count: int) -> Bytes:
         at = int(self.rng.integers(0, 1 << 20))
-        return np.resize(self.pool[at:], count)
+        return np.resize(self.pool[at : at + count], count)  # it copies all that it is given
 
     def _blocks(self, kind: str, count: int, deviation: float) -> Bytes:
         """`count` blocks whose weights have about this standard deviation."""
