@@ -22,9 +22,12 @@ from dflash_core.errors import KnobError, MismatchError
 from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, least, longest, longest_context, plan, total
 from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
+from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions, plan_pair
 from dflash_core.memory import parse_bytes
 from dflash_tui.cli.command_line import main
+from dflash_tui.cli.plan import plan_for
+from dflash_tui.session import LoadRequest
 from dflash_tui.text import fits as words
 from support.golden import golden
 from support.reckoned import reckoner
@@ -133,6 +136,13 @@ def test_a_window_of_attention_takes_what_its_copies_take() -> None:
     found = reckoner(24 * GIB)
     sizes = [total(found, fitting(found, 32_768, "f16", window)) for window in (0, 8192, 16_384)]
     assert sizes[0] < sizes[1] < sizes[2] < sizes[0] + 100 * MIB
+
+
+def test_the_window_that_is_set_is_planned_for(capsys: pytest.CaptureFixture[str]) -> None:
+    knobs = Knobs().replace(attention_window=300)
+    found = plan_for(LoadRequest(TARGET, DRAFT, knobs=knobs), 24 * GIB)
+    assert (found.setup.window, plan_pair(TARGET, DRAFT, memory=24 * GIB, window=300)) == (300, found)
+    assert asked(capsys, "--memory", "24GiB", "--set", "attention_window=300")["total"] == found.total
 
 
 def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
