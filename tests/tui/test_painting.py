@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,6 +18,7 @@ from textual.widgets import Static
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.painting import Frugal
+from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession
 from .support import ask, idle, loaded, settled, wait_until
@@ -154,3 +156,19 @@ async def test_the_cells_are_those_of_textual(make_app: Callable[..., DFlashApp]
                     for x, end in pairwise(cuts):
                         if x < right and end > left:
                             assert ours[y][x] == theirs[y][x], (crop, x, y)
+
+
+async def test_memory_that_reads_the_same_is_not_drawn_again(make_app: Callable[..., DFlashApp]) -> None:
+    app = make_app(FakeSession())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        row = app.chat.query_one(TitleRow)
+        await wait_until(pilot, lambda: row.memory is not None)
+        before, drawn = row.memory, list[object]()
+        assert before is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(row, "refresh", lambda *regions, **options: drawn.append(options))
+            row.memory = replace(before, total=before.total + 1)
+            assert not drawn
+            row.memory = replace(before, total=before.total + (8 << 30))
+            assert drawn

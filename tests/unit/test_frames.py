@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_tui.chat.frames import FIRST_S, SHARE, SLOWEST_S, Frames
-
-LOOK_S = 0.05
+from dflash_tui.chat.frames import FIRST_S, LOOK_S, SHARE, SLOWEST_S, Frames, next_look
 
 
 def drawn(length: float, frame: float) -> tuple[int, float]:
@@ -15,10 +13,10 @@ def drawn(length: float, frame: float) -> tuple[int, float]:
     frames, cpu, count, now = Frames(0.0, 0.0), 0.0, 0, 0.0
     while now < length:
         frames.arrived(now, cpu)
-        if frames.due(now, cpu):
+        if (wait := frames.wait(now, cpu)) <= 0:
             frames.drawn(now, cpu)
-            cpu, count = cpu + frame, count + 1
-        now += LOOK_S
+            cpu, count, wait = cpu + frame, count + 1, LOOK_S
+        now += next_look(wait)
     return count, cpu / length
 
 
@@ -35,6 +33,13 @@ def test_no_answer_costs_more_than_its_share(length: float, frame: float) -> Non
     assert share <= SHARE + 1e-9
 
 
+@pytest.mark.parametrize("frame", [0.001, 0.002, 0.004])
+def test_quick_frames_are_smooth(frame: float) -> None:
+    """A frame is drawn when it is due, not at the look behind that."""
+    count, _ = drawn(10.0, frame)
+    assert count / 10.0 >= min(1 / LOOK_S, SHARE / frame) * 0.75
+
+
 def test_frames_that_take_long_still_come() -> None:
     count, _ = drawn(10.0, 0.2)
     assert count >= (10.0 - FIRST_S) / (SLOWEST_S + LOOK_S) - 1
@@ -43,5 +48,5 @@ def test_frames_that_take_long_still_come() -> None:
 def test_text_after_a_long_prompt_waits_as_the_first_does() -> None:
     frames = Frames(0.0, 0.0)
     frames.arrived(20.0, 1.0)
-    assert not frames.due(20.1, 1.0)
-    assert frames.due(20.0 + FIRST_S, 1.0)
+    assert frames.wait(20.1, 1.0) == pytest.approx(FIRST_S - 0.1)
+    assert frames.wait(20.0 + FIRST_S, 1.0) <= 0

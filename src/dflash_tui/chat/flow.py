@@ -15,7 +15,7 @@ from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
 from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
-from dflash_tui.chat.frames import Frames
+from dflash_tui.chat.frames import LOOK_S, Frames, next_look
 from dflash_tui.chat.running import Running
 from dflash_tui.figures.meter import Meter
 from dflash_tui.session import OnPrefill, TurnLike
@@ -24,7 +24,6 @@ from dflash_tui.text.bars import seconds, short
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.transcript import TurnBlock
 
-LOOK_S = 0.05  # how often the flow looks at the decoder's thread
 FIGURES_S = 0.5  # figures are drawn with a frame, and this often where no text comes
 
 
@@ -105,11 +104,11 @@ class Flow:
         if self.running is not None:
             self.running.change(knobs)
 
-    def _look_again(self) -> None:
-        self._widget.set_timer(LOOK_S, self._look)
+    def _look_again(self, wait: float = LOOK_S) -> None:
+        self._widget.set_timer(next_look(wait), self._look)
 
     async def _look(self) -> None:
-        """Twenty times a second while a turn runs; most looks only find that the next frame is not due."""
+        """Twenty times a second while a turn runs, and when the next frame is due."""
         running, meter, answer = self.running, self.meter, self.answer
         if running is None or meter is None or answer is None:
             return
@@ -122,7 +121,8 @@ class Flow:
         figures = now - self._figures_at >= FIGURES_S
         if running.arrived:
             self._frames.arrived(now, cpu)
-        if (running.arrived or figures) and self._frames.due(now, cpu):
+        wait = self._frames.wait(now, cpu)
+        if (running.arrived or figures) and wait <= 0:
             self._frames.drawn(now, cpu)
             with self._widget.app.batch_update():
                 await self._take(running, meter, answer)
@@ -132,7 +132,7 @@ class Flow:
                     meter.sample(now)
                     self._host.draw_figures()
                 await asyncio.sleep(0)  # what has changed says so now: in this frame, not in one more
-        self._look_again()
+        self._look_again(wait if running.arrived and wait > 0 else LOOK_S)
 
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
         """Put what has arrived into the answer."""

@@ -5,6 +5,13 @@ from __future__ import annotations
 FIRST_S = 0.25  # the first text is on the screen this much later: what is complete sooner is drawn once, at its end
 SLOWEST_S = 0.5  # all that follows is, at most this much later
 SHARE = 0.06  # the part of the time that the app may take
+LOOK_S = 0.05  # how often the flow looks at the decoder's thread
+SOON_S = 1 / 60  # before a look for a frame that is almost due
+
+
+def next_look(wait: float) -> float:
+    """Seconds until the next look, where the next frame is due in `wait` seconds."""
+    return min(max(wait, SOON_S), LOOK_S)
 
 
 class Frames:
@@ -24,12 +31,12 @@ class Frames:
             self._first = True
             self._at, self._cpu = now, cpu
 
-    def due(self, now: float, cpu: float) -> bool:
-        """A frame may be drawn now."""
+    def wait(self, now: float, cpu: float) -> float:
+        """Seconds until a frame may be drawn, where the app uses no more until then; 0 or less: now."""
         waited = now - self._at
         if self._first and not self._shown:
-            return waited >= FIRST_S
-        return waited >= SLOWEST_S or cpu - self._cpu <= SHARE * waited
+            return FIRST_S - waited
+        return min((cpu - self._cpu) / SHARE, SLOWEST_S) - waited
 
     def drawn(self, now: float, cpu: float) -> None:
         """A frame begins."""

@@ -35,7 +35,7 @@ class TitleRow(Widget):
     conversation: reactive[str] = reactive("")
     system: reactive[str] = reactive("")
     context: reactive[tuple[int, int, int]] = reactive((0, 0, 0))
-    memory: reactive[MemoryBreakdown | None] = reactive[MemoryBreakdown | None](None)
+    memory: reactive[MemoryBreakdown | None] = reactive[MemoryBreakdown | None](None, repaint=False)
     downloads: reactive[tuple[str, str]] = reactive(("", ""))
 
     def validate_title(self, title: str) -> str:
@@ -43,6 +43,11 @@ class TitleRow(Widget):
 
     def validate_conversation(self, title: str) -> str:
         return one_line(title)
+
+    def watch_memory(self, before: MemoryBreakdown | None, memory: MemoryBreakdown | None) -> None:
+        """Measured once a second, and seldom another figure."""
+        if (before and _of(before)) != (memory and _of(memory)):
+            self.refresh()
 
     def render(self) -> Content:
         width = self.size.width
