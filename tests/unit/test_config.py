@@ -143,11 +143,11 @@ def test_lines() -> None:
 
 
 def test_keys_are_remapped() -> None:
-    actions, keymap, problems = remapped({"turn.retry": "f10, ctrl+g", "view.side": ""})
+    actions, keymap, problems = remapped({"turn.retry": "f10, alt+g", "view.side": ""})
     assert problems == []
-    assert keymap == {"turn.retry": "f10,ctrl+g", "view.side": ""}
+    assert keymap == {"turn.retry": "f10,alt+g", "view.side": ""}
     shown = {one.id: one.shown for one in actions}
-    assert shown["turn.retry"] == "F10  Ctrl+G"
+    assert shown["turn.retry"] == "F10  Alt+G"
     assert shown["view.side"] == ""
 
 

@@ -7,7 +7,7 @@ next multiple of `general.alignment`. A file that opens has all its tensors insi
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,14 +252,19 @@ class _Cursor:
         return number
 
 
+def _new_name(cursor: _Cursor, what: str, known: Container[str]) -> str:
+    cursor.inside = f"the name of {what}"
+    name = cursor.string()
+    if not name or name in known:
+        found = f"has {name!r} twice" if name else "has an empty name"
+        raise FormatError(f"{cursor.name}: {what} {found}; the file is damaged")
+    return name
+
+
 def _read_metadata(cursor: _Cursor, count: int, until: str = "") -> dict[str, MetaValue]:
     metadata: dict[str, MetaValue] = {}
     for index in range(count):
-        cursor.inside = f"the name of metadata entry {index:,}"
-        key = cursor.string()
-        if not key or key in metadata:
-            found = f"has {key!r} twice" if key else "has an empty name"
-            raise FormatError(f"{cursor.name}: metadata entry {index:,} {found}; the file is damaged")
+        key = _new_name(cursor, f"metadata entry {index:,}", metadata)
         cursor.inside = f"metadata {shown(key)}"
         metadata[key] = cursor.value()
         if key == until:
@@ -270,11 +275,7 @@ def _read_metadata(cursor: _Cursor, count: int, until: str = "") -> dict[str, Me
 def _read_tensors(cursor: _Cursor, count: int, alignment: int, shard: int) -> dict[str, TensorInfo]:
     relative: dict[str, TensorInfo] = {}
     for index in range(count):
-        cursor.inside = f"the name of tensor {index:,}"
-        name = cursor.string()
-        if not name or name in relative:
-            found = f"has {name!r} twice" if name else "has an empty name"
-            raise FormatError(f"{cursor.name}: tensor {index:,} {found}; the file is damaged")
+        name = _new_name(cursor, f"tensor {index:,}", relative)
         relative[name] = _read_tensor(cursor, name, alignment, shard)
     start = -(-cursor.offset // alignment) * alignment
     size = len(cursor.shard)

@@ -91,12 +91,9 @@ def load_catalogue(user: Path | None = None) -> Catalogue:
     problems: list[str] = []
     for path in (OWN, user or config_folder() / FILE_NAME):
         try:
-            text, table = read_toml(path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, TomlError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            problems.append(one_line(f"{path}: {why}; nothing of it is used"))
+            text, table = read_toml(path, optional=True)
+        except TomlError as error:
+            problems.append(one_line(f"{path}: {error}; nothing of it is used"))
             continue
 
         def problem(name: str, why: str, path: Path = path, text: str = text) -> None:

@@ -183,12 +183,9 @@ def _rank(origin: str) -> int:
 
 def _from_file(path: Path, kind: str, problems: list[str]) -> Iterator[_Entry]:
     try:
-        text, table = read_toml(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except (OSError, TomlError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        problems.append(f"{kind} {path}: {why}; nothing of it is used")
+        text, table = read_toml(path, optional=True)
+    except TomlError as error:
+        problems.append(f"{kind} {path}: {error}; nothing of it is used")
         return
     for name, value in _flat(table):
         origin = f"{kind} {path}, line {line_of(text, name)}"

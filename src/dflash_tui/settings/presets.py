@@ -113,9 +113,8 @@ def read_preset(path: Path, problems: list[str]) -> Preset | None:
     """The preset of a file; what is wrong with it goes to `problems` by line and field, and its default is used."""
     try:
         text, table = read_toml(path)
-    except (OSError, TomlError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        problems.append(f"preset {path}: {why}; left out")
+    except TomlError as error:
+        problems.append(f"preset {path}: {error}; left out")
         return None
 
     def problem(field: str, why: str) -> None:

@@ -98,12 +98,9 @@ class Profiles:
         self.problems.clear()
         self._all.clear()
         try:
-            text, table = read_toml(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except (OSError, TomlError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            self.problems.append(one_line(f"{self.path}: {why}; none of its profiles is used"))
+            text, table = read_toml(self.path, optional=True)
+        except TomlError as error:
+            self.problems.append(one_line(f"{self.path}: {error}; none of its profiles is used"))
             return
         for name in table.keys() - {"profiles"}:
             self._problem(text, name, f"expected tables [profiles.NAME], found {name!r}")

@@ -69,8 +69,8 @@ def load_themes(folders: Iterable[Path]) -> Themes:
         for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
             try:
                 text, table = read_toml(path)
-            except (OSError, TomlError) as error:
-                problems.append(f"{path.name}: {' '.join(str(error).split())}")
+            except TomlError as error:
+                problems.append(f"{path.name}: {error}")
                 continue
             try:
                 theme = _read(table, path.stem)

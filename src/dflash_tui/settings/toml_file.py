@@ -20,12 +20,16 @@ class TomlError(DFlashError):
     """A file that is no TOML, or none that a person wrote; one line says why."""
 
 
-def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a file and what it says. Raises TomlError, and OSError where it cannot be read."""
+def read_toml(path: Path, *, optional: bool = False) -> tuple[str, dict[str, Any]]:
+    """The text of a file and what it says; an `optional` one that is not there says nothing. Raises TomlError."""
     try:
         data = read_input(path, MOST_BYTES)
     except InputError as error:
         raise TomlError(error.what) from None
+    except OSError as error:
+        if optional and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return "", {}
+        raise TomlError(error.strerror or str(error)) from None
     try:
         text = data.decode("utf-8")
         table = tomllib.loads(text)
