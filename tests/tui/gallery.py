@@ -16,6 +16,7 @@ from dflash_core.lab.halving import Arm, Halving, Run
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.figures.measurements import Measurements, Row
+from dflash_tui.hub.fetch import HubError, Wanted
 from dflash_tui.screens.ab import ABScreen
 from dflash_tui.screens.explain import ExplainScreen
 from dflash_tui.screens.get import GetScreen
@@ -349,6 +350,48 @@ async def models(app: DFlashApp, pilot: Pilot[int]) -> None:
 async def get(app: DFlashApp, pilot: Pilot[int]) -> None:
     app.push_screen(GetScreen(app.chat, TINY, NoHub))
     await shows(pilot, "Get ")
+
+
+class Running(NoHub):
+    """Stands in the middle."""
+
+    def work(self) -> None:
+        self.files = [Wanted(self.pair.target, "m.gguf", 18 << 30)]
+        self.ready = True
+        self.done, self.file = 7 << 30, "m.gguf"
+        while not self.stopping:
+            self.wait()
+
+
+@shown
+async def get_running(app: DFlashApp, pilot: Pilot[int]) -> None:
+    screen = GetScreen(app.chat, TINY, Running)
+    app.push_screen(screen)
+    await shows(pilot, "Enter fetches it")
+    await pilot.press("enter")
+    await shows(pilot, "It goes on when you leave")
+
+
+@shown
+async def get_behind(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await shows(pilot, "get 38 %")
+
+
+@shown
+async def get_failed(app: DFlashApp, pilot: Pilot[int]) -> None:
+    [it] = app.chat.downloads
+    it.error = HubError("o/n/m.gguf: the connection broke off; what is here stays")
+    it._over.set()
+    await shows(pilot, "get failed: Ctrl+G", "tiny at 38 %")
+
+
+@shown
+async def get_failed_seen(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.chat.action_download()
+    await shows(pilot, "Enter tries again")
+    [it] = app.chat.downloads
+    app.chat.downloads.seen(it)
+    it.stop()
 
 
 def card() -> CardReckoner:

@@ -154,7 +154,7 @@ async def test_the_list_shows_it_and_opens_it_again(make_app: MakeApp, hub: Hub)
         hub.stalled.set()
         await shows(pilot, "here, and checked")
         await pilot.press("escape")
-        await shows(pilot, "on this machine")
+        await shows(pilot, "slow-2 is on this machine: /models loads it")
         await pilot.press("ctrl+g")
         await shows(pilot, "no download runs")
 

@@ -12,7 +12,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.memory import gib
 from dflash_tui.chat.background import Background
 from dflash_tui.hub.catalogue import Pair
-from dflash_tui.hub.fetch import CancelledError, Wanted, check_room, fetch, here, kept, wanted
+from dflash_tui.hub.fetch import TIMEOUT_S, CancelledError, Wanted, check_room, fetch, here, kept, wanted
 
 STALE_S = 5.0  # a speed is that of about so long
 QUIET_S = 3.0  # without a byte: from then on it is said
@@ -114,7 +114,8 @@ class Fetching(Background):
                 left = about(self.left_s) if self.left_s is not None else ""
                 return ", ".join(filter(None, (f"{self.percent} % of {gib(self.size)}", self.note or left)))
             case "ending":
-                return "ending…"
+                silent = f"; a hub that is silent is waited for, {TIMEOUT_S:.0f} s at most"
+                return f"ending…{silent if self.quiet_s > QUIET_S else ''}"
             case "stopped":
                 return f"stopped; {self.kept}"
             case "failed":

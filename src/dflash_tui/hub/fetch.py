@@ -28,8 +28,9 @@ from dflash_tui.hub.catalogue import Pair, Source
 
 SPARE = 1 << 28  # bytes of the disk that are left free
 TIMEOUT_S = 20.0  # without an answer, or without a byte
-TRIES = 4  # without a new byte
-PAUSE_S = 1.0  # before asking again; then twice as long each time
+TRIES = 10  # without a new byte: a network may be away for some minutes
+PAUSE_S = 1.0  # before asking again; then twice as long each time, up to
+LONGEST_PAUSE_S = 60.0
 LONGEST_WAIT_S = 120.0  # that a hub is waited for where it asks to
 CHUNK = 1 << 20
 PIECE = 1 << 17  # of what is received: written down, told of and, where the user has had enough, the last one
@@ -195,7 +196,8 @@ def _complete(one: Wanted, file: BinaryIO, told: Told, endpoint: str | None) -> 
             tries = 1 if file.tell() > before else tries + 1
             if tries >= TRIES:
                 raise
-            _pause(PAUSE_S * 2 ** (tries - 1), f"{_cause(error)}; asking again", one, file, told)
+            wait = min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S)
+            _pause(wait, f"{_cause(error)}; asking again in {wait:.0f} s", one, file, told)
         else:
             tries = 1 if file.tell() > before else tries + 1
             if file.tell() < one.size and tries >= TRIES:

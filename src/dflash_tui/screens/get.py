@@ -182,8 +182,10 @@ class GetScreen(ModalScreen[bool]):
         it = self._it
         self._chat.downloads.seen(it)
         under = self._chat if to_chat else self.app.screen_stack[-2]
-        if it.state in BEGUN and isinstance(under, Saying):
+        if isinstance(under, Saying) and it.state in BEGUN:
             under.say(f"{in_background(it.pair.name)}: {KEY} shows it")
+        elif isinstance(under, Saying) and it.state == "fetched" and not to_chat:
+            under.say(f"{it.pair.name} is on this machine: /models loads it")
         self.dismiss(to_chat)
 
 
