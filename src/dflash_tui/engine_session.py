@@ -34,34 +34,16 @@ class EngineSession:
 
     def __init__(self, engine: Engine, title: str, knobs: Knobs, notes: Sequence[str]) -> None:
         self._engine = engine
-        self._title = title
-        self._knobs = knobs
-        self._notes = tuple(notes)
-        self._conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
-
-    @property
-    def conversation(self) -> Conversation:
-        return self._conversation
+        self.title, self.knobs, self.notes = title, knobs, tuple(notes)
+        self.conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
 
     @property
     def turns(self) -> Sequence[TurnRecord]:
-        return self._conversation.turns
-
-    @property
-    def title(self) -> str:
-        return self._title
+        return self.conversation.turns
 
     @property
     def context_length(self) -> int:
         return self._engine.context_length
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return self._notes
-
-    @property
-    def knobs(self) -> Knobs:
-        return self._knobs
 
     @property
     def limits(self) -> Limits:
@@ -78,7 +60,7 @@ class EngineSession:
         return self._engine.target.tokenizer.token_text(token)
 
     def clear(self) -> None:
-        self._conversation.reset()
+        self.conversation.reset()
 
     def learned(self) -> Sequence[FoundRow]:
         return self._engine.learned()
@@ -90,7 +72,7 @@ class EngineSession:
         self._engine.leave()
 
     def laboratory(self) -> Laboratory:
-        return laboratory(self._engine, self._title)
+        return laboratory(self._engine, self.title)
 
     def scratch_conversation(self) -> Conversation:
         engine = self._engine

@@ -37,17 +37,8 @@ class Tune:
         self._cancelled = False
         self._refined = False
         self._positions = 0
-        self._standings: list[Standing] = []
-        self._verdict: Verdict | None = None
-
-    @property
-    def standings(self) -> list[Standing]:
-        """Every setting that was measured, the best first."""
-        return self._standings
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return self._verdict
+        self.standings: list[Standing] = []  # every setting that was measured, the best first
+        self.verdict: Verdict | None = None
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -89,7 +80,7 @@ class Tune:
                 step_ms = stats.decode_s / stats.steps * 1e3
                 run = Run(stats.tokens_per_second, stats.acceptance_length, step_ms, self._seconds[-1])
                 self._halving.add(it, run)
-                self._standings, self._verdict = self._halving.standings(), self._halving.verdict()
+                self.standings, self.verdict = self._halving.standings(), self._halving.verdict()
         if not self._cancelled:
             yield ExperimentProgress(done, done, 0.0, "done")
 

@@ -16,7 +16,6 @@ from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component
 
-Drafted = OpenedDraft | Draft
 # Dense weights may take this share of the free memory; past it they stay packed in the file's own types.
 DENSE_SHARE = 0.6
 

@@ -53,7 +53,6 @@ MODEL = (
     "embed", "rms_norm", "matmul", "gdn_order", "gdn_prepare", "gdn_recurrence", "gdn_out", "attn_prepare",
     "attn_split", "attn_combine", "swiglu",
 )  # fmt: skip
-SAMPLING = ("draw_list", "draw_scan", "draw_front", "draw_weights", "sample")
 DRAFTER = ("draft_gather", "draft_update", "draft_prepare", "draft_split", "draft_combine")
 
 Record = npt.NDArray[np.void]

@@ -81,11 +81,7 @@ class CudaTarget(OpenedTarget):
         self.host_bytes = self.footprint.host_bytes
         if self._tuner is not None:
             self.footprint.replan(self._tuner.card(target_name(self.footprint.target)))
-        self._machine = CudaMachine(self.device, self.footprint, self._tuner, vram_limit)
-
-    @property
-    def machine(self) -> CudaMachine:
-        return self._machine
+        self.machine = CudaMachine(self.device, self.footprint, self._tuner, vram_limit)
 
     @property
     def weight_bytes(self) -> int:
@@ -134,7 +130,7 @@ class CudaTarget(OpenedTarget):
             self._tuner.run(products_of(self.model), progress)
             self._tuner.confirm(self.model, progress)
             name = target_name(self.model)
-            self._machine.recall(name)
+            self.machine.recall(name)
             self.device.card = self._tuner.card(name)
             replan(self.model, self.device.card)
             self.footprint.replan(self.device.card)

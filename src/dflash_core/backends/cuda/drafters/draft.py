@@ -13,7 +13,7 @@ import torch
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.mtp import Mtp
-from dflash_core.config import DraftConfig, MtpConfig
+from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import DraftLogits
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import checked_features
@@ -74,11 +74,7 @@ class CudaMtp:
     def __init__(self, opened: OpenedMtp, model: OnDevice, target: CudaTarget, weight_bytes: int) -> None:
         """`weight_bytes`: what the weights take on the card."""
         self.file, self.notes, self.model, self.target = opened.file, opened.notes, model, target
-        self.weight_bytes, self._config = weight_bytes, opened.config
-
-    @property
-    def config(self) -> MtpConfig:
-        return self._config
+        self.weight_bytes, self.config = weight_bytes, opened.config
 
     @property
     def capabilities(self) -> Capabilities:
