@@ -19,6 +19,8 @@ from dflash_tui.hub import fetch as fetching
 from dflash_tui.hub import room
 from dflash_tui.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
 from dflash_tui.hub.fetch import CancelledError, HubError, Wanted, check_room, fetch, here, kept, place, wanted
+from dflash_tui.hub.places import downloads
+from dflash_tui.settings.config import Settings
 from support.homes import move_home
 from support.hub_server import BODY, Hub, serving
 
@@ -372,6 +374,31 @@ def test_get_says_what_is_kept(
     with pytest.raises(HubError):
         models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint)
     assert f"kept in {tmp_path / 'to'}; the next try goes on there" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_list_says_what_of_a_pair_is_here(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    def listed() -> tuple[str, dict[str, Any]]:
+        assert models.run(Settings()) == 0
+        text = capsys.readouterr().out.splitlines()[-1]
+        assert models.run(Settings(), as_json=True) == 0
+        [one] = json.loads(capsys.readouterr().out)["catalogue"]
+        return text, one
+
+    text, one = listed()
+    assert text.endswith("a tiny pair; mit")
+    assert (one["here"], one["complete"]) == (0, False)
+    part = place(Source("o/good", "m.gguf"), downloads()) / "m.gguf.abc.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(1 << 20))
+    text, one = listed()
+    assert text.endswith("a tiny pair; mit; 1.0 MiB of it is here")
+    assert (one["here"], one["complete"]) == (1 << 20, False)
+    assert models.get("tiny", None, yes=True, endpoint=hub.endpoint) == 0
+    capsys.readouterr()
+    text, one = listed()
+    assert text.endswith("a tiny pair; mit; on this machine")
+    assert (one["here"], one["complete"]) == (3 * len(BODY), True)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -9,12 +9,11 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
-from dflash_core.memory import gib
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.finding import Finding, Question
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.hub.catalogue import Catalogue, Pair
-from dflash_tui.hub.fetch import begun
+from dflash_tui.hub.fetch import begun_words
 from dflash_tui.hub.find import Found
 from dflash_tui.hub.places import downloads
 from dflash_tui.settings.profiles import Profile
@@ -79,8 +78,7 @@ class Offered:
         """How far a pair is that is being fetched, or was; "" where nothing of it is here."""
         if (it := self._downloads.of(pair.name)) is not None:
             return it.words
-        size, whole = begun(pair, downloads())
-        return "on this machine" if whole else f"{gib(size)} of it is here" if size else ""
+        return begun_words(pair, downloads())
 
     def about(self, row: str) -> Content:
         """What is known of a row, on a page beside the list."""

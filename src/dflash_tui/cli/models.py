@@ -10,7 +10,19 @@ from typing import Any
 from dflash_core.memory import gib
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.hub.catalogue import Pair, load_catalogue
-from dflash_tui.hub.fetch import CancelledError, HubError, Told, Wanted, check_room, fetch, fetched, kept, wanted
+from dflash_tui.hub.fetch import (
+    CancelledError,
+    HubError,
+    Told,
+    Wanted,
+    begun,
+    begun_words,
+    check_room,
+    fetch,
+    fetched,
+    kept,
+    wanted,
+)
 from dflash_tui.hub.find import Found, PassedOver, counted_others, look
 from dflash_tui.hub.places import downloads, places
 from dflash_tui.hub.room import Room, by_size, room_for
@@ -37,9 +49,7 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
                 "profiles": [{"name": one.name, "what": one.words, "gone": _text(one.gone())} for one in profiles],
                 "models": [_facts(one, rooms[path]) for path, one in found.items()],
                 "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
-                "catalogue": [
-                    {"name": one.name, "about": one.about, "licence": one.licence} for one in catalogue.pairs.values()
-                ],
+                "catalogue": [_pair_facts(one) for one in catalogue.pairs.values()],
                 "problems": [*profiles.problems, *catalogue.problems],
             }
         )
@@ -62,7 +72,9 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
             lines.append(f"    no drafter of its name; {own}")
     lines += ["", *passed_over(others)] if others else []
     lines += ["", "to fetch with: dflash-tui get NAME"]
-    lines += [f"    {pair.name:<18}{pair.about}; {pair.licence}" for pair in catalogue.pairs.values()]
+    for pair in catalogue.pairs.values():
+        here = begun_words(pair, downloads())
+        lines.append(f"    {pair.name:<18}{pair.about}; {pair.licence or 'licence not stated'}{here and f'; {here}'}")
     write_out("\n".join(lines) + "\n")
     return 0
 
@@ -84,6 +96,11 @@ def _facts(one: Found, room: Room) -> dict[str, Any]:
         "drafters": [str(drafter.path) for drafter in one.drafters or ()], "draft": _text(one.draft),
         "fits": not room.short and not room.why, "context": room.context, "why": room.why,
     }  # fmt: skip
+
+
+def _pair_facts(pair: Pair) -> dict[str, Any]:
+    size, whole = begun(pair, downloads())
+    return {"name": pair.name, "about": pair.about, "licence": pair.licence, "here": size, "complete": whole}
 
 
 def _text(path: Path | None) -> str | None:

@@ -132,6 +132,12 @@ def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
     return size, whole
 
 
+def begun_words(pair: Pair, folder: Path) -> str:
+    """How much of a pair is here; "" where nothing is."""
+    size, whole = begun(pair, folder)
+    return "on this machine" if whole else f"{gib(size)} of it is here" if size else ""
+
+
 def kept(files: Iterable[Wanted], folder: Path) -> str:
     """What is said when a download ends early."""
     found = sum(here(one, folder) for one in files)
