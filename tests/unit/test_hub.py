@@ -296,6 +296,8 @@ def test_the_catalogue_of_the_program_is_sound() -> None:
         'target = { repo = "o/n", file = "m-00002-of-00003.gguf" }',
         'target = { repo = "o/n" }',
         'target = "o/n"',
+        f'target = {{ repo = "o/n", file = "{"a" * 250}.gguf" }}',
+        f'target = {{ repo = "o/n", file = "{"a/" * 40}m.gguf" }}',
         'about = 3\ntarget = { repo = "o/n", file = "m.gguf" }',
         'target = { repo = "o/n", file = "m.gguf", beside = ["..", "x"] }',
     ],
@@ -307,6 +309,9 @@ def test_hostile_entries_are_left_out_and_named(tmp_path: Path, entry: str) -> N
     assert "good" in it.pairs
     assert "bad" not in it.pairs
     [problem] = it.problems
+    with pytest.raises(CatalogueError) as refused:
+        it["bad"]
+    assert str(refused.value) == problem, "who asks for it hears why"
     assert f"{path}, line 3: 'bad'" in problem
     assert "\n" not in problem
     assert "\x1b" not in problem

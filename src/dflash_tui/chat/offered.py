@@ -71,7 +71,7 @@ class Offered:
         # Those that are being fetched first: the user has come for them.
         for one in sorted(self._catalogue.pairs.values(), key=lambda one: self._downloads.of(one.name) is None):
             if _has(words, one.name, one.about, "get fetch"):
-                about = f"{one.about} · licence: {one.licence or 'not stated'}"
+                about = " · ".join(filter(None, (one.about, f"licence: {one.licence or 'not stated'}")))
                 yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one))
 
     def _fetched(self, pair: Pair) -> str:
@@ -89,7 +89,8 @@ class Offered:
         if (profile := self.profile(row)) is not None:
             return Content.styled(one_line(profile.words).replace(" · ", "\n"), figure(QUOTED))
         if (pair := self.pair(row)) is not None:
-            lines = (pair.about, pair.licence, pair.target.repo, *([pair.draft.repo] if pair.draft else []))
+            repos = (pair.target.repo, *([pair.draft.repo] if pair.draft else []))
+            lines = filter(None, (pair.about, pair.licence, *repos))
             fetched = self._fetched(pair)
             return Content.assemble(
                 ("\n".join(lines), figure(QUOTED)), (f"\n\n{fetched}" if fetched else "", figure("fetch"))

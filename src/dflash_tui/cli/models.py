@@ -73,8 +73,8 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
     lines += ["", *passed_over(others)] if others else []
     lines += ["", "to fetch with: dflash-tui get NAME"]
     for pair in catalogue.pairs.values():
-        here = begun_words(pair, downloads())
-        lines.append(f"    {pair.name:<18}{pair.about}; {pair.licence or 'licence not stated'}{here and f'; {here}'}")
+        words = (pair.about, pair.licence or "licence not stated", begun_words(pair, downloads()))
+        lines.append(f"    {pair.name:<18}{'; '.join(filter(None, words))}")
     write_out("\n".join(lines) + "\n")
     return 0
 

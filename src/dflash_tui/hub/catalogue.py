@@ -23,7 +23,8 @@ _KEYS = ("about", "licence", "target", "draft")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
-_FILE = re.compile(r"[A-Za-z0-9_][\w.+-]*(?:/[A-Za-z0-9_][\w.+-]*)*", re.ASCII)
+# A part of a path leaves room for what is appended to it here: file systems take 255 bytes.
+_FILE = re.compile(r"[A-Za-z0-9_][\w.+-]{0,199}(?:/[A-Za-z0-9_][\w.+-]{0,199}){0,7}", re.ASCII)
 
 
 class CatalogueError(DFlashError):
@@ -75,6 +76,9 @@ class Catalogue:
     def __getitem__(self, name: str) -> Pair:
         """Raises CatalogueError."""
         if name not in self.pairs:
+            for problem in self.problems:
+                if f": {name!r}: " in problem:
+                    raise CatalogueError(problem)
             near = difflib.get_close_matches(name, list(self.pairs), n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.pairs) or 'none'}"
             raise CatalogueError(f"no pair {one_line(name)!r} in the catalogue; {hint}")

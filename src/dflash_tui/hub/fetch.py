@@ -124,11 +124,11 @@ def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
     size, whole = 0, True
     for source in filter(None, (pair.target, pair.draft)):
         for file in source.files:
-            path = place(source, folder) / file
-            parts = [path] if path.is_file() else [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
-            whole = whole and parts == [path]
-            with suppress(OSError):
+            path, parts = place(source, folder) / file, list[Path]()
+            with suppress(OSError):  # of a folder that may not be read
+                parts = [path] if path.is_file() else [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
                 size += sum(part.stat().st_size for part in parts)
+            whole = whole and parts == [path]
     return size, whole
 
 

@@ -100,7 +100,7 @@ class GetScreen(ModalScreen[bool]):
 
     def _body(self) -> Content:
         it, pair = self._it, self._it.pair
-        parts: list[str | tuple[str, str]] = [f"{pair.about}\n"]
+        parts: list[str | tuple[str, str]] = [f"{pair.about}\n"] if pair.about else []
         parts += [("licence  ", DIM), f"{pair.licence or 'not stated; see the repository'}\n"]
         if not it.files:
             sources = [source for source in (pair.target, pair.draft) if source is not None]
