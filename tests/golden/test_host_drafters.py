@@ -63,7 +63,7 @@ def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) ->
 def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
     """Copies that are right for a while: short and long walks, and none of it changes the text."""
     accepted = Counter[int]()
-    for every in (2, 3, 4, 5, 7, 9, 11, 13, 17, 100):
+    for every in (2, 3, 5, 9, 13, 100):
         said = spoilt([*IDS[-3:], *plain(sampled)], every)
         engine = Engine(target(), PrimedDraft(target(), said=said))
         for knobs in (Knobs(mode="tree"), Knobs(mode="chain", budget=6), Knobs(mode="tree", budget=15, p_min=0.7)):

@@ -189,7 +189,7 @@ def test_speculation_keeps_the_joint_distribution() -> None:
 
 
 def test_a_ratio_test_acceptor_fails_the_same_test() -> None:
-    value, bound, _ = statistic(RatioTestDecoder)
+    value, bound, _ = statistic(RatioTestDecoder, turns=1200)
     assert value > 2 * bound
 
 
