@@ -172,3 +172,18 @@ async def test_memory_that_reads_the_same_is_not_drawn_again(make_app: Callable[
             assert not drawn
             row.memory = replace(before, total=before.total + (8 << 30))
             assert drawn
+
+
+async def test_a_frame_draws_one_panel(make_app: Callable[..., DFlashApp]) -> None:
+    """A panel costs more than the text; the strip is live in each frame."""
+    app = make_app(FakeSession())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        gauges, drawn = app.chat.gauges, list[str]()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("strip", "stats", "tree"):
+                patch.setattr(gauges, name, lambda name=name: drawn.append(name))
+            patch.setattr(gauges, "_frames", 0)
+            for _ in range(3):
+                gauges.frame()
+        assert drawn == ["strip", "stats", "strip", "tree", "strip", "stats"]

@@ -36,11 +36,12 @@ class Gauges:
                 await self.memory()
 
     def frame(self) -> None:
-        """With a frame of the running turn, at most four times a second."""
+        """With a frame of the running turn, at most twice a second; the panels, which cost more, in turns."""
         self._frames += 1
         self.strip()
-        self.stats()
-        if self._frames % 2 == 0:
+        if self._frames % 2:
+            self.stats()
+        else:
             self.tree()
 
     def draw(self) -> None:
