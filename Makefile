@@ -23,7 +23,7 @@ FAILURES ?= $(or $(TMPDIR),/tmp)/dflash-card-failures.txt
 # Tests start many programs: each would compile all of src/ again where the environment says to write no bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chat test quick test-full test-card abuse lint format readme wheel wheel-check clean
+.PHONY: help chat test quick test-full test-card abuse lint ruff format readme wheel wheel-check clean
 
 help:
 	@echo "make chat         open the app on the demo pair"
@@ -42,8 +42,11 @@ help:
 chat: $(VENV)/.app
 	@$(BIN)/dflash-tui $(ARGS)
 
-test: lint
-	$(PYTEST)
+# The types are checked beside the tests: mypy takes half a minute of one core where nothing is cached.
+test: ruff
+	@$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & types=$$!; \
+	  echo "$(PYTEST)"; $(PYTEST); tests=$$?; \
+	  wait $$types; types=$$?; echo "$(BIN)/mypy"; cat $(VENV)/mypy.txt; [ $$tests = 0 ] && [ $$types = 0 ]
 
 quick: lint
 	$(PYTEST) -m quick
@@ -59,10 +62,12 @@ test-card:
 	$(CARD_PYTEST) -n 12 --dist worksteal -m "not alone and not full and not emulator" --failures $(FAILURES); \
 	  shared=$$?; $(CARD_PYTEST) -m "alone and not full" --failures $(FAILURES).alone && exit $$shared
 
-lint: $(VENV)/.dev
+lint: ruff
+	$(BIN)/mypy
+
+ruff: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

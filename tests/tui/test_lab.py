@@ -35,6 +35,7 @@ from dflash_tui.widgets.line_dialog import LineScreen
 from support.measured import PAIR, report_of, sweep_of
 from support.turns import step_of, tree_of
 
+from .conftest import SIZES
 from .fake import FakeSession
 from .scenes import send
 from .support import bare_text, idle, loaded, screen_text, settled, shows, wait_until
@@ -505,7 +506,20 @@ async def ab_screen(pilot: Pilot[int]) -> None:
     screen.draw()
 
 
-@pytest.mark.parametrize("bare", [False, True], ids=["colour", "bare"])
+# Without color the other sizes differ as they do with it.
+@pytest.mark.parametrize(
+    ("size", "bare"),
+    [
+        pytest.param(
+            size,
+            bare,
+            id=f"{size[0]}x{size[1]}-{'bare' if bare else 'colour'}",
+            marks=pytest.mark.full if bare and size != SIZES[0] else (),
+        )
+        for size in SIZES
+        for bare in (False, True)
+    ],
+)
 @pytest.mark.parametrize("state", ["whatif", "sweep", "sweep2", "ab"])
 async def test_snapshots(
     make_app: MakeApp,
