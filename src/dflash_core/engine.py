@@ -274,6 +274,7 @@ def load_pair(
     could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept; `states`: where states
     of conversations are kept, also those of an engine before this one. `kv`, `window`: as of `Engine`."""
     say, kv = progress or silent, checked(kv)
+    check_context(context_length)
     _leave_a_core()
     opened = open_target(target, device, progress=say, card=card)
     if knobs is not None:

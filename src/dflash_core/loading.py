@@ -15,6 +15,7 @@ from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import DeviceError, UnsupportedError
 from dflash_core.fits import ON_CARD, MemoryPlan, Reckoner, asked, plan
+from dflash_core.memory import gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -71,10 +72,15 @@ def open_target(
         try:
             return _on_card(path, card)
         except (DeviceError, UnsupportedError) as error:
-            target = CpuTarget(path)
-            target.notes = (f"the GPU is not used: {error}",)
-            return target
-    return CpuTarget(path)
+            return _on_cpu(path, card, f"the GPU is not used: {error}")
+    return _on_cpu(path, card)
+
+
+def _on_cpu(path: str | Path, card: CardOptions, *notes: str) -> Target:
+    target = CpuTarget(path)
+    limit = (f"a limit of {gib(card.vram_limit)} for the card: no effect on the CPU",) if card.vram_limit else ()
+    target.notes = (*notes, *limit)
+    return target
 
 
 def _on_card(path: str | Path, card: CardOptions) -> Target:

@@ -145,6 +145,8 @@ def test_a_cut_context_is_said() -> None:
     for wrong in (0, -5, 1):
         with pytest.raises(ContextError, match="at least 2"):
             Engine(target(), context_length=wrong)
+        with pytest.raises(ContextError, match="at least 2"):  # before anything is read
+            load_pair("nowhere.gguf", context_length=wrong)
 
 
 def test_an_mtp_block_is_not_counted() -> None:

@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.engine import load_pair
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.fits import asked
-from dflash_core.loading import CardOptions
+from dflash_core.loading import CardOptions, load_target
 from support.golden import golden
 from support.made_up_card import MadeUpCard
 
@@ -67,6 +67,11 @@ def test_a_limit_plans_as_the_same_memory_does() -> None:
     small = opened(GIB, GIB).reckoner(draft)
     assert limited.available == small.available == GIB
     assert asked(limited, None, "auto") == asked(small, None, "auto")
+
+
+def test_a_limit_without_a_card_is_said() -> None:
+    said = [load_target(TARGET, "cpu", card=CardOptions(vram_limit=limit)).notes for limit in (0, GIB)]
+    assert said == [(), ("a limit of 1.0 GiB for the card: no effect on the CPU",)]
 
 
 def test_the_allocator_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
