@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from dflash_core.events import StepEvent
+if TYPE_CHECKING:
+    from dflash_core.events import StepEvent
 
 Why = Literal["p_min", "budget", "chain", "not drafted", "no depth left"]
 

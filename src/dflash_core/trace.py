@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,11 +95,6 @@ class TraceWriter:
                 data = data[self._file.write(data) :]
         except OSError as error:
             self.problem = f"{self.path}: the trace ends here: {error.strerror}; the turns themselves go on"
-
-
-def tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
-    """A trace that is written to `path`; None where none was asked for. Raises TraceError."""
-    return nullcontext() if path is None else TraceWriter(path)
 
 
 @dataclass(frozen=True, slots=True)

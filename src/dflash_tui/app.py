@@ -25,7 +25,7 @@ from textual.filter import LineFilter
 from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
-from textual.widget import Widget
+from textual.widget import AwaitMount, Widget
 from textual.widgets import TextArea
 from textual.worker import WorkerFailed
 
@@ -37,9 +37,6 @@ from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.conversations.history import History, data_folder
 from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.screens.explain import ExplainScreen
-from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.screens.palette import Palette
 from dflash_tui.session import Loader, LoadRequest, SessionLike
 from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
 from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
@@ -54,7 +51,6 @@ from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
 from dflash_tui.text.glossary import GLOSSARY, META
 from dflash_tui.text.notices import Notices
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.drawn import keys
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
@@ -120,11 +116,16 @@ class DFlashApp(App[int]):
         driver = super().get_driver_class()
         return TerminalDriver if driver is LinuxDriver else driver
 
+    def get_default_screen(self) -> ChatScreen:
+        return self.chat
+
     async def on_mount(self) -> None:
         self._handle_signals()
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
-        await self.push_screen(self.chat)
+        await AwaitMount(self.chat, [self.chat])
         if self._first_run:
+            from dflash_tui.screens.models import ModelsScreen
+
             await self.push_screen(ModelsScreen(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
@@ -149,6 +150,12 @@ class DFlashApp(App[int]):
                 self._keys.sent(event, self.focused or self.screen)
             return
         await super().on_event(event)
+
+    def on_ready(self) -> None:
+        self.screen.refresh()  # nothing was drawn while the app was made
+
+    def post_display_hook(self) -> None:
+        self.chat.displayed()
 
     def _tell_watchers(self) -> None:
         """Say once why what watches the turns, a trace for one, has given up."""
@@ -205,6 +212,8 @@ class DFlashApp(App[int]):
             self.run_worker(partial(copy_to_desktop, text), thread=True, group="clipboard", exclusive=True)
 
     def action_command_palette(self) -> None:
+        from dflash_tui.screens.palette import Palette
+
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
@@ -217,7 +226,7 @@ class DFlashApp(App[int]):
             panels = [one for one in focused.ancestors_with_self if isinstance(one, Panel)] if focused else []
             found = keys(panels[0] if panels else screen)
         if found:
-            self.push_screen(ExplainScreen(found, "?" if isinstance(focused, Prompt) else ""))
+            self._explain(found, "?" if isinstance(focused, Prompt) else "")
         elif isinstance(screen, Saying):
             screen.say("no figures here yet")
 
@@ -225,7 +234,12 @@ class DFlashApp(App[int]):
         """A click on a figure explains it; one that ends a selection of text does not."""
         key = str(event.style.meta.get(META, ""))
         if key in GLOSSARY and event.chain == 1 and not self.screen.get_selected_text():
-            self.push_screen(ExplainScreen([key]))
+            self._explain([key])
+
+    def _explain(self, keys: Sequence[str], typed: str = "") -> None:
+        from dflash_tui.screens.explain import ExplainScreen
+
+        self.push_screen(ExplainScreen(keys, typed))
 
     def get_key_display(self, binding: Binding) -> str:
         # In the footer an action without a key is still there to be clicked.
@@ -315,6 +329,8 @@ class DFlashApp(App[int]):
 
     async def action_quit(self) -> None:
         """Quit; while an answer is written, ask once."""
+        from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+
         self.clear_notifications()  # they may lie over the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)
@@ -357,7 +373,7 @@ class DFlashApp(App[int]):
     def _rescue(self) -> list[str]:
         """Say where what was typed and generated is: the user did not ask for this end."""
         typed = any(prompt.text.strip() for prompt in self.chat.query(Prompt))
-        return ["your text comes back at the next start"] * typed + self.chat.conversation.last_words()
+        return ["your text comes back at the next start"] * typed + self.chat.last_words()
 
     def _handle_exception(self, error: Exception) -> None:
         """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost."""
@@ -441,7 +457,8 @@ def open_app(app: DFlashApp) -> int:
         sys.stderr.flush()
         # What the interpreter was started with, up to the program's own arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
-    if app.chat.loading_now or app.chat.busy or app.chat.experiment is not None or app.chat.downloads.under_way:
+    chat = app.chat
+    if chat.pair.running is not None or chat.busy or chat.experiment is not None or chat.downloads.under_way:
         # A daemon thread deep inside torch, or in a connection, can crash an interpreter that is being taken down.
         sys.stdout.flush()
         sys.stderr.flush()

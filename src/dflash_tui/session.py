@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from dflash_core.clean import encodable
-from dflash_core.events import FoundRow, Piece, TurnReport
-from dflash_core.fits import Reckoner, Setup, asked
 from dflash_core.knobs import Knobs
-from dflash_core.limits import Limits
-from dflash_core.memory import MemoryBreakdown
 from dflash_core.progress import Progress
-from dflash_core.record import Line, TurnRecord
-from dflash_core.turns import Turns
 
 if TYPE_CHECKING:
     from dflash_core.conversation import Message
+    from dflash_core.events import FoundRow, Piece, TurnReport
+    from dflash_core.fits import Reckoner, Setup
     from dflash_core.lab.laboratory import Laboratory
+    from dflash_core.limits import Limits
+    from dflash_core.memory import MemoryBreakdown
+    from dflash_core.record import Line, TurnRecord
     from dflash_core.snapshots.store import SnapshotStore
+    from dflash_core.turns import Turns
 
 
 class Watcher(Protocol):
@@ -54,6 +54,8 @@ class LoadRequest:
 
     def setup(self, reckoner: Reckoner, available: int | None = None) -> Setup:
         """How it would be loaded, as `fits.asked` says."""
+        from dflash_core.fits import asked
+
         return asked(reckoner, self.context or None, self.kv, self.knobs.attention_window, available)
 
     def title(self, *, endings: bool = False) -> str:

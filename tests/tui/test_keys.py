@@ -76,8 +76,8 @@ async def test_ctrl_q_quits(make_app: MakeApp, tmp_path: Path) -> None:
         await pilot.pause()
     assert app.return_value == 0
     again = make_app()
-    async with again.run_test(size=(80, 24)):
-        assert again.chat.prompt.text == "draft", "unsent text comes back with the next start"
+    async with again.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: again.chat.prompt.text == "draft")  # unsent text comes back
 
 
 async def test_ctrl_q_asks_once_while_an_answer_is_written(make_app: MakeApp) -> None:

@@ -281,8 +281,8 @@ async def test_what_is_typed_right_behind_enter_stays(
         assert [prompt for prompt, _ in session.asked] == asked
         assert app.chat.prompt.text == left
     again = make_app()
-    async with again.run_test(size=(80, 24)):
-        assert again.chat.prompt.text == left, "and is there at the next start"
+    async with again.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: again.chat.prompt.text == left)  # and is there at the next start
 
 
 async def test_messages_that_still_wait_at_the_end_come_back_at_the_next_start(make_app: MakeApp) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
 import textwrap
 from pathlib import Path
+from typing import Any
 
 
 def test_the_first_frame_needs_no_torch(tmp_path: Path) -> None:
@@ -57,51 +60,112 @@ def test_the_first_frame_needs_no_torch(tmp_path: Path) -> None:
     assert result.stdout == "[True] []", result.stdout + result.stderr
 
 
-# What may be imported before something is seen. A package that is added here is paid for at every start.
-BEFORE_THE_FIRST_FRAME = {
-    "dflash_core", "dflash_tui", "linkify_it", "markdown_it", "mdurl", "msgspec", "platformdirs", "pygments", "rich",
-    "textual", "typing_extensions", "uc_micro",
-}  # fmt: skip
+# What may be imported before something is seen. Whatever is added here is paid for at every start.
+BEFORE_THE_FIRST_FRAME = {"dflash_core", "dflash_tui", "platformdirs", "rich", "textual", "typing_extensions"}
+OWN = 105  # modules of this program: 96 when this was written, and 185 where a part imports all that it may ever use
 
 
-def test_what_a_start_imports_before_its_first_frame(tmp_path: Path) -> None:
-    """By the whole command line, in a terminal: what names the loader must not bring what it loads with."""
-    found = tmp_path / "modules"
+def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
+    """Run the whole command line in a terminal: all that it draws, and what `then` has put into `found`.
+
+    `then` is the body of a function, which is run with `app` in place of the first load; `seen` are the modules that
+    were there with the first frame.
+    """
     program = f"""
-    import sys
+    import asyncio, gc, json, sys
     from pathlib import Path
     import dflash_tui.app
-    from dflash_tui.cli import main
-    from dflash_tui.session import LoadRequest
 
-    def first_frame(app):
-        def begin():
-            Path({str(found)!r}).write_text("\\n".join(sorted(sys.modules)))
+    found = {{}}
+
+    def open_app(app):
+        chat = app.chat
+        begin, displayed = chat.pair.begin, chat.displayed
+
+        def first():
+            displayed()
+            if "seen" not in found and chat.is_mounted and not app._batch_count and chat.size.area:
+                found["seen"] = sorted(sys.modules)
+                found["collector"] = gc.isenabled()
+
+        async def then():
+{textwrap.indent(textwrap.dedent(then), " " * 12)}
+
+        async def tell():
+            await then()
+            Path({str(tmp_path / "found")!r}).write_text(json.dumps(found))
             app.exit(0)
 
-        app.chat.pair.begin = begin
+        chat.displayed = first
+        chat.pair.begin = lambda: app.call_later(tell)
         return app.run()
 
-    dflash_tui.app.open_app = first_frame
+    dflash_tui.app.open_app = open_app
     sys.argv = ["dflash-tui", "--demo"]
-    main()
+    from dflash_tui.__main__ import run
+    sys.exit(run())
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     home = {f"XDG_{kind}_HOME": str(tmp_path) for kind in ("DATA", "CONFIG", "CACHE", "STATE")}
     command = [sys.executable, "-c", textwrap.dedent(program)]
+    drawn = b""
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **home, "TERM": "xterm"}
     ) as running:
         os.close(theirs)
         with contextlib.suppress(OSError):  # Linux says so when the other end has closed
-            while os.read(ours, 1 << 16):
-                pass
-        assert running.wait(60) == 0
+            while part := os.read(ours, 1 << 16):
+                drawn += part
+        assert running.wait(60) == 0, drawn.decode(errors="replace")
     os.close(ours)
-    packages = {name.partition(".")[0] for name in found.read_text().split()}
+    return drawn, json.loads((tmp_path / "found").read_text())
+
+
+def test_what_a_start_imports_before_its_first_frame(tmp_path: Path) -> None:
+    """What names the loader must not bring what it loads with, and a part of the chat is imported when it is used."""
+    _, found = started(tmp_path, "pass")
+    seen = found["seen"]
+    packages = {name.partition(".")[0] for name in seen}
     others = {name for name in packages - sys.stdlib_module_names if not name.startswith("_")} - {"sitecustomize"}
     assert others <= BEFORE_THE_FIRST_FRAME
+    assert len([name for name in seen if name.startswith("dflash_")]) <= OWN
+    assert "sqlite3" not in seen
+
+
+def test_a_load_begins_when_the_first_frame_is_on_the_terminal(tmp_path: Path) -> None:
+    """Whole, not a part of it, and drawn once."""
+    drawn, _ = started(tmp_path, "pass")
+    text = re.sub(rb"\x1b\[[0-9;]*m", b"", drawn)
+    assert b"Ask anything" in text
+    assert b"Write a Python function" in text
+
+
+def test_the_collector_works_again_when_something_was_loaded_or_not(tmp_path: Path) -> None:
+    then = """
+    for end in (chat.loaded, chat._not_loaded):
+        gc.disable()
+        ended = end()
+        if ended is not None:
+            await ended
+        found[end.__name__] = gc.isenabled()
+    """
+    _, found = started(tmp_path, then)
+    assert not found["collector"], "nearly all that a start makes stays"
+    assert found["loaded"]
+    assert found["_not_loaded"]
+
+
+def test_a_command_has_a_collector() -> None:
+    program = """
+    import dflash_tui.cli.config, gc, sys
+    from dflash_tui.__main__ import run
+
+    dflash_tui.cli.config.paths = lambda *, as_json: 0 if gc.isenabled() else 3
+    sys.argv = ["dflash-tui", "config", "path"]
+    sys.exit(run())
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=60, check=False).returncode == 0
 
 
 def test_the_decoder_is_not_imported_by_the_app_package() -> None:

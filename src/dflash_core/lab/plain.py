@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.record import TurnRecord
 
 if TYPE_CHECKING:
+    from dflash_core.record import TurnRecord
     from dflash_core.runner import Runner  # brings numpy, which the app imports after its first frame
 
 WARM_STEPS, TIMED_STEPS = 4, 64

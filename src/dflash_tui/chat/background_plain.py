@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dflash_core.errors import DFlashError
-from dflash_core.lab.plain import PlainRun
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.log import LOG
+
+if TYPE_CHECKING:
+    from dflash_core.lab.plain import PlainRun
 
 QUIET_S = 2.5  # after an answer in which nothing was typed or begun
 LOOK_S = 0.2

@@ -8,7 +8,6 @@ from textual.widget import Widget
 
 from dflash_tui.chat.desk import Desk
 from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.transcript import TurnBlock
 
 
@@ -43,9 +42,13 @@ class Branching:
     def chosen_text(self) -> str:
         """What the chosen message says; empty where none is chosen."""
         chosen = self._chosen
+        if chosen is None:
+            return ""
+        from dflash_tui.widgets.answer import Answer
+
         if isinstance(chosen, Answer):
             return chosen.text
-        return chosen.parent.typed if chosen is not None and isinstance(chosen.parent, TurnBlock) else ""
+        return chosen.parent.typed if isinstance(chosen.parent, TurnBlock) else ""
 
     def take_edited(self) -> TurnBlock | None:
         """The block whose message the prompt holds another version of, once."""
@@ -84,7 +87,7 @@ class Branching:
             self._desk.transcript.anchor()
             return
         self._desk.transcript.look_at(message)
-        keys = "Alt+E edits · " if not isinstance(message, Answer) else ""
+        keys = "Alt+E edits · " if message.has_class("user") else ""
         self._desk.say(f"{keys}Alt+← Alt+→ other versions of this message")
 
     def edit(self) -> None:

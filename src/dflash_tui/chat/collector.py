@@ -9,9 +9,13 @@ YOUNG = 20_000  # new objects before the youngest are looked at; Python's own 70
 
 
 def calm() -> None:
-    """What is here now stays: the collector need not walk it again. Call it when everything is loaded."""
+    """What is here now stays: the collector need not walk it again. Call it when everything is loaded.
+
+    The program starts without a collector.
+    """
     gc.collect()
     gc.freeze()
+    gc.enable()
     # The oldest generation is left to `tidy`.
     gc.set_threshold(YOUNG, 10, 1_000_000)
 

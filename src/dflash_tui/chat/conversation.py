@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
-from dflash_core.record import TurnRecord
 from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.files import ConversationFiles
@@ -20,12 +20,15 @@ from dflash_tui.conversations.store import Held
 from dflash_tui.session import OnPrefill, TurnLike
 from dflash_tui.text.bars import counted
 from dflash_tui.text.mentions import collapse
-from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.strip import TitleRow
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
+
+if TYPE_CHECKING:
+    from dflash_core.record import TurnRecord
+    from dflash_tui.widgets.answer import Answer
 
 LOOK_S = 5.0  # between two looks at whether the file of conversations is still there
 

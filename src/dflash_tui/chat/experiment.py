@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING
 
-from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.chat.background import Background
+
+if TYPE_CHECKING:
+    from dflash_core.lab.progress import ExperimentProgress
 
 
 class Experiment(Background):

@@ -6,23 +6,24 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from textual.widget import Widget
 
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
-from dflash_core.events import Piece, TurnReport
 from dflash_core.knobs import Knobs
-from dflash_core.record import TurnRecord
 from dflash_tui.chat.frames import LOOK_S, Frames, next_look
 from dflash_tui.chat.running import Running
-from dflash_tui.figures.meter import Meter
 from dflash_tui.session import OnPrefill, TurnLike
-from dflash_tui.text import advice
 from dflash_tui.text.bars import seconds, short
-from dflash_tui.widgets.answer import Answer
-from dflash_tui.widgets.transcript import TurnBlock
+
+if TYPE_CHECKING:
+    from dflash_core.events import Piece, TurnReport
+    from dflash_core.record import TurnRecord
+    from dflash_tui.figures.meter import Meter
+    from dflash_tui.widgets.answer import Answer
+    from dflash_tui.widgets.transcript import TurnBlock
 
 FIGURES_S = 0.5  # figures are drawn with a frame, and this often where no text comes
 
@@ -70,6 +71,8 @@ class Flow:
         pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
     ) -> None:
         """Start a turn under `block`; `open_turn` and `pieces` as in Running."""
+        from dflash_tui.figures.meter import Meter
+
         # Busy before the first await: keys are handled beside the screen's messages, and a retry may come meanwhile.
         self.running = running = Running(open_turn, pieces)
         self._before = self.record
@@ -88,6 +91,8 @@ class Flow:
 
     def recall(self, record: TurnRecord | None) -> None:
         """Stand as at the end of an earlier turn, or as before any."""
+        from dflash_tui.figures.meter import Meter
+
         self.record = record
         self.meter = Meter.of(record) if record is not None else None
         self.report = record.report if record is not None else None
@@ -189,6 +194,8 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     if needs_restart(error):
         return str(error), "The conversation is kept. /reload restarts the program and goes on with it."
     if isinstance(error, DFlashError):
+        from dflash_tui.text import advice
+
         return advice.in_app(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
     return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from dflash_core.events import TurnReport
-from dflash_core.lab import plain
-from dflash_core.lab.plain import PlainSpeed
-from dflash_tui.chat.desk import Desk
-from dflash_tui.figures.plain_speeds import PlainSpeeds
-from dflash_tui.widgets.stats import Figures, of_meter, of_turn
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
+
+if TYPE_CHECKING:
+    from dflash_core.events import TurnReport
+    from dflash_core.lab.plain import PlainSpeed
+    from dflash_tui.chat.desk import Desk
+    from dflash_tui.figures.plain_speeds import PlainSpeeds
+    from dflash_tui.widgets.stats import Figures
 
 
 class Gauges:
@@ -20,11 +23,16 @@ class Gauges:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._plain = PlainSpeeds(desk.past.folder)
         self._frames = 0
         self._measuring = False
         self._draft = 0  # tokens of what is being typed
         self._standing = 0  # positions of a conversation whose last turn has left a report alone
+
+    @cached_property
+    def _plain(self) -> PlainSpeeds:
+        from dflash_tui.figures.plain_speeds import PlainSpeeds  # with the first model
+
+        return PlainSpeeds(self._desk.past.folder)
 
     async def tick(self) -> None:
         """Once a second."""
@@ -57,9 +65,11 @@ class Gauges:
 
     def turn_ended(self) -> None:
         record = self._desk.flow.record
-        speed = plain.of_turn(record) if record is not None else None
-        if speed is not None:
-            self.took_plain_speed(speed)
+        if record is not None:
+            from dflash_core.lab import plain
+
+            if (speed := plain.of_turn(record)) is not None:
+                self.took_plain_speed(speed)
         self.draw()
         self.context()
 
@@ -78,6 +88,8 @@ class Gauges:
 
     def measured_plain(self, tok_s: float, steps: int) -> None:
         """A tuning has run plain decoding among others."""
+        from dflash_core.lab.plain import PlainSpeed
+
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "among the settings of a tuning"))
 
@@ -147,6 +159,8 @@ class Gauges:
         known = self._plain.get(session.title) if session is not None else None
         if flow.meter is None:
             return None
+        from dflash_tui.widgets.stats import of_meter, of_turn
+
         learned = session.learned() if session is not None else ()
         if flow.record is not None and flow.report is not None:
             return of_turn(flow.record, flow.report, known, learned)

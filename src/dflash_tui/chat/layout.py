@@ -31,22 +31,25 @@ class Layout:
         return self._narrow and self._side[True]
 
     def resized(self, size: Size) -> None:
-        """The terminal has this size, in cells."""
+        """The terminal has this size, in cells. Before the screen is mounted: its widgets come with the classes."""
         self._size = size
         self._lay_out()
 
     def _lay_out(self) -> None:
         screen, narrow = self._desk.screen, self._narrow
         width, height = self._size
-        screen.set_class(narrow, "-narrow")
-        screen.set_class(width >= WIDE, "-wide")
-        screen.set_class(height < SHORT, "-short")
-        screen.set_class(height < LOW, "-low")
-        screen.set_class(self._side[narrow], "-side")
-        screen.set_class(self.drawer, "-drawer")
-        screen.refresh_bindings()
         tiny = width < LEAST[0] or height < LEAST[1]
-        screen.set_class(tiny, "-tiny")
+        # At once: each change of them styles all widgets again.
+        screen.update_classes(
+            {
+                "-narrow": narrow, "-wide": width >= WIDE, "-short": height < SHORT, "-low": height < LOW,
+                "-side": self._side[narrow], "-drawer": self.drawer, "-tiny": tiny,
+            },
+            update=screen.is_mounted,
+        )  # fmt: skip
+        if not screen.is_mounted:
+            return
+        screen.refresh_bindings()
         if tiny:
             text = f"This terminal is {width}x{height}; dflash-tui needs {LEAST[0]}x{LEAST[1]} or more. Enlarge it."
             screen.query_one("#tiny", Static).update(text)

@@ -47,9 +47,16 @@ class PairLoading:
         self._loaded = loaded
         self._failed = failed
         self.running: Loading | None = None  # also in the moment between its end and the look at how it ended
+        self._due = True  # the first load comes behind the first frame
+
+    @property
+    def now(self) -> bool:
+        """A pair is being loaded, or is about to be."""
+        return self._due or self.running is not None
 
     def begin(self) -> None:
         """Start the loader's thread; the first frame is on the screen by now."""
+        self._due = False
         self.running = Loading(self._loader)
         self.running.start()
         self._line.begin()

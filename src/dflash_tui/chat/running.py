@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_tui.chat.background import Background
 from dflash_tui.session import OnPrefill, TurnLike
+
+if TYPE_CHECKING:
+    from dflash_core.events import Piece
 
 
 class Running(Background):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import io
 import os
 import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable, one_line
@@ -20,7 +22,6 @@ from dflash_core.demo import DEMO_KINDS
 from dflash_core.drafters.registry import is_named, missing
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
-from dflash_core.trace import tracing
 from dflash_tui import __version__, log
 from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path, memory_size
 from dflash_tui.session import LoadRequest
@@ -29,7 +30,9 @@ from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import write_err
-from dflash_tui.text import advice
+
+if TYPE_CHECKING:
+    from dflash_core.trace import TraceWriter
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 ESCAPE_MS = "25"
@@ -88,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if profile is not None:
             Profiles().used(profile.name)
         # Whoever redirects both outputs does not want the terminal to end this; the app draws on it, and reads it.
-        with watched((1, 2)), tracing(args.trace) as trace:
+        with watched((1, 2)), _tracing(args.trace) as trace:
             asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
             code = _dispatch(parser, args, asked, config)
         if trace is not None and trace.problem:
@@ -96,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except DFlashError as error:
+        from dflash_tui.text import advice
+
         return _fail(advice.on_command_line(error))
     except BrokenPipeError:
         # The reader has what it wanted (`| head`). What is still buffered has nowhere to go.
@@ -299,12 +304,22 @@ def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request: LoadRequest, config: Config) -> int:
     for command in COMMANDS:
         if command.name == args.command:
+            gc.enable()
             return command.run(Invocation(args, request, config, parser.error))
     if not _on_a_terminal():
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
     from dflash_tui.app import run_app
 
     return run_app(request, config)
+
+
+def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
+    """A trace that is written to `path`; None where none was asked for. Raises TraceError."""
+    if path is None:
+        return contextlib.nullcontext()
+    from dflash_core.trace import TraceWriter
+
+    return TraceWriter(path)
 
 
 def _is_demos(draft: Path) -> bool:

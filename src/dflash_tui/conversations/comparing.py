@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
-from dflash_core.record import TurnRecord
 from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.store import Store
 from dflash_tui.figures.deltas import Measured, against_earlier, differing, measured, on_the_way
 from dflash_tui.log import LOG
+
+if TYPE_CHECKING:
+    from dflash_core.record import TurnRecord
 
 LOOK_BACK = 8  # turns of another setting that are looked at for one to compare with
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
-from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, pack, unpack
 from dflash_core.turns import Turns
@@ -23,6 +22,7 @@ from dflash_tui.session import ConversationLike, OnPrefill, TurnLike
 
 if TYPE_CHECKING:
     from dflash_core.conversation import Message
+    from dflash_core.events import Piece
 
 CUT_OFF = "cut off when the program ended"
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
-from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
@@ -47,6 +46,8 @@ def to_markdown(one: Whole) -> str:
 
 def to_svg(one: Whole) -> str:
     """A picture of the whole branch, as a terminal of 100 columns would show it. It fetches nothing when opened."""
+    from rich.markdown import Markdown  # brings every lexer's base; the chat needs it at no other time
+
     shown: list[RenderableType] = []
     for node in one.branches.path:
         if node.role == "user":

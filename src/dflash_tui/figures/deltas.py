@@ -6,11 +6,14 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC, Knobs
-from dflash_core.record import TurnRecord
 from dflash_tui.text.bars import percent, speed
+
+if TYPE_CHECKING:
+    from dflash_core.record import TurnRecord
 
 NAMED = 3  # knobs that are told by name; more are counted
 UNLIKE = ("seed", "max_tokens", "ignore_eos")  # what ends or draws an answer says little of its speed

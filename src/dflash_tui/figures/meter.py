@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dflash_core.events import PartTotals, Piece, PrefillEvent, StepEvent, StepTotals
-from dflash_core.record import TurnRecord
+
+if TYPE_CHECKING:
+    from dflash_core.record import TurnRecord
 
 WINDOW_S = 2.0
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
-from dflash_core.events import StepEvent
-from dflash_core.record import TurnRecord
+if TYPE_CHECKING:
+    from dflash_core.record import TurnRecord
 
 BINS = 48
 
@@ -17,6 +18,8 @@ def times(rate: float, plain: float) -> float:
 
 def course(record: TurnRecord) -> list[float]:
     """Tokens per second, in up to 48 equal parts of the time from the first token to the last."""
+    from dflash_core.events import StepEvent  # the row of figures needs none of them before the first turn
+
     timed = [
         (before.at, piece.at, len(piece.event.tokens))
         for before, piece in itertools.pairwise(record.pieces)

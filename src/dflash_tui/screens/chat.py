@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
-from textual.events import Key, Paste, Resize
+from textual.events import Key, Paste, Resize, ScreenResume
 from textual.screen import Screen
-from textual.widgets import Markdown, TextArea
+from textual.widgets import TextArea
 
 from dflash_core.knobs import Knobs
 from dflash_tui.chat import collector
-from dflash_tui.chat.background_plain import BackgroundPlain
-from dflash_tui.chat.context import ContextKeeper
-from dflash_tui.chat.conversation import ConversationController
-from dflash_tui.chat.copying import Copying
 from dflash_tui.chat.downloads import Downloads
-from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import Layout
 from dflash_tui.chat.loading import PairLoading
-from dflash_tui.chat.profiles import ProfileKeeper
-from dflash_tui.chat.program import ProgramController
-from dflash_tui.chat.sending import Sending
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.chat.typed import Typed
-from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.history import History
-from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.pages import PAGES
-from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.screens.pages import PAGES, action_provider
 from dflash_tui.session import Loader, SessionLike
 from dflash_tui.settings.config import config_folder
 from dflash_tui.settings.keys import bindings
 from dflash_tui.settings.presets import Presets
 from dflash_tui.settings.remembered import Remembered
-from dflash_tui.slash import table as slash
-from dflash_tui.slash.command import SlashError
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.find_bar import FindBar
@@ -55,12 +41,23 @@ from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
-from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.start import StartPage
 from dflash_tui.widgets.strip import StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript, TurnBlock
 
-LOOKS = 20  # for the first frame
+if TYPE_CHECKING:
+    from textual.widgets import Markdown
+
+    from dflash_tui.chat.background_plain import BackgroundPlain
+    from dflash_tui.chat.context import ContextKeeper
+    from dflash_tui.chat.conversation import ConversationController
+    from dflash_tui.chat.copying import Copying
+    from dflash_tui.chat.experiment import Experiment
+    from dflash_tui.chat.profiles import ProfileKeeper
+    from dflash_tui.chat.program import ProgramController
+    from dflash_tui.chat.sending import Sending
+    from dflash_tui.chat.typed import Typed
+    from dflash_tui.widgets.roomy import Fence
 
 
 class ChatScreen(Screen[None]):
@@ -69,7 +66,7 @@ class ChatScreen(Screen[None]):
     SCOPE: ClassVar[str] = "chat"
     # Esc stops an answer; where none is written, `check_action` leaves the key to what is open.
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
-    COMMANDS = Screen.COMMANDS | {ActionProvider}
+    COMMANDS = Screen.COMMANDS | {action_provider}
     AUTO_FOCUS = "#prompt"
 
     def __init__(
@@ -82,26 +79,22 @@ class ChatScreen(Screen[None]):
         self.session: SessionLike | None = None
         self.past = history
         self._title = title
+        self._resume = resume
+        self._system = system
+        self._begun = False  # the first frame is on the terminal, and what comes behind it has begun
+        self._conversation: ConversationController | None = None
         self.flow = Flow(self, self, history.folder)
         self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
         self.tuning = Tuning(self, Presets(config_folder() / "presets"))
-        current = CurrentConversation(history.folder, system)
-        self.conversation = ConversationController(self, current, self.gauges, resume)
-        self.context = ContextKeeper(self)
-        self.plain = BackgroundPlain(self, self.gauges)
-        self.sending = Sending(self)
         self.pair = PairLoading(self, loader, self.loaded, self._not_loaded)
-        self.program = ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
-        self.profiles = ProfileKeeper(self, self.program)
-        self.downloads = Downloads(self, self.program.tell_away)
+        self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges)
-        self.copying = Copying(self, self.conversation.branching)
-        self.typed = Typed(self, self.gauges, partial(slash.complete, host=self))
         self._find = FindBar()
 
     def compose(self) -> ComposeResult:
+        self.places.resized(self.app.size)
         with Container(id="main"):
             yield TitleRow(id="title")
             with Container(id="body"):
@@ -122,34 +115,101 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleRow).title = self._title
         self.places.resized(self.size)
         self.prompt.completions = self.query_one(Completions)
-        self.prompt.notebook = self.conversation.current
+        self.prompt.notebook = lambda: self.conversation.current
         self.prompt.examples = lambda: self.transcript.start.examples
         self.transcript.start.offers_tour = "tour seen" not in self.remembered
         self.inspector.params_panel.unfold("parameters unfolded" in self.remembered)
         self.show_knobs()
-        self.call_next(self.conversation.begin)
+        self.set_interval(1, self.gauges.tick)
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        event.refresh_styles = self._begun  # widgets that have just been made have their styles
+
+    def _compositor_refresh(self) -> None:
+        # Textual makes the frame, and drops it, while the app draws nothing; nor would the whole of it be made again.
+        if self.app._batch_count:
+            self.refresh()
+        else:
+            super()._compositor_refresh()
+
+    def displayed(self) -> None:
+        """The terminal has been given a frame. Behind the first one comes what it does without: all of it would take
+        turns with the drawing."""
+        if not self._begun and self.is_mounted and not self.app._batch_count:
+            self._begun = True
+            self.call_next(self._begin)
+
+    async def _begin(self) -> None:
+        self.inspector.params_panel.complete()
+        await self.conversation.begin()
         self.conversation.tell_problems()
         self.tuning.tell_problems()
-        self.set_interval(1, self.gauges.tick)
-        self.call_after_refresh(self._load_once_seen, LOOKS)
-
-    def _load_once_seen(self, looks: int) -> None:
-        """Begin to load behind the first frame: the loader's imports would take turns with it.
-
-        Widgets have their places before that, while the app is still drawing nothing. A screen that is not laid out
-        after so many refreshes has another one over it.
-        """
-        seen = any(child.region.area for child in self.children) and not self.app._batch_count
-        if looks and not seen:
-            self.call_after_refresh(self._load_once_seen, looks - 1)
-        else:
-            self.refresh()
-            self.call_after_refresh(self.pair.begin)
+        self.pair.begin()
 
     def on_unmount(self) -> None:
         self.plain.stop()
         self.downloads.stop()
-        self.conversation.current.close()
+        if self._conversation is not None:
+            self._conversation.current.close()
+
+    def last_words(self) -> list[str]:
+        """Where the conversation is when the program ends by a fault or a signal."""
+        return self._conversation.last_words() if self._conversation is not None else []
+
+    # Parts that the first frame does without: each is imported and made when it is first asked for
+
+    @property
+    def conversation(self) -> ConversationController:
+        if self._conversation is None:
+            from dflash_tui.chat.conversation import ConversationController
+            from dflash_tui.conversations.current import CurrentConversation
+
+            current = CurrentConversation(self.past.folder, self._system)
+            self._conversation = ConversationController(self, current, self.gauges, self._resume)
+        return self._conversation
+
+    @cached_property
+    def context(self) -> ContextKeeper:
+        from dflash_tui.chat.context import ContextKeeper
+
+        return ContextKeeper(self)
+
+    @cached_property
+    def plain(self) -> BackgroundPlain:
+        from dflash_tui.chat.background_plain import BackgroundPlain
+
+        return BackgroundPlain(self, self.gauges)
+
+    @cached_property
+    def sending(self) -> Sending:
+        from dflash_tui.chat.sending import Sending
+
+        return Sending(self)
+
+    @cached_property
+    def program(self) -> ProgramController:
+        from dflash_tui.chat.program import ProgramController
+
+        return ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
+
+    @cached_property
+    def profiles(self) -> ProfileKeeper:
+        from dflash_tui.chat.profiles import ProfileKeeper
+
+        return ProfileKeeper(self, self.program)
+
+    @cached_property
+    def copying(self) -> Copying:
+        from dflash_tui.chat.copying import Copying
+
+        return Copying(self, self.conversation.branching)
+
+    @cached_property
+    def typed(self) -> Typed:
+        from dflash_tui.chat.typed import Typed
+        from dflash_tui.slash.table import complete
+
+        return Typed(self, self.gauges, partial(complete, host=self))
 
     # Parts
 
@@ -172,7 +232,7 @@ class ChatScreen(Screen[None]):
 
     @property
     def loading_now(self) -> bool:
-        return self.pair.running is not None
+        return self.pair.now
 
     @property
     def waiting(self) -> bool:
@@ -194,6 +254,7 @@ class ChatScreen(Screen[None]):
         await self.sending.next()
 
     def _not_loaded(self) -> None:
+        collector.calm()
         self.sending.no_model()
         self.gauges.start()
         self.refresh_bindings()
@@ -207,6 +268,9 @@ class ChatScreen(Screen[None]):
             await self.sending.send(event.text)
             self.tour_seen()
             return
+        from dflash_tui.slash import table as slash
+        from dflash_tui.slash.command import SlashError
+
         self.conversation.current.waits_no_more(event.text)
         try:
             await slash.run(event.text, self)
@@ -333,7 +397,8 @@ class ChatScreen(Screen[None]):
         if action == "found":
             return self._find.display
         if action == "close":
-            opened = self.places.drawer or self.conversation.branching.open or self._find.display
+            branching = self._conversation is not None and self._conversation.branching.open
+            opened = self.places.drawer or branching or self._find.display
             return not self.busy and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
@@ -384,12 +449,10 @@ class ChatScreen(Screen[None]):
     def action_copy_code(self) -> None:
         self.copying.code()
 
-    @on(Fence.Copied)
-    def _code_clicked(self, event: Fence.Copied) -> None:
+    def on_fence_copied(self, event: Fence.Copied) -> None:
         self.copying.clicked(event.code)
 
-    @on(Markdown.LinkClicked)
-    def _link_clicked(self, event: Markdown.LinkClicked) -> None:
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         self.copying.link(event.href)
 
     async def action_clear(self) -> None:
@@ -427,6 +490,8 @@ class ChatScreen(Screen[None]):
         self.program.bench()
 
     def action_help(self) -> None:
+        from dflash_tui.screens.help import HelpScreen
+
         about = getattr(self.focused, "HELP", None) or ""
         self.app.push_screen(HelpScreen(about))
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
-from dflash_tui.chat.host import ChatHost
+if TYPE_CHECKING:
+    from dflash_tui.chat.host import ChatHost
+    from dflash_tui.screens.palette import ActionProvider
 
-Make = Callable[[ChatHost, str], Screen[Any]]
+
+def action_provider() -> type[ActionProvider]:
+    """What the palette finds on the chat and on pages with keys of their own."""
+    from dflash_tui.screens.palette import ActionProvider
+
+    return ActionProvider
+
+
+Make = Callable[["ChatHost", str], Screen[Any]]
 
 
 def _made(module: str, name: str) -> Make:

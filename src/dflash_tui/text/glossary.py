@@ -47,6 +47,8 @@ def told(text: str, style: str = "", otherwise: str = "") -> list[tuple[str, str
 
     `otherwise` is the key of the other numbers, where all of them are one figure.
     """
+    if not any(map(str.isdigit, text)):
+        return [(text, style)] if text else []  # most are such, and the pattern takes long to make
     parts: list[tuple[str, str]] = []
     at = 0
     for match in _pattern(otherwise).finditer(text):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
 
 from dflash_core.clean import token_label
-from dflash_core.events import StepEvent
 from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
 from dflash_tui.text.bars import chance, clip
 from dflash_tui.text.glossary import QUOTED, figure
+
+if TYPE_CHECKING:
+    from dflash_core.events import StepEvent
 
 COLUMNS = 13  # mark, own and path probability, or the learned value, at the right of the token
 MARKS = {"p_min": "p", "budget": "b", "chain": "c"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dflash_core.events import TurnReport
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dflash_core.events import TurnReport
 
 
 def figures(report: TurnReport) -> str:

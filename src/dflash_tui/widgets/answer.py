@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -10,7 +11,6 @@ from textual.content import Content
 from textual.widget import MountError
 
 from dflash_core.clean import clean
-from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
 from dflash_tui.figures.meter import Meter
 from dflash_tui.log import LOG
@@ -22,6 +22,9 @@ from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.streamed import Streamed
+
+if TYPE_CHECKING:
+    from dflash_core.events import TurnReport
 
 _STOPS = {
     "stop token": "",

@@ -19,7 +19,7 @@ from dflash_tui.settings.keys import actions_of
 from dflash_tui.widgets.memory import MemoryPanel
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.params import ParamsPanel
-from dflash_tui.widgets.stats import StatsPanel
+from dflash_tui.widgets.stats_panel import StatsPanel
 from dflash_tui.widgets.tree import TreePanel
 
 TABS = ("params", "stats", "tree", "memory")  # panels, whose keys are those of view.params and so on
@@ -83,15 +83,18 @@ class Inspector(Container):
         self.memory_panel = MemoryPanel()
         panels: tuple[Panel, ...] = (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel)
         self._panels = dict(zip(TABS, panels, strict=True))
+        self._tabs = TabRow(id="tabs")
+        self._columns = {
+            Vertical(classes="column", id="column-a"): (self.params_panel, self.memory_panel),
+            Vertical(classes="column", id="column-b"): (self.stats_panel, self.tree_panel),
+        }
+        self._apply(self.active)
 
     def compose(self) -> ComposeResult:
-        yield TabRow(id="tabs")
-        with Vertical(classes="column", id="column-a"):
-            yield self.params_panel
-            yield self.memory_panel
-        with Vertical(classes="column", id="column-b"):
-            yield self.stats_panel
-            yield self.tree_panel
+        yield self._tabs
+        for column, panels in self._columns.items():
+            with column:
+                yield from panels
 
     def watch_active(self, active: str) -> None:
         if self.is_mounted:
@@ -99,14 +102,11 @@ class Inspector(Container):
             self.post_message(self.Switched(active))
 
     def _apply(self, active: str) -> None:
-        self.query_one(TabRow).active = active
+        self._tabs.active = active
         for name, panel in self._panels.items():
             panel.set_class(name == active, "-active")
-        for column in self.query(".column"):
-            column.set_class(bool(column.query(".panel.-active")), "-active")
-
-    def on_mount(self) -> None:
-        self._apply(self.active)
+        for column, panels in self._columns.items():
+            column.set_class(any(panel.has_class("-active") for panel in panels), "-active")
 
     def enter(self, name: str) -> None:
         """Show a panel and focus it."""

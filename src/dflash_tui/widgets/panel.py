@@ -6,8 +6,11 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.events import Resize
 from textual.widget import Widget
+
+from dflash_tui.widgets.literal import Static
 
 
 class Row:
@@ -44,3 +47,10 @@ class Panel(Vertical):
         scroll = self.query("VerticalScroll")
         if scroll:
             scroll.first().focus()
+
+
+def redraw(body: Static, content: Content) -> None:
+    """Show other figures in a panel; a layout only where they have another number of lines."""
+    before = body.visual
+    same = isinstance(before, Content) and before.plain.count("\n") == content.plain.count("\n")
+    body.update(content, layout=not same)

@@ -12,6 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import DescendantFocus
 from textual.message import Message
+from textual.widget import Widget
 
 from dflash_core.knobs import CONTEXT, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
@@ -64,14 +65,18 @@ class ParamsPanel(Panel):
             yield PresetRow(id="presets")
             yield from (self._rows[name] for name in FIRST)
             yield self._more
-            with self._others:
-                for group in GROUPS:
-                    specs = [spec for spec in SPECS if spec.group == group and spec.name not in {*FIRST, *BEHIND}]
-                    yield _heading(group, specs[0].applies)
-                    yield from (self._rows[spec.name] for spec in specs)
-                yield _heading("loading", CONTEXT.applies)
-                yield self._rows[CONTEXT.name]
+            yield self._others
         yield Static("", id="params-help")
+
+    def complete(self) -> None:
+        """Put in the rows of the other parameters. They are many, and the first frame does without."""
+        if not self._others.is_attached:
+            return  # the app ends
+        rows: list[Widget] = []
+        for group in GROUPS:
+            specs = [spec for spec in SPECS if spec.group == group and spec.name not in {*FIRST, *BEHIND}]
+            rows += [_heading(group, specs[0].applies), *(self._rows[spec.name] for spec in specs)]
+        self._others.mount(*rows, _heading("loading", CONTEXT.applies), self._rows[CONTEXT.name])
 
     def show(self, knobs: Knobs, used: Knobs, *, running: bool) -> None:
         """Set the rows to `knobs`; what differs from `used`, the knobs of the last or `running` turn, is marked."""

@@ -67,14 +67,14 @@ class Prompt(TextArea):
         )
         self.past = history
         self.completions: Completions | None = None  # those that the screen shows, where it shows some
-        self.notebook: Notebook | None = None
+        self.notebook: Callable[[], Notebook] | None = None
         self._returned = ""  # what was given back since the last Enter
         self.examples: Callable[[], Sequence[str]] = tuple  # those that Tab puts into an empty prompt
 
     def post_message(self, message: Message) -> bool:
         """Write every change down before anything can draw it: a handler's turn may come after many frames."""
         if isinstance(message, TextArea.Changed) and self.notebook is not None:
-            self.notebook.typed(self.text)
+            self.notebook().typed(self.text)
         return super().post_message(message)
 
     def _undo_batch(self, edits: Sequence[Edit]) -> None:
@@ -173,7 +173,7 @@ class Prompt(TextArea):
         """Hand over the text now: the next key of the same burst belongs to the next message."""
         if self.text.strip():
             if self.notebook is not None:
-                self.notebook.wait(self.text)
+                self.notebook().wait(self.text)
             self.post_message(self.Submitted(self.text))
             self._returned = self.text = ""
         elif not self.text:

@@ -71,13 +71,6 @@ class Drawn(Roomy):
             await super()._update_from_block(block)  # type: ignore[misc]
 
 
-def redraw(body: Static, content: Content) -> None:
-    """Show other figures in a panel; a layout only where they have another number of lines."""
-    before = body.visual
-    same = isinstance(before, Content) and before.plain.count("\n") == content.plain.count("\n")
-    body.update(content, layout=not same)
-
-
 class Paragraph(Roomy, _Paragraph):  # type: ignore[misc]
     """A paragraph."""
 

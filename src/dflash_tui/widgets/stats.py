@@ -1,18 +1,15 @@
-"""The figures of the running turn, or of the last one."""
+"""The figures of the running turn, or of the last one, drawn for their panel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.content import Content
 
 from dflash_core.events import STAGES, FoundRow, PartStats, TurnReport, TurnStats, so_far
-from dflash_core.lab.plain import PlainSpeed
-from dflash_core.record import TurnRecord
 from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
@@ -20,9 +17,10 @@ from dflash_tui.figures.speeds import course, times
 from dflash_tui.text.bars import bar, columns, seconds, short, spark, speed
 from dflash_tui.text.blocks import Block, Line, beside, content, flowed, line, wrapped
 from dflash_tui.text.glossary import QUOTED, figure, told
-from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.panel import Panel
-from dflash_tui.widgets.roomy import redraw
+
+if TYPE_CHECKING:
+    from dflash_core.lab.plain import PlainSpeed
+    from dflash_core.record import TurnRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +68,6 @@ def of_meter(
     return Figures(title, stats, mode, reason, list(meter.rates), list(meter.lengths), plain=plain, learned=learned)
 
 
-class StatsPanel(Panel):
-    """Speed, acceptance per step and per draft position, time by stage."""
-
-    def __init__(self) -> None:
-        super().__init__("stats")
-        self._figures: Figures | None = None
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static(_EMPTY, id="stats-body")
-
-    def show(self, figures: Figures | None) -> None:
-        """Draw the figures of a turn; None before the first."""
-        self._figures = figures
-        self.draw()
-
-    def draw(self) -> None:
-        body = self.query_one("#stats-body", Static)
-        width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 24)
-        redraw(body, _EMPTY if self._figures is None else drawn(self._figures, width))
-
-
-_EMPTY = Content.assemble(
-    ("No turn yet\n", "bold"), ("send a message to see speed and acceptance here", "$foreground 70%")
-)
 _DIM = "$foreground 70%"
 _TWO_COLUMNS = 72
 _FIGURES = 19  # cells before a bar

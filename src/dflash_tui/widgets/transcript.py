@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,12 +15,14 @@ from dflash_core.knobs import Knobs
 from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.text.mentions import collapse
-from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.blank import Blank
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.start import StartPage
+
+if TYPE_CHECKING:
+    from dflash_tui.widgets.answer import Answer
 
 SHOWN = 20  # turns that keep their form
 
@@ -71,6 +73,8 @@ class TurnBlock(Blank, Vertical):
 
     async def add_answer(self, knobs: Knobs) -> Answer:
         """Begin an answer; earlier ones fold into a line each."""
+        from dflash_tui.widgets.answer import Answer
+
         answer = Answer(knobs)
         self.answers.append(answer)
         await self.mount(answer)

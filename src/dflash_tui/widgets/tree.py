@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 
-from dflash_core.events import StepEvent
 from dflash_tui.text.glossary import told
-from dflash_tui.text.tree_text import drawn
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.panel import Panel
-from dflash_tui.widgets.roomy import redraw
+from dflash_tui.widgets.panel import Panel, redraw
+
+if TYPE_CHECKING:
+    from dflash_core.events import StepEvent
 
 
 class TreePanel(Panel):
@@ -42,6 +43,8 @@ class TreePanel(Panel):
             heading.update(Content.assemble(("Tree", "bold")))
             body.update(_NONE)
             return
+        from dflash_tui.text.tree_text import drawn  # with the first step
+
         nodes = len(event.tree.tokens) - 1
         note = f"  step {step} · {nodes} nodes · {event.accepted_depth} accepted"
         redraw(heading, Content.assemble(("Tree", "bold"), *told(note, "$foreground 70%")))
