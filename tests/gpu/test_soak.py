@@ -9,7 +9,7 @@ import torch
 from dflash_core import Knobs
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step import MOST_DRAFTS, StepKind
 from support import demo_card, on_device
 from support.compare import CARD_NEAR_TIE, first_difference, gap, generated
 from support.soaking import BUDGETS, Soak
@@ -27,9 +27,9 @@ def record_every_graph(session: CudaSession) -> None:
     for budget in BUDGETS:
         for mode in ("ar", "chain", "tree"):
             for temperature in (0.0, 1.0):
-                drafted = {"ar": 0, "chain": min(budget, session.device_block - 1), "tree": budget}[mode]
+                most = {"ar": 0, "chain": session.device_block - 1, "tree": MOST_DRAFTS}[mode]
                 knobs = Knobs(temperature=temperature)
-                kind = StepKind.holding(drafted, knobs, drafts=mode != "ar" and session.device_block > 0)
+                kind = StepKind.holding(min(budget, most), knobs, drafts=mode != "ar" and session.device_block > 0)
                 with session.device.stream():
                     session.steps.graph(kind)
 
