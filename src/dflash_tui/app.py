@@ -20,7 +20,7 @@ from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Click, Event, Key, Paste
+from textual.events import Click, Event, Key, MouseEvent, Paste
 from textual.filter import LineFilter
 from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
@@ -149,6 +149,10 @@ class DFlashApp(App[int]):
             if self.screen_stack:
                 self._keys.sent(event, self.focused or self.screen)
             return
+        if isinstance(event, MouseEvent) and self.screen_stack:
+            widget, _ = self.screen.get_widget_and_offset_at(event.x, event.y)
+            if widget is not None and not widget.is_attached:
+                return  # gone since the last frame; Textual would ask what it stood in for its place
         await super().on_event(event)
 
     def on_ready(self) -> None:

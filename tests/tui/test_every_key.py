@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from textual.events import Key
+from textual.events import Key, MouseDown
+from textual.geometry import Offset
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widget import Widget
@@ -44,6 +45,7 @@ from dflash_tui.widgets.text_dialog import TextScreen
 from support.reckoned import reckoner
 
 from .fake import FakeSession
+from .scenes import answered
 from .support import loaded, wait_until
 
 MakeApp = Callable[..., DFlashApp]
@@ -328,3 +330,19 @@ async def test_a_screen_may_close_before_it_is_drawn(make_app: MakeApp, turns: i
             screen.dismiss()
             await wait_until(pilot, lambda: app.screen is app.chat)
             assert app._exception is None, type(screen)
+
+
+async def test_a_click_on_what_is_gone(make_app: MakeApp) -> None:
+    """What was removed stands on the screen until the next frame."""
+    app = make_app()
+    async with app.run_test() as pilot:
+        await answered(pilot)
+        [turn] = app.chat.transcript.turns
+        text = turn.query_one(".user-text")
+        x, y = text.content_region.offset
+        seen = app.screen.get_widget_and_offset_at
+        await turn.remove()
+        app.screen.get_widget_and_offset_at = lambda x, y: (text, seen(x, y)[1] or Offset(0, 0))  # as before a frame
+        app.post_message(MouseDown(None, x, y, 0, 0, 1, False, False, False))
+        await pilot.pause()
+        assert not text.is_attached
