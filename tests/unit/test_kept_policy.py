@@ -37,6 +37,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert np.array_equal(mine.learned.found, other.learned.found)
         assert mine.copies == other.copies
         assert mine.worth.net == other.worth.net
+        assert mine.drafts == other.drafts
     assert state.pace == again.pace
     assert kept.note is None
     assert [path.name for path in kept.folder.iterdir()] == ["pair.policy.json"]  # type: ignore[union-attr]
@@ -61,6 +62,7 @@ DAMAGE = [
     lambda data: _with(data, "covariance", [[[-1.0] * 5] * 5] * 16),
     lambda data: _with(data, "copies", [[1.0] * 5, [2.0] * 5]),
     lambda data: _with(data, "worth", [0, -1, 0, 0, 0]),
+    lambda data: _with(data, "drafts", {"all": [1.0, -2.0, 1.0, 1.0]}),
 ]
 
 

@@ -40,6 +40,10 @@ class GivenCosts(StepCosts):
         """Nothing is measured."""
         return self.cost(len(step.tree.tokens), drafted=drafted)
 
+    @property
+    def knows_plain(self) -> bool:
+        return True
+
     def cost(self, rows: int, *, drafted: bool) -> float:
         """Milliseconds of a step."""
         return (self.curve() if drafted else self.copying())[rows]

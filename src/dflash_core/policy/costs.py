@@ -125,6 +125,11 @@ class StepCosts:
         return self._shape.draft * self.scale
 
     @property
+    def knows_plain(self) -> bool:
+        """Whether steps without drafts were measured."""
+        return len(self._verified.get(1, ())) >= FEWEST
+
+    @property
     def plain(self) -> float:
         """Milliseconds of a step without drafts."""
         found = _medians(self._verified).get(1)

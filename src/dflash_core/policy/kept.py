@@ -17,6 +17,7 @@ import numpy as np
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
+from dflash_core.policy.choosing import Found
 from dflash_core.policy.pace import Copies, Pace, Worth
 from dflash_core.policy.pair import PARTS, PairState, PartState
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
@@ -36,6 +37,7 @@ class KeptPart(msgspec.Struct, frozen=True):
     counts: list[list[float]] = []  # trials, stated, expected, found: sums by class
     copies: tuple[list[float], list[float]] = ([], [])
     worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)
+    drafts: dict[str, tuple[float, float, float, float]] = {}  # by circumstance: `Found` as it is
 
 
 class KeptPair(msgspec.Struct, frozen=True):
@@ -170,6 +172,10 @@ def _part(path: Path, kept: KeptPart) -> PartState:
     if not (abs(net) < 1e3 and 0 <= variance < 1e6 and 0 <= tokens < 1e3 and 0 <= ms < 1e9 and drafts >= 0):
         raise NotKeptError(f"{path} is damaged: a worth of drafts that is none")
     part.worth = Worth(net, variance, tokens, ms, drafts)
+    for circumstance, sums in kept.drafts.items():
+        if not all(0 <= one < 1e6 for one in sums):
+            raise NotKeptError(f"{path} is damaged: drafts behind {circumstance[:20]!r} that are none")
+        part.drafts[circumstance] = Found(*sums)
     return part
 
 
@@ -193,6 +199,7 @@ def packed(pair: str, state: PairState) -> KeptPair:
             learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
             (part.copies.trials, part.copies.hits),
             (worth.net, worth.variance, worth.tokens, worth.ms, worth.drafts),
+            {name: (found.tokens, found.plain, found.steps, found.squares) for name, found in part.drafts.items()},
         )  # fmt: skip
     pace = state.pace
     return KeptPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))

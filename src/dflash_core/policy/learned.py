@@ -17,6 +17,7 @@ from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
+from dflash_core.policy.choosing import Chooser, Expected, Picked
 from dflash_core.policy.costs import MOST_ROWS, StepCosts, least_slopes, paying
 from dflash_core.policy.pace import START_ROWS, Chain, chain, chain_rows
 from dflash_core.policy.pair import PairPolicy, PairState
@@ -27,7 +28,17 @@ from dflash_core.tree import build as best_first
 MOST_NODES = MOST_ROWS - 1
 RANKS = 8  # candidates per depth that are looked at
 _MORE = 8  # rows that the reason speaks of
+_TRIED_ROWS = 8  # that a drafter's steps are taken to have before any was found
 _TWICE = 2.0  # building ends where an offer would not pay at twice its value: later ones are rarely better than that
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A step that nobody drafts: what is copied, if that pays, and what it brings, less what its time is worth."""
+
+    copied: Chain
+    nodes: int
+    brings: float
 
 
 @dataclass(slots=True)
@@ -42,6 +53,7 @@ class _Step:
     stated: Stated | None = None
     rate: float = 0.0
     row_cost: float = 0.0
+    picked: Picked | None = None
 
 
 class LearnedPolicy(PairPolicy):
@@ -66,6 +78,8 @@ class LearnedPolicy(PairPolicy):
         self._copies_only = drafter is not None and drafter.kind == "text"
         self._text = Successors()
         self._step: _Step | None = None
+        self._rest: tuple[Knobs, Rest] | None = None
+        self._chooser, self._at = Chooser([self.kind], [self.block]), 0
 
     @property
     def kind(self) -> str:
@@ -82,11 +96,31 @@ class LearnedPolicy(PairPolicy):
         """Whether its drafter copies text and has nothing else."""
         return self._copies_only
 
-    def copies_bring(self, knobs: Knobs, rate: float) -> float:
-        """Tokens that a step of copied text is taken to bring, less what its time is worth at `rate` tokens per
-        millisecond; a step without any where none pays."""
-        found = chain(self._text, self._state.copies, self._stops, most_nodes(knobs))
-        return chain_rows(found, self.costs.copying(), rate)[1]
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond at present; what plain decoding makes where that is more, for it can be had."""
+        present = super().rate
+        return max(present, 1 / self.costs.plain) if self._pausing else present
+
+    def join(self, chooser: Chooser, at: int) -> None:
+        """Be one of several: `chooser` picks among them, this one being number `at`, and `take` says whom."""
+        self._chooser, self._at = chooser, at
+
+    def expected(self) -> Expected:
+        """What the next step brings, if this drafter drafts it."""
+        return self._chooser.expected(self._at, self._state.drafts, self._start)
+
+    def rest(self, knobs: Knobs, rate: float) -> Rest:
+        """The next step, if nobody drafts it, at `rate` tokens per millisecond."""
+        if self._rest is None or self._rest[0] != knobs:
+            known = self._text if knobs.from_text or self._copies_only else Successors()
+            found = chain(known, self._state.copies, self._stops, most_nodes(knobs))
+            self._rest = knobs, Rest(found, *chain_rows(found, self.costs.copying(), rate))
+        return self._rest[1]
+
+    def take(self, knobs: Knobs, picked: Picked) -> None:
+        """The next step is drafted by this drafter, or by nobody, as was picked."""
+        self._step = self._decide(knobs, picked)
 
     @property
     def text(self) -> Sequence[int]:
@@ -96,11 +130,13 @@ class LearnedPolicy(PairPolicy):
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
         self._text.become(ids)
-        self._step = None
+        self._chooser.begin()
+        self._step = self._rest = None
 
     def next(self, knobs: Knobs) -> Decision:
         if self._step is None or self._step.knobs != knobs:
-            self._step = self._decide(knobs)
+            self.take(knobs, self._picked(knobs))
+            assert self._step is not None, "a step that was decided"
         return self._step.decision
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
@@ -114,47 +150,58 @@ class LearnedPolicy(PairPolicy):
         return self._valued(step, knobs, root, drafts, deepest)
 
     def observe(self, step: StepEvent) -> None:
-        done, self._step = self._step, None
+        done, self._step, self._rest = self._step, None, None
         if done is not None:
             self._learn(done, step)
         self._text.extend(step.tokens)
         self._follow(step.tokens)
 
     def said(self, tokens: Sequence[int]) -> None:
-        self._step = None
+        self._step = self._rest = None
         self._text.extend(tokens)
         self._follow(tokens)
 
-    def _decide(self, knobs: Knobs) -> _Step:
-        fixed = self._fixed.next(knobs)
-        if not self._free(knobs):
-            return _Step(fixed, knobs)
-        most = most_nodes(knobs)
-        rate, part = self.rate, self._state
-        if self._copies_only or (self._pausing and not part.worth.due()):
-            copying = self.costs.copying()
-            known = self._text if knobs.from_text or self._copies_only else Successors()
-            found = chain(known, part.copies, self._stops, most)
-            nodes, brings = chain_rows(found, copying, rate)
-            if self._copies_only or part.worth.beaten_by(brings):
-                return self._without_drafts(knobs, found, nodes, rate)
-        why = "auto: as many candidates as pay"
-        return _Step(Decision("tree", most, why, depth=self._depth(knobs)), knobs, rate=rate)
+    @property
+    def _start(self) -> float:
+        """A drafter's step before any was found, in plain steps."""
+        return self.costs.curve()[_TRIED_ROWS] / self.costs.plain
 
-    def _without_drafts(self, knobs: Knobs, found: Chain, nodes: int, rate: float) -> _Step:
-        worth = self._state.worth
-        if nodes:
-            why = f"copying: {nodes} rows from the text"
-            decision = Decision("chain", nodes, why, drafts=False)
+    def _picked(self, knobs: Knobs) -> Picked:
+        if self._copies_only or not self._free(knobs):
+            return Picked(None)
+        if not self._pausing:
+            return Picked(self._at)
+        rate = self.rate
+        none = self.rest(knobs, rate).brings
+        return self._chooser.pick([self.expected()], none, rate * self.costs.plain, sure=self.costs.knows_plain)
+
+    def _decide(self, knobs: Knobs, picked: Picked) -> _Step:
+        if not self._free(knobs):
+            return _Step(self._fixed.next(knobs), knobs)
+        if picked.at is None:
+            return self._without_drafts(knobs, picked)
+        why = "auto: as many candidates as pay"
+        if picked.tries is not None:
+            why = f"auto: drafts are tried again; {picked.lost:.1f} plain steps may be lost"
+        decision = Decision("tree", most_nodes(knobs), why, depth=self._depth(knobs))
+        return _Step(decision, knobs, rate=self.rate, picked=picked)
+
+    def _without_drafts(self, knobs: Knobs, picked: Picked) -> _Step:
+        rate = self.rate
+        rest = self.rest(knobs, rate)
+        if rest.nodes:
+            why = f"copying: {rest.nodes} rows from the text"
         elif self._copies_only:
-            decision = Decision("ar", 0, "auto: nothing to copy that pays", drafts=False)
+            why = "auto: nothing to copy that pays"
+        elif picked.tries is not None:
+            why = "auto: a plain step, to see what it costs"
         else:
-            plain = worth.ms / self.costs.plain if self.costs.plain > 0 else 0.0
-            soon = f"{left} steps" if (left := worth.pause - worth.without) > 1 else "a step"
-            brought = f"{worth.tokens:.1f} tokens for {plain:.1f} plain steps"
-            why = f"auto: drafts brought {brought}; next try in {soon}"
-            decision = Decision("ar", 0, why, drafts=False)
-        return _Step(decision, knobs, copied=found, nodes=nodes, rate=rate)
+            draft = self.expected()
+            soon = self._chooser.wait(self._at, draft, rest.brings, rate * self.costs.plain)
+            why = f"auto: a draft would bring {draft.tokens:.1f} tokens in {draft.plain:.1f} plain steps; next try in "
+            why += f"{soon} steps" if soon > 1 else "a step"
+        decision = Decision("chain" if rest.nodes else "ar", rest.nodes, why, drafts=False)
+        return _Step(decision, knobs, copied=rest.copied, nodes=rest.nodes, rate=rate, picked=picked)
 
     def _copied(self, step: _Step, found: Chain, root: int, deepest: int) -> Plan:
         nodes = min(step.nodes, deepest)
@@ -202,7 +249,9 @@ class LearnedPolicy(PairPolicy):
         nodes = paying(step.tree.values, curve, step.rate)
         step.nodes, step.row_cost = nodes, curve[nodes + 1]
         tree = step.tree.first(nodes)
-        decision = replace(step.decision, budget=nodes, reason=_why(step.tree, nodes, curve, step.rate))
+        tried = step.picked is not None and step.picked.tries is not None
+        why = step.decision.reason if tried else _why(step.tree, nodes, curve, step.rate)
+        decision = replace(step.decision, budget=nodes, reason=why)
         return Plan(tree, decision, Choice(brings(step.tree.values), nodes + 1))
 
     def _learn(self, done: _Step, step: StepEvent) -> None:
@@ -212,23 +261,34 @@ class LearnedPolicy(PairPolicy):
         if self._free(done.knobs):
             self._news = True
             self.state.pace.add(len(step.tokens), spent, unit, drafted=drafted)
+            if spent > 0 and done.picked is not None:
+                self._weigh(done.picked, step)
         if done.copied is not None:
             for one, token in zip(done.copied.found, step.tokens):
                 part.copies.add(one.match, one.token == token)
                 if one.token != token:
                     break
-            part.worth.without += 1
         if done.tree is None or done.stated is None:
             return
         path = step.tree.accepted[: len(step.tokens)]
         self._count_depth(step)
-        part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - done.rate * spent)
         for node, token in zip(path, step.tokens):
             found = done.tree.found[node]
             if found is not None:
                 part.copies.add(found.match, found.token == token)
         if done.knobs.learn:
             part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
+
+    def _weigh(self, picked: Picked, step: StepEvent) -> None:
+        """What the step shows of whether drafts pay. Its time is what such steps take: a single one may have been
+        held up."""
+        rows, costs = min(len(step.tree.tokens), MOST_ROWS), self.costs
+        plain = (costs.copying() if picked.at is None else costs.curve())[rows] / costs.plain
+        if picked.at is None:
+            self._chooser.rested()
+        else:
+            self._chooser.drafted(self._at, step.accepted_depth + 1, plain, self._state.drafts, self._start)
+        self._chooser.spent(plain, picked)
 
     def weights(self, knobs: Knobs) -> None:
         """None: no device builds trees of its own for it."""

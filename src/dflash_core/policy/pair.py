@@ -9,6 +9,7 @@ from typing import Literal
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import FoundRow, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.policy.choosing import Drafts
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.depth import Depths, most_depth
 from dflash_core.policy.fixed import FixedPolicy
@@ -25,7 +26,8 @@ class PartState:
 
     learned: Learned = field(default_factory=Learned)
     copies: Copies = field(default_factory=Copies)
-    worth: Worth = field(default_factory=Worth)
+    worth: Worth = field(default_factory=Worth)  # where steps are decided late
+    drafts: Drafts = field(default_factory=dict)
 
 
 @dataclass(slots=True)
