@@ -13,6 +13,7 @@ from dflash_core.cache_types import TYPES, CachePair
 from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.demo.recipe.caches import differences
 from dflash_core.demo.recipe.numerics import held_out
+from dflash_core.drafters.base import Draft
 from dflash_core.errors import KnobError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
@@ -29,6 +30,11 @@ TOKENS, PARENTS = [5, 17, 40, 41, 99, 7], [-1, 0, 0, 1, 1, 4]
 @cache
 def target() -> Target:
     return load_target(demo_target_path())
+
+
+@cache
+def draft() -> Draft:
+    return load_draft(demo_draft(None), target())
 
 
 def test_the_divergence_of_each_type_is_within_its_bar() -> None:
@@ -66,12 +72,12 @@ def test_a_tree_is_decoding_its_paths(kv: str) -> None:
 @pairs
 def test_answers_are_those_of_plain_decoding(kv: str) -> None:
     loaded = target()
-    engine = Engine(loaded, load_draft(demo_draft(None), loaded), kv=kv, context_length=256)
+    engine = Engine(loaded, draft(), kv=kv, context_length=256)
     assert str(engine.kv.pair) == str(CachePair.parse(kv))
     ids = held_out(loaded, 1)[0][:24]
     answers = {}
     for mode in ("ar", "chain", "tree"):
-        knobs = Knobs(temperature=0.0, mode=mode, max_tokens=24, ignore_eos=True)
+        knobs = Knobs(temperature=0.0, mode=mode, max_tokens=16, ignore_eos=True)
         events = list(engine.generate(ids, knobs))
         answers[mode] = [token for event in events for token in event.tokens]
         if mode == "tree":

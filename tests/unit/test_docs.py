@@ -104,7 +104,10 @@ def _names(node: ast.AST, inside: str = "") -> set[str]:
         names |= {
             own + one.attr
             for one in ast.walk(node)
-            if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"
+            if isinstance(one, ast.Attribute)
+            and isinstance(one.ctx, ast.Store)
+            and isinstance(one.value, ast.Name)
+            and one.value.id == "self"
         }
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:

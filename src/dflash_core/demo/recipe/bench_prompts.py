@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import count
+from functools import cache
 from pathlib import Path
 
 from dflash_core.bench.prompts import read_prompts
@@ -26,11 +26,15 @@ class Question:
     expected: Exchange | None = None
 
 
+@cache
+def _held() -> tuple[build.Document, ...]:
+    return tuple(build.generated(HELD_DOCUMENTS, "held"))
+
+
 def held_questions(families: Collection[str] | None = None) -> list[Question]:
     """The last question of every generated held-out document, of some families or of all, each text once."""
     out: dict[str, Question] = {}
-    documents = build.generated(HELD_DOCUMENTS, "held")
-    for number, document in zip(count(), documents):
+    for number, document in enumerate(_held()):
         if families is None or document.exchange.family in families:
             text = document.exchange.user
             out.setdefault(text, Question(number, text, document.exchange))
