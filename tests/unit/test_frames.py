@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.frames import FIRST_S, LOOK_S, SHARE, SLOWEST_S, Frames, next_look
 
 
@@ -50,3 +55,17 @@ def test_text_after_a_long_prompt_waits_as_the_first_does() -> None:
     frames.arrived(20.0, 1.0)
     assert frames.wait(20.1, 1.0) == pytest.approx(FIRST_S - 0.1)
     assert frames.wait(20.0 + FIRST_S, 1.0) <= 0
+
+
+async def test_a_look_sends_a_message_only_where_something_is_to_be_drawn(tmp_path: Path) -> None:
+    """Twenty looks a second while an answer is decoded."""
+    sent: list[object] = []
+    flow = Flow(SimpleNamespace(call_next=sent.append), None, tmp_path)  # type: ignore[arg-type]
+    flow._figures_at = math.inf
+    for arrived, over, first in ((False, False, 0.0), (True, False, math.inf), (True, False, 0.0), (False, True, 0.0)):
+        flow.running = SimpleNamespace(arrived=arrived, over=over)  # type: ignore[assignment]
+        flow._frames = Frames(first, 0.0)
+        flow._frames.wait = lambda now, cpu, first=first: first  # type: ignore[method-assign,misc]
+        flow._look()
+        assert len(sent) == (over or (arrived and first <= 0))
+        sent.clear()

@@ -110,10 +110,28 @@ class Flow:
             self.running.change(knobs)
 
     def _look_again(self, wait: float = LOOK_S) -> None:
-        self._widget.set_timer(next_look(wait), self._look)
+        # Not a timer of the screen: its task and its message cost more than the look.
+        asyncio.get_running_loop().call_later(next_look(wait), self._look)
 
-    async def _look(self) -> None:
+    def _look(self) -> None:
         """Twenty times a second while a turn runs, and when the next frame is due."""
+        running = self.running
+        if running is None:
+            return
+        now, cpu = time.monotonic(), time.thread_time()
+        if running.arrived:
+            self._frames.arrived(now, cpu)
+        wait = self._frames.wait(now, cpu)
+        if running.over or (wait <= 0 and (running.arrived or self._figures_due(now))):
+            self._widget.call_next(self._frame)
+        else:
+            self._look_again(wait if running.arrived else LOOK_S)
+
+    def _figures_due(self, now: float) -> bool:
+        return now - self._figures_at >= FIGURES_S
+
+    async def _frame(self) -> None:
+        """Draw what has arrived, or the end."""
         running, meter, answer = self.running, self.meter, self.answer
         if running is None or meter is None or answer is None:
             return
@@ -122,22 +140,17 @@ class Flow:
             await self._take(running, meter, answer)
             await self._end()
             return
-        now, cpu = time.monotonic(), time.thread_time()
-        figures = now - self._figures_at >= FIGURES_S
-        if running.arrived:
-            self._frames.arrived(now, cpu)
-        wait = self._frames.wait(now, cpu)
-        if (running.arrived or figures) and wait <= 0:
-            self._frames.drawn(now, cpu)
-            with self._widget.app.batch_update():
-                await self._take(running, meter, answer)
-                self._say(running, meter, answer)
-                if figures:
-                    self._figures_at = now
-                    meter.sample(now)
-                    self._host.draw_figures()
-                await asyncio.sleep(0)  # what has changed says so now: in this frame, not in one more
-        self._look_again(wait if running.arrived and wait > 0 else LOOK_S)
+        now = time.monotonic()
+        self._frames.drawn(now, time.thread_time())
+        with self._widget.app.batch_update():
+            await self._take(running, meter, answer)
+            self._say(running, meter, answer)
+            if self._figures_due(now):
+                self._figures_at = now
+                meter.sample(now)
+                self._host.draw_figures()
+            await asyncio.sleep(0)  # what has changed says so now: in this frame, not in one more
+        self._look_again()
 
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
         """Put what has arrived into the answer."""
