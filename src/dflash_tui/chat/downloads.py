@@ -119,6 +119,8 @@ class Downloads:
     def _ended(self, it: Fetching) -> None:
         name, state = it.pair.name, it.state
         LOG.info("download of %s: %s", name, it.words)
+        if it.trace:
+            LOG.error("a fault of the program:\n%s", it.trace)
         if self.of(name) is not it:  # seen before this look, or begun again
             return
         for flash in self._desk.screen.query(Flash):
