@@ -171,3 +171,14 @@ def test_a_command_has_a_collector() -> None:
 def test_the_decoder_is_not_imported_by_the_app_package() -> None:
     program = "import sys, dflash_tui.app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=600, check=False).returncode == 0
+
+
+def test_the_bench_sees_the_first_frame_and_the_loaded_pair(tmp_path: Path) -> None:
+    out = tmp_path / "start.json"
+    command = [sys.executable, "-m", "dflash_tui", "bench", "start", "--rounds", "1", "--demo", "--out", str(out)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(out.read_text())["start"]
+    [first], [loaded] = found["first_frame"], found["loaded"]
+    assert 0 < first["processor"] < loaded["processor"], "torch is imported between the two"
+    assert "first frame" in result.stdout

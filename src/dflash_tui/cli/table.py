@@ -245,7 +245,10 @@ def _contexts(text: str) -> tuple[int, ...]:
 
 def _bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", nargs="?", choices=("modes", "kernels"), default="modes", help="modes, or the kernels' ladder")
+    kinds = ("modes", "kernels", "start")
+    add(
+        "what", nargs="?", choices=kinds, default="modes", help="modes, the kernels' ladder, or how fast the app starts"
+    )
     add("--prompts", type=file_path, metavar="FILE", help="a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines")
     add("--samples", type=int, default=10, metavar="N", help="prompts drawn from it (10)")
     add("--repeats", type=int, metavar="N", help="runs of each")
@@ -260,7 +263,7 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
     add("--share", type=file_path, metavar="FILE", help="step times as JSON without any text, path or host name")
     add("--ui", action="store_true", help="what the app costs the decoder, and how late it gets")
-    add("--rounds", type=int, default=7, metavar="N", help="turns per prompt in each arm of --ui (7)")
+    add("--rounds", type=int, default=7, metavar="N", help="turns per prompt in each arm of --ui, or starts (7)")
 
 
 def _bench(call: Invocation) -> int:
@@ -269,7 +272,7 @@ def _bench(call: Invocation) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
-    if args.ui or args.what == "kernels":
+    if args.ui or args.what != "modes":
         others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps", "share", "contexts")
         for name in [one for one in others if getattr(args, one)]:
             call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
@@ -277,6 +280,10 @@ def _bench(call: Invocation) -> int:
         from dflash_tui.cli import ui_run
 
         return ui_run.run(call.request, rounds=args.rounds, out=args.out, as_json=args.json)
+    if args.what == "start":
+        from dflash_tui.cli import start_run
+
+        return start_run.run(call.request, rounds=args.rounds, out=args.out, as_json=args.json)
     from dflash_tui.cli import bench
 
     if args.what == "kernels":

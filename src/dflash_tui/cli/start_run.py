@@ -1,0 +1,97 @@
+"""`bench start`: how long a new process takes to its first whole frame, and until its model is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import tempfile
+import termios
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dflash_core.errors import DFlashError
+from dflash_core.user_folders import KINDS
+from dflash_tui.session import LoadRequest
+from dflash_tui.starting import arguments_again
+from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
+
+COLUMNS, ROWS = 120, 40
+MOST_S = 300.0  # for a start
+# What is on the terminal then, whatever else is: the prompt's row is drawn after all others, and the page of an empty
+# conversation says how to open another model once there is one.
+MARKS = {"first frame": (b"Ask anything",), "loaded": (b"opens another", b"here to look around")}
+_SEQUENCE = re.compile(rb"\x1b\[[0-9;?<>=]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds of one start: by the clock, and of all its processor time."""
+
+    clock: float
+    processor: float
+
+
+def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -> int:
+    """Measure and report. Returns the exit code; raises DFlashError where the app does not come that far."""
+    notes = Notes()
+    command = [sys.executable, "-m", "dflash_tui", *arguments_again([], request, "")]
+    found: dict[str, list[Start]] = {name: [] for name in MARKS}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            for name, marks in MARKS.items():
+                notes.progress(f"start {number + 1} of {rounds}, to: {name}", number / rounds)
+                found[name].append(_start(command, Path(folder), marks))
+    notes.end_line()
+    figures = {"start": {name.replace(" ", "_"): [asdict(one) for one in each] for name, each in found.items()}}
+    keep_json(out, figures, notes)
+    if as_json:
+        write_json(figures)
+    else:
+        write_out("\n".join(table(found)) + "\n")
+    return 0
+
+
+def table(found: dict[str, list[Start]]) -> list[str]:
+    """The least of each: whatever else the machine does only adds to it."""
+    lines = [f"{'seconds, least of the starts':<30}{'clock':>8}{'processor':>12}"]
+    for name, each in found.items():
+        lines.append(f"{name:<30}{min(one.clock for one in each):>8.2f}{min(one.processor for one in each):>12.2f}")
+    return lines
+
+
+def _start(command: list[str], folder: Path, marks: tuple[bytes, ...]) -> Start:
+    """Start the app in a terminal of its own, and end it when the terminal has one of `marks`."""
+    began = time.monotonic()
+    child, screen = pty.fork()
+    if child == 0:
+        try:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+            os.environ.update({f"XDG_{kind.upper()}_HOME": str(folder) for kind in KINDS})
+            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
+            os.execv(command[0], command)
+        finally:
+            os._exit(1)
+    drawn, seen = b"", False
+    with contextlib.suppress(OSError):  # Linux says so when the other end of a pseudo-terminal has closed
+        while not seen and select.select([screen], [], [], max(began + MOST_S - time.monotonic(), 0.0))[0]:
+            if not (part := os.read(screen, 1 << 16)):
+                break
+            drawn += part
+            text = _SEQUENCE.sub(b"", drawn)
+            seen = any(mark in text for mark in marks)
+    clock = time.monotonic() - began
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    _, _, used = os.wait4(child, 0)
+    os.close(screen)
+    if not seen:
+        raise DFlashError("the app ended, or hung, before it was there; dflash-tui doctor may know why")
+    return Start(clock, used.ru_utime + used.ru_stime)
