@@ -27,7 +27,7 @@ class Stream:
         said, before = 0, FIRST
         self.chooser.begin()
         while said < tokens:
-            expected = [self.chooser.expected(at, drafts, 2.7) for at, drafts in enumerate(self.found)]
+            expected = {at: self.chooser.expected(at, drafts, 2.7) for at, drafts in enumerate(self.found)}
             picked = self.chooser.pick(expected, 0.0, max(1.0, self.tokens / self.time if self.time else 1.0))
             took, got = 1.0, 1
             if picked.at is None:
@@ -100,7 +100,7 @@ def test_time_of_a_plain_step_is_measured_where_drafts_pay() -> None:
     chooser.begin()
     plain = 0
     for _ in range(1200):
-        picked = chooser.pick([chooser.expected(0, drafts, 2.7)], 0.0, 1.0, sure=plain >= 5)
+        picked = chooser.pick({0: chooser.expected(0, drafts, 2.7)}, 0.0, 1.0, sure=plain >= 5)
         if picked.at is None:
             plain += 1
             chooser.rested()

@@ -140,6 +140,9 @@ def test_a_named_drafter_is_taken() -> None:
         assert decision.drafter == kind
         assert "brings most" not in decision.reason
         assert "is tried" not in decision.reason
+        for number in range(30):  # its rests and tries are its own, whatever others bring
+            chooser.observe(step(1, 40.0, 100 * number))
+            assert chooser.next(knobs).drafter == kind
 
 
 def test_text_is_taken_where_it_can_be_copied() -> None:

@@ -9,15 +9,14 @@ one, a drafter that nearly pays would be asked for ever.
 What is expected to lose is tried all the same, at a price: a small share of the time is put aside, and such a try is
 made when that covers what it is expected to lose. So what loses little is tried often and what loses much seldom, and
 whatever a drafter costs, trying it costs no more than that share. For a drafter of which little is known there is some
-time beforehand, for the beginnings of answers: most steps there bring little and some bring much, so one or two tell
-nothing.
+time beforehand: most steps bring little and some bring much, so one or two tell nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SHARE = 0.015  # of the time, for tries that are expected to lose
@@ -25,7 +24,7 @@ KEEP = 0.99  # of a sum of steps, at each further one
 WIDER = 2.0  # steps that what is known of all circumstances counts for, beside what is known of these
 SHRINK = 8.0  # tokens of an answer that count as expected, before what it brought tells otherwise
 START_TOKENS, START_STEPS = 3.0, 2.0  # a drafter's first steps are taken to bring so many, and count as so many steps
-START_SPARE = 1.5  # plain steps per position of a drafter's block, for beginnings of answers
+START_SPARE = 1.5  # plain steps per position of a drafter's block, to lose until it is known
 TELLING = 3.0  # plain steps that it may lose to begin an answer with the drafter that reaches furthest
 LENGTHS = (1, 2, 4, 8)
 """Tokens of a step, or steps without a draft, up to which they count as alike."""
@@ -95,7 +94,7 @@ Purse = tuple[str, bool]
 @dataclass(frozen=True, slots=True)
 class Picked:
     """Who drafts, None for nobody. `lost`: plain steps that this is expected to lose against another, and `tries`
-    whose time that is. `doubtful`: it is the beginning of an answer, and too little is known to say."""
+    whose time that is. `doubtful`: too little is known of it to say."""
 
     at: int | None
     tries: Purse | None = None
@@ -126,30 +125,37 @@ class Chooser:
     def expected(self, at: int, drafts: Drafts, start: float) -> Expected:
         """Of the next step, if drafter `at` drafts it. `start`: its time in plain steps, before any was found."""
         tokens, plain = self._known(at, drafts, start)
-        doubt = drafts.get(self._circumstance, Found()).doubt(self._blocks[at] / 2)
+        known = drafts.get(FIRST if self._circumstance == FIRST else ALL, Found())
+        doubt = known.doubt(self._blocks[at] / 2)
         return Expected(tokens * self._answer.factor(self._kinds[at]), plain, doubt)
 
     def pick(
-        self, expected: Sequence[Expected], none: float, rate: float, *, sure: bool = True, furthest: int | None = None
+        self,
+        expected: Mapping[int, Expected],
+        none: float,
+        rate: float,
+        *,
+        sure: bool = True,
+        furthest: int | None = None,
     ) -> Picked:
-        """Who drafts. `none`: tokens that a step without a draft brings, less what its time is worth at `rate` tokens
-        per plain step; `sure`: whether that time was measured. `furthest`: whose first step tells most of an answer's
-        text."""
-        nets = [one.tokens - rate * one.plain for one in expected]
-        best = max(range(len(nets)), key=lambda at: nets[at])
+        """Who drafts, of those of whom something is `expected`. `none`: tokens that a step without a draft brings, less
+        what its time is worth at `rate` tokens per plain step; `sure`: whether that time was measured. `furthest`:
+        whose first step tells most of an answer's text."""
+        nets = {at: one.tokens - rate * one.plain for at, one in expected.items()}
+        best = max(nets, key=lambda at: nets[at])
         most = max(none, nets[best])
-        lost = [(most - net) / rate for net in nets]
+        lost = {at: (most - net) / rate for at, net in nets.items()}
         begins = self._circumstance == FIRST
         if begins and furthest is not None and lost[furthest] <= TELLING:
             return Picked(furthest)
-        if begins:
-            may = [net + one.doubt for net, one in zip(nets, expected, strict=True)]
-            at = max(range(len(may)), key=lambda at: may[at])
-            if may[at] > most and lost[at] <= self._start[at]:
-                return Picked(at, lost=lost[at], doubtful=True)
-        for at, kind in enumerate(self._kinds):
-            if 0 < lost[at] <= self._spare[kind, begins]:
-                return Picked(at, (kind, begins), lost[at])
+        may = {at: net + expected[at].doubt for at, net in nets.items()}
+        doubtful = max(may, key=lambda at: may[at])
+        if may[doubtful] > most and 0 < lost[doubtful] <= self._start[doubtful]:
+            return Picked(doubtful, lost=lost[doubtful], doubtful=True)
+        for at in nets:
+            purse = self._kinds[at], begins
+            if 0 < lost[at] <= self._spare[purse]:
+                return Picked(at, purse, lost[at])
         if nets[best] <= none:
             return Picked(None)
         if not sure and (most - none) / rate <= self._spare[NOBODY, False]:

@@ -78,6 +78,7 @@ class StepCosts:
         self._drafts: deque[float] = deque(maxlen=KEPT)
         self._any: deque[float] = deque(maxlen=KEPT)  # measured over what the shape says
         self._curve: list[float] | None = None
+        self._by_shape = True  # nothing of the curve was measured
 
     def add(self, step: StepEvent, drafted: bool) -> float:
         """Count a step: the milliseconds it took. What the program did between two steps is no part of it."""
@@ -90,7 +91,8 @@ class StepCosts:
             self._drafts.append(step.stages.draft)
         shape = self._shape_curve[min(rows, MOST_ROWS)]
         self._any.append(ms / (shape if drafted else shape - self._shape.draft if rows > 1 else self._shape.plain))
-        self._curve = None
+        if drafted or self._by_shape:  # a plain step says nothing of measured ones
+            self._curve = None
         return ms
 
     @property
@@ -111,6 +113,7 @@ class StepCosts:
 
     def _scaled(self) -> list[float]:
         ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self.measured.items()}
+        self._by_shape = not ratios
         if not ratios:
             return [ms * self.scale for ms in self._shape_curve]
         at = np.interp(np.arange(len(self._shape_curve)), list(ratios), list(ratios.values()))

@@ -173,7 +173,9 @@ class LearnedPolicy(PairPolicy):
             return Picked(self._at)
         rate = self.rate
         none = self.rest(knobs, rate).brings
-        return self._chooser.pick([self.expected()], none, rate * self.costs.plain, sure=self.costs.knows_plain)
+        return self._chooser.pick(
+            {self._at: self.expected()}, none, rate * self.costs.plain, sure=self.costs.knows_plain
+        )
 
     def _decide(self, knobs: Knobs, picked: Picked) -> _Step:
         if not self._free(knobs):

@@ -113,7 +113,7 @@ class SeveralPolicy:
         expected = [one.expected() for one in self._drafting]
         furthest = self._furthest if self._resting.part == "answer" else None
         sure = self._resting.costs.knows_plain
-        picked = self._chooser.pick(expected, none, rate * plain, sure=sure, furthest=furthest)
+        picked = self._chooser.pick(dict(enumerate(expected)), none, rate * plain, sure=sure, furthest=furthest)
         self._picked = picked
         self._current = self._resting if picked.at is None else self._drafting[picked.at]
         self._current.take(knobs, picked)
