@@ -182,6 +182,26 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
         assert not app.chat.transcript.turns
 
 
+async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: MakeApp) -> None:
+    """It was offered to leave out the oldest turn, or to begin anew: neither makes room for a megabyte."""
+    session = Small(context_length=1024)
+    app = make_app(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "question")
+        await idle(pilot)
+        session.refuse = ContextError("the message has 31,250 tokens at the very least", needed=31_250, room=1024)
+        await send(pilot, "word " * 40)
+        await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
+        await shows(pilot, "The message alone has", "Esc back")
+        assert app.chat.context.fullness.line().endswith("to be shortened.")
+        assert app.chat.context.choices() == []
+        assert "leave out" not in screen_text(app)
+        await pilot.press("enter")
+        await leave(pilot)
+        assert app.chat.prompt.text.startswith("word word")
+
+
 async def test_a_context_beyond_the_models_is_said(make_app: MakeApp) -> None:
     app = make_app(loaders=lambda request: loader(Small(context_length=min(request.context or 1024, 4096))))
     async with app.run_test(size=(100, 30)) as pilot:

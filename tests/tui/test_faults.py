@@ -114,8 +114,10 @@ async def test_a_refused_message_leaves_the_figures_of_the_turn_before(make_app:
         await pilot.press("f3")
         await shows(pilot, "tok/step")
         session.refuse = ContextError("the conversation has 99 tokens with this message and the context holds 32")
+        await send(pilot, "/set budget 8")
         await send(pilot, "more")
         await wait_until(pilot, lambda: len(session.asked) == 2 and not app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("budget").staged)  # no turn ran with it
         await shows(pilot, "Last turn", "tok/step")
         assert "the prompt is being read" not in screen_text(app)
 
@@ -219,7 +221,10 @@ async def test_what_stands_for_another_branch_is_not_cut_in_a_word(make_app: Mak
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        await pilot.press("ctrl+r")
+        await pilot.press("alt+up")
+        await wait_until(pilot, lambda: "Alt+C copies it" in app.chat.query_one(Flash).text)
+        assert "versions" not in app.chat.query_one(Flash).text, "there is one"
+        await pilot.press("escape", "ctrl+r")
         await idle(pilot)
         lines = (await settled(pilot)).splitlines()
         line = next(line for line in lines if "▶ answer 1/2" in line)
@@ -328,6 +333,7 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         assert share == f"+{(float(b) / float(a) - 1) * 100:.0f}"
         assert "sign test p = 0.031)" in " ".join(text.split())
         assert "?" not in text
+        assert text.splitlines()[-1].strip().startswith("Enter Use B"), "the faster one"
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -353,7 +359,10 @@ async def test_the_palette_has_the_themes_colors(make_app: MakeApp) -> None:
             await wait_until(pilot, lambda: isinstance(app.screen, Palette))
             await settled(pilot)
             surface = Color.parse(app.theme_variables["surface"])
-            assert app.screen.query_one("Vertical").styles.background == surface
+            frame = app.screen.query_one("#--container")
+            assert frame.styles.background == surface
+            assert frame.visible
+            assert 0 < frame.region.y < frame.region.bottom < app.size.height, "a frame with all its sides"
             await pilot.press("escape")
             await wait_until(pilot, lambda: app.screen is app.chat)
 

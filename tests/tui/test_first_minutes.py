@@ -21,7 +21,7 @@ from .support import idle, loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Size2 = tuple[int, int]
-OFFER = "New here? Enter shows you around"
+OFFER = "New here? Enter begins a tour"
 WORDS = ("A drafter is a small model", "Try one", "Model")
 
 

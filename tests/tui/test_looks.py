@@ -33,6 +33,8 @@ KEY = re.compile(
     r"(?<![\w/.-])(\^[a-z]\b|esc\b|ctrl\+|alt\+|shift\+|f[1-9]\b|f1[0-2]\b|pgup|pgdn|⏎|Control|PageUp|Return\b|ESC\b)"
 )
 
+DANGLING = re.compile(r"\w ·(?:\s{2,}|\s*[│▏]|\s*$)", re.MULTILINE)  # a dot that parts a figure from nothing
+
 
 def cells(app: DFlashApp) -> Iterator[tuple[str, Color, Color]]:
     """Each run of text in front, its color and its ground."""
@@ -70,6 +72,7 @@ async def test_every_text_on_every_screen_can_be_read(make_app: MakeApp) -> None
                         found[f"{theme} {name} {text.strip()!r}"] = f"{ratio:.2f}: {color.hex} on {ground.hex}"
             if name != "prompt":  # a model's text
                 assert not KEY.findall(screen_text(app)), name
+            assert not DANGLING.search(screen_text(app)), name
     assert not found, "\n".join(f"{where}: {what}" for where, what in found.items())
     assert seen >= every_screen() - BASES - CHAT, "a screen is missing in the gallery"
 

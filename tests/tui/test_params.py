@@ -36,7 +36,7 @@ async def test_what_is_not_at_its_default_is_named_while_it_is_folded_away(make_
         await loaded(pilot)
         await pilot.press("f2")
         app.chat.set_knobs(seed=4, top_k=20)
-        await shows(pilot, f"{OTHERS} more parameters  top_k, seed")
+        await shows(pilot, f"{OTHERS} more parameters  set: top_k, seed")
         app.chat.set_knobs(top_p=0.9, max_tokens=64, presence_penalty=0.1)
         await shows(pilot, f"{OTHERS} more parameters  5 set")
         await pilot.press("m")

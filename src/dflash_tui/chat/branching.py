@@ -8,6 +8,7 @@ from textual.widget import Widget
 
 from dflash_tui.chat.desk import Desk
 from dflash_tui.conversations.current import CurrentConversation
+from dflash_tui.text.blocks import DOT
 from dflash_tui.widgets.transcript import TurnBlock
 
 
@@ -87,8 +88,11 @@ class Branching:
             self._desk.transcript.anchor()
             return
         self._desk.transcript.look_at(message)
-        keys = "Alt+E edits · " if message.has_class("user") else ""
-        self._desk.say(f"{keys}Alt+← Alt+→ other versions of this message")
+        keys = ["Alt+C copies it", "Alt+E edits it"] if message.has_class("user") else ["Alt+C copies it"]
+        block, node = self._with_versions()
+        if block is not None and len(self._current.branches.siblings(node)) > 1:
+            keys.append("Alt+← Alt+→ other versions")
+        self._desk.say(DOT.join(keys))
 
     def edit(self) -> None:
         """Put the chosen message, or the last, into the prompt; sent again it begins a branch."""

@@ -19,11 +19,18 @@ SUMMARY = "Earlier we spoke about this:"
 
 @dataclass(frozen=True, slots=True)
 class Fullness:
-    """Positions: of the conversation, of the context, and those that the model was made for (0: not known)."""
+    """Positions: of the conversation, of the context, and those that the model was made for (0: not known).
+    `message`: tokens, or more, of a message that was refused."""
 
     used: int
     room: int
     most: int
+    message: int = 0
+
+    @property
+    def too_long(self) -> bool:
+        """The message that was refused fills the context by itself: no conversation has room for it."""
+        return self.message >= self.room > 0
 
     @property
     def longer(self) -> int:
@@ -33,6 +40,11 @@ class Fullness:
     def line(self) -> str:
         """The figures of a refusal, in a sentence."""
         most = f"; the model was made for {self.most:,}" if self.most else ""
+        if self.too_long:
+            return (
+                f"The message alone has {self.message:,} tokens or more, the context {self.room:,} positions{most}. "
+                "It is in the prompt again, to be shortened."
+            )
         return f"The conversation takes {self.used:,} of {self.room:,} positions of context{most}."
 
 
@@ -62,15 +74,17 @@ class ContextKeeper:
         session = self._chat.session
         room = session.context_length if session is not None else 0
         most = session.limits.most_context if session is not None else 0
-        used = max(self._chat.gauges.used, self._needed)
-        return Fullness(used, room, most)
+        before = self._chat.gauges.used
+        return Fullness(max(before, self._needed), room, most, max(self._needed - before, 0))
 
     def choices(self) -> list[Choice]:
         """What is possible now."""
         it, turns = self.fullness, self._to_leave_out()
         found = []
-        if it.longer:
+        if it.longer > it.message:
             found.append(Choice("longer", f"reload with {it.longer:,} positions", "the conversation goes on"))
+        if it.too_long:
+            return found
         if turns:
             found.append(Choice("leave", f"leave out the oldest {counted(turns, 'turn')}", "they stay on the screen"))
         found.append(Choice("summary", "new conversation, begun with a summary", "you can edit it before it is sent"))

@@ -19,6 +19,7 @@ class Tuning:
         self.presets = presets
         self.context = self._loaded_context = 0
         self.kv = AUTO  # how the next load keeps keys and values
+        self._before = Knobs()  # of the turn before the running one
 
     def set(self, changes: dict[str, Value]) -> None:
         """Stage changes. Raises KnobError where the loaded pair cannot follow one, or one has no effect on it."""
@@ -156,9 +157,14 @@ class Tuning:
     def turn_begins(self) -> None:
         """What was staged is what the turn runs with."""
         desk = self._desk
-        desk.used = desk.knobs
+        self._before, desk.used = desk.used, desk.knobs
         desk.screen.query_one(Flash).outdated("from the next turn")
         desk.show_knobs()
+
+    def refused(self) -> None:
+        """The turn did not run: what was staged for it still is."""
+        self._desk.used = self._before
+        self._desk.show_knobs()
 
     def loaded(self) -> None:
         """A model has been loaded, with the context that was staged for it, or with as much of it as it can."""

@@ -25,6 +25,7 @@ from dflash_tui.chat.running import Running
 from dflash_tui.chat.ui_feed import DOCUMENTS, RATE, FedTurn
 from dflash_tui.figures.meter import Meter
 from dflash_tui.session import OnPrefill, TurnLike
+from dflash_tui.text.bars import change
 from dflash_tui.widgets.transcript import TurnBlock
 
 ROUNDS = 7
@@ -255,10 +256,14 @@ def tax_table(tax: UiTax) -> str:
     for pair in tax.pairs:
         headless, app = pair.seconds
         prompt = pair.prompt if len(pair.prompt) <= 32 else pair.prompt[:31] + "…"
-        lines.append(f"{prompt:<34}{pair.tokens / headless:>10.1f}{pair.tokens / app:>12.1f}{1 - headless / app:>8.1%}")
-    headless, app = tax.rates
-    lines.append(f"{'all':<34}{headless:>10.1f}{app:>12.1f}{tax.loss:>8.1%}")
-    return "\n".join(lines)
+        lines.append(_tax_line(prompt, pair.tokens / headless, pair.tokens / app))
+    return "\n".join([*lines, _tax_line("all", *tax.rates)])
+
+
+def _tax_line(what: str, headless: float, app: float) -> str:
+    """Two speeds, and what is lost from one to the other as they are shown."""
+    alone, shown = f"{headless:.1f}", f"{app:.1f}"
+    return f"{what:<34}{alone:>10}{shown:>12}{0 - change(shown, alone):>8.1%}"
 
 
 def lag_table(lags: Sequence[Lag]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC, Knobs
-from dflash_tui.text.bars import percent, speed
+from dflash_tui.text.bars import change, percent, speed
 
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
@@ -125,10 +125,9 @@ def _compared(old: Measured, new: Measured) -> str:
     shared = f"same {common} tokens"
     if not (it := compare(a, b)).matters:
         return f"no difference beyond noise {{}}, {shared}"
-    before, after = common / old.at(common), common / new.at(common)
+    before, after = speed(common / old.at(common)), speed(common / new.at(common))
     agree = f"{max(it.wins, it.losses)} of {it.n} parts"
-    sign = "+" if after >= before else "−"
-    return f"{sign}{speed(abs(after - before))} tok/s ({percent(after / before - 1)}, {agree}) {{}}, {shared}"
+    return f"from {before} tok/s to {after} tok/s ({percent(change(after, before))}, {agree}) {{}}, {shared}"
 
 
 def _speeds(it: Measured, cuts: Sequence[int]) -> list[float] | None:

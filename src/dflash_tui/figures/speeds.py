@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from dflash_tui.text.bars import speed
+
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
@@ -12,8 +14,14 @@ BINS = 48
 
 
 def times(rate: float, plain: float) -> float:
-    """How many times as fast as plain decoding; 0 where that is not known."""
-    return rate / plain if plain > 0 else 0.0
+    """How many times as fast as plain decoding, of both speeds as they are shown; 0 where that is not known."""
+    return float(speed(rate)) / float(speed(plain)) if float(speed(plain)) else 0.0
+
+
+def as_fast(rate: float, plain: float) -> str:
+    """`times` in words: 3.2x, and below 1 with a digit more, so that 0.97x does not read as the same speed."""
+    ratio = times(rate, plain)
+    return f"{ratio:.2f}x" if ratio < 1 else f"{ratio:.1f}x"
 
 
 def course(record: TurnRecord) -> list[float]:

@@ -34,7 +34,7 @@ class ABScreen(MeasuringScreen):
     HEADING: ClassVar[str] = "A against B"
     EXAMPLE: ClassVar[str] = AB
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("", "Enter measures on the last prompt; an empty line is the first example."),
+        ("", "Enter measures on the last prompt; an empty line runs the first example."),
         (AB, "one setting against another"),
         ("budget=40", "against the present setting"),
         ("repeats=10", "each of them so often"),
@@ -44,6 +44,9 @@ class ABScreen(MeasuringScreen):
     WHAT: ClassVar[What] = "ab"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
+
+    faster: int | None = None
+    """The side that is faster beyond noise: A (0) or B (1)."""
 
     def body(self) -> Iterable[Widget]:
         yield self.line()
@@ -70,6 +73,8 @@ class ABScreen(MeasuringScreen):
     def draw(self) -> None:
         super().draw()
         it = versus(self.result) if self.result is not None else None
+        speeds = it.figures[0].comparison if it is not None else None
+        self.faster = int(speeds.difference > 0) if speeds is not None and speeds.matters else None
         if it is None or self.result is None:
             for part in self.query("#ab-figures, #ab-a, #ab-b").results(Static):
                 part.update("")
@@ -80,6 +85,20 @@ class ABScreen(MeasuringScreen):
         stretches = diff(clean(it.a.text), clean(it.b.text))
         self.query_one("#ab-a", Static).update(_answer(f"A  {labels[0]}", [(s, s.a) for s in stretches]))
         self.query_one("#ab-b", Static).update(_answer(f"B  {labels[1]}", [(s, s.b) for s in stretches]))
+
+    def hint(self, action: str, label: str) -> str:
+        if action == "adopt":
+            label = "" if self.faster is None else f"Use {'AB'[self.faster]}"
+        return super().hint(action, label)
+
+    def action_adopt(self) -> None:
+        """Take the faster one over."""
+        if self.faster is not None:
+            self.action_take(self.faster)
+        elif self.result is not None:
+            self.say("neither is faster beyond noise: 1 adopts A, 2 adopts B")
+        else:
+            self.say("nothing to take over yet: Enter in the line above starts")
 
     def action_take(self, side: int) -> None:
         """Take A (0) or B (1) over."""

@@ -302,6 +302,8 @@ class ChatScreen(Screen[None]):
 
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
         """The flow is idle again."""
+        if refused:
+            self.tuning.refused()
         self.turn_began()
         self.gauges.turn_ended()
         self.program.turn_ended()

@@ -24,7 +24,7 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.bars import counted
-from dflash_tui.text.glossary import QUOTED, figure, sentence, told
+from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
@@ -101,7 +101,9 @@ class ChatsScreen(Screen[None]):
         if ids:
             self._options.highlighted = ids.index(chosen.card.id) if chosen and chosen.card.id in ids else 0
         what = f"{len(ids)} found" if search.strip() else counted(len(ids), "conversation")
-        self.query_one("#chats-heading", Static).update(sentence(f" Conversations   {what}"))
+        self.query_one("#chats-heading", Static).update(
+            Content.assemble((" Conversations", "bold $primary"), *told(f"   {what}"))
+        )
         self._preview()
 
     def _present(self) -> Entry | None:

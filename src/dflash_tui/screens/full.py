@@ -44,7 +44,10 @@ class FullScreen(ModalScreen[None]):
                     for one in self._chat.context.choices()
                 )
             )
-            yield Static(Content.assemble(("Enter", "bold $accent"), " takes it   ", ("Esc", "bold $accent"), " back"))
+            keys: list[tuple[str, str]] = [("Esc", "bold $accent"), (" back", "")]
+            if self._chat.context.choices():
+                keys = [("Enter", "bold $accent"), (" takes it   ", ""), *keys]
+            yield Static(Content.assemble(*keys))
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()

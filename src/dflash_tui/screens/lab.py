@@ -33,6 +33,7 @@ from dflash_tui.widgets.literal import Static
 
 LOOK_S = 0.1
 NARROW = 110
+WIDE = 160
 
 
 class LabScreen(Passing, Screen[None]):
@@ -40,6 +41,8 @@ class LabScreen(Passing, Screen[None]):
 
     SCOPE: ClassVar[str] = ""
     HEADING: ClassVar[str] = ""
+    WIDTH: ClassVar[int] = 176
+    """Cells that the page takes at most of a wide terminal, in its middle."""
     NOT_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"measure", "exact", "start", "file", "view('past')"})
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
@@ -58,8 +61,9 @@ class LabScreen(Passing, Screen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="lab-main"):
             yield Static(self._heading(), classes="lab-heading")
-            yield from self.body()
-            yield Static("", id="lab-progress")
+            with Vertical(classes="lab-middle"), Vertical(classes="lab-column"):
+                yield from self.body()
+                yield Static("", id="lab-progress")
             yield KeyLine()
         yield Flash()
 
@@ -68,7 +72,14 @@ class LabScreen(Passing, Screen[None]):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < NARROW, "-narrow")
+        self.query_one(".lab-column").styles.width = self.room
         self.call_after_refresh(self.draw)
+
+    @property
+    def room(self) -> int:
+        """Cells of the column that the page is in."""
+        width = self.app.size.width
+        return min(width, self.WIDTH) if width >= WIDE else width
 
     def _heading(self) -> Content:
         model = self.chat.session.title if self.chat.session is not None else "no model"

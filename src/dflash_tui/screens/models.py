@@ -33,7 +33,7 @@ from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.bars import counted
-from dflash_tui.text.glossary import sentence
+from dflash_tui.text.glossary import sentence, told
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
@@ -155,10 +155,11 @@ class ModelsScreen(Passing, Screen[None]):
             self._list.show_rows(list(self._offered.rows(self._field.words)))
         self.query_one("#models-with").display = bool(self._path)
         finding, found = self._finding, len(self._finding.models)
-        state = "" if finding.looked or finding.over else "   looking…"
+        done = finding.looked or finding.over
+        here = f"{counted(found, 'model')} on this machine" if found else "only the demo pair is here" if done else ""
         title = FIRST if self._first else "Models"
-        heading = f" {title}   {counted(found, 'model')} on this machine{state}"
-        self.query_one("#models-heading", Static).update(sentence(heading, otherwise="models"))
+        counts = told(f"   {here}{'' if done else '   looking…' if here else 'looking…'}", otherwise="models")
+        self.query_one("#models-heading", Static).update(Content.assemble((f" {title}", "bold $primary"), *counts))
         self._offered.ask(self._row)
         self._about()
 

@@ -23,6 +23,7 @@ class PlainScreen(LabScreen):
 
     SCOPE: ClassVar[str] = "plain"
     HEADING: ClassVar[str] = "Plain decoding on this machine"
+    WIDTH: ClassVar[int] = 84
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
 
     def body(self) -> Iterable[Widget]:

@@ -23,10 +23,10 @@ from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import calibration
 from dflash_tui.text.bars import clip, counted
-from dflash_tui.text.blocks import Block, content, wrapped
+from dflash_tui.text.blocks import DOT, Block, content, dotted, wrapped
 from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.text.step_text import LEGENDS, By, StepText
-from dflash_tui.text.tree_text import LEGEND, drawn, rejection_line
+from dflash_tui.text.tree_text import drawn, legend, rejection_line
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
@@ -161,15 +161,15 @@ class StepsScreen(Passing, Screen[None]):
         knobs = " ".join(f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)
         changed = any(getattr(step.knobs, name) != getattr(self._record.knobs, name) for name in LIVE)
         figures = (
-            f"{step.mode}: {counted(len(step.tokens), 'token')} · {len(step.drafts.tokens)} positions drafted · "
-            f"{len(step.tree.tokens) - 1} nodes verified · {step.accepted_depth} accepted"
-        )
+            f"{step.mode}: {counted(len(step.tokens), 'token')}", f"{len(step.drafts.tokens)} positions drafted",
+            f"{len(step.tree.tokens) - 1} nodes verified", f"{step.accepted_depth} accepted",
+        )  # fmt: skip
         wanted = f"◆ {rejection_line(step, self._record.token_text)}"
         if self.size.height < LOW:
-            return content([told(clip(f" {figures}", width)), told(clip(f" {wanted}", width), "$secondary")])
+            return content([told(clip(f" {DOT.join(figures)}", width)), told(clip(f" {wanted}", width), "$secondary")])
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
         dim = "$foreground 70%"
-        block: Block = [told(text) for ((text, _),) in wrapped(f" {figures}", width)]
+        block: Block = [told(f" {text}") for text in dotted(figures, width)]
         mark = "  • changed in mid-turn" if changed else ""
         block += [told(text, dim) for ((text, _),) in wrapped(f" {knobs}{mark}", width)]
         block += wrapped(f" {step.stages.total:.1f} ms: {times}", width, figure("stages", dim))
@@ -178,11 +178,13 @@ class StepsScreen(Passing, Screen[None]):
 
     def _draw_tree(self, record: TurnRecord) -> None:
         heading, body, _, width = self._shown("tree")
-        heading.update(Content.assemble(("Tree", "bold"), (f"  {LEGEND}", "$foreground 70%")))
         if not self._steps:
+            heading.update(Content.styled("Tree", "bold"))
             body.update("")
             return
         step = self._steps[self.step - 1]
+        marks = legend(step, left_out=self.left_out, taken_only=self.taken_only)
+        heading.update(Content.assemble(("Tree", "bold"), (f"  {marks}", "$foreground 70%")))
         if len(step.tree.tokens) == 1 and not step.drafts.tokens:
             body.update(Content.styled("this step drafted nothing: plain decoding", "$foreground 70%"))
         else:

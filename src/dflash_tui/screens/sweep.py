@@ -33,7 +33,7 @@ class SweepScreen(MeasuringScreen):
     HEADING: ClassVar[str] = "Sweep"
     EXAMPLE: ClassVar[str] = SWEEP
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("", "Enter measures on the last prompt; an empty line is the first example."),
+        ("", "Enter measures on the last prompt; an empty line runs the first example."),
         (SWEEP, "a range"),
         ("p_min=0..0.5:0.1", "a range in steps of 0.1"),
         ("budget=4,15,22", "these values"),

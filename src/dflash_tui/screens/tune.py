@@ -40,6 +40,7 @@ class TuneScreen(LabScreen):
 
     SCOPE: ClassVar[str] = "tune"
     HEADING: ClassVar[str] = "Tune"
+    WIDTH: ClassVar[int] = 148
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#tune-table"
 
@@ -153,8 +154,8 @@ class TuneScreen(LabScreen):
         self._say_words(self._words())
         left_out = tune.left_out
         out = f"; left out: {', '.join(left_out)} ({next(iter(left_out.values()))})" if left_out else ""
-        self.query_one("#tune-on", Static).update(sentence(clip(f" on {self._on}{out}", self.size.width - 1)))
-        width = self.size.width
+        self.query_one("#tune-on", Static).update(sentence(clip(f" on {self._on}{out}", self.room - 1)))
+        width = self.room
         rows = tune_text.lines(tune.standings, tune.verdict, width=width)
         self.query_one(_Table).show(tune_text.headings(width=width), tune_text.figures(width=width), rows)
 
@@ -263,6 +264,7 @@ class PastScreen(LabScreen):
 
     SCOPE: ClassVar[str] = "past"
     HEADING: ClassVar[str] = "Measured before"
+    WIDTH: ClassVar[int] = 120
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#past-list"
 
@@ -285,7 +287,7 @@ class PastScreen(LabScreen):
 
     def _found(self, one: Measurement) -> str:
         """What was found, as far as its row has room; the line above has what is cut off."""
-        return clip(one.words, max(self.app.size.width - _BEFORE_FOUND, 8))
+        return clip(one.words, max(self.room - _BEFORE_FOUND, 8))
 
     @on(DataTable.RowHighlighted, "#past-list")
     def _looked_at(self, event: DataTable.RowHighlighted) -> None:

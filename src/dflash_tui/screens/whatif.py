@@ -35,7 +35,7 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.bars import counted, percent
+from dflash_tui.text.bars import change, counted, percent
 from dflash_tui.text.glossary import sentence
 from dflash_tui.text.plot import LINE, Mark
 from dflash_tui.widgets.curve import CurveView
@@ -51,6 +51,7 @@ class WhatIfScreen(LabScreen):
 
     SCOPE: ClassVar[str] = "whatif"
     HEADING: ClassVar[str] = "What if the budget were another"
+    WIDTH: ClassVar[int] = 144
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#whatif-table"
 
@@ -251,14 +252,14 @@ class WhatIfScreen(LabScreen):
             yield lab_text.auto_line(self.auto, it)
 
     def _errors(self, it: Curve) -> list[tuple[int, float]]:
-        """How far the estimate is off, as a share of the exact length, by budget."""
+        """How far the estimate is off, as a share of the exact length, by budget; of both as the table shows them."""
         pairs = zip(self._estimate, it.points)
-        return [(a.budget, a.length / p.acceptance.length - 1) for a, p in pairs]
+        return [(a.budget, change(f"{a.length:.2f}", f"{p.acceptance.length:.2f}")) for a, p in pairs]
 
     def _notes(self, it: Curve) -> Iterator[str]:
         yield lab_text.sources(it)
         if it.kind == "estimate":
-            yield "another budget would have begun its next steps elsewhere: e is exact"
+            yield "with another budget later steps begin elsewhere: e drafts again, exactly"
         if len(self.drafters) > 1:
             yield f"drafters: {', '.join(self.drafters)}; d is the next, and adopting names the one that is looked at"
 

@@ -144,6 +144,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("sweep.export", "x", "Export", "write JSON, CSV, PNG or SVG", "export", True, scope="sweep"),
     Action("sweep.help", "f1", "Help", "these keys", "help", True, scope="sweep"),
     Action("sweep.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="sweep"),
+    Action("ab.adopt", "enter", "Use faster", "the faster one from the next turn", "adopt", True, scope="ab"),
     Action("ab.edit", "e", "Edit", "change A and B; Enter starts it", "edit", True, scope="ab"),
     Action("ab.take_a", "1", "Adopt A", "setting A from the next turn", "take(0)", True, scope="ab"),
     Action("ab.take_b", "2", "Adopt B", "setting B from the next turn", "take(1)", True, scope="ab"),

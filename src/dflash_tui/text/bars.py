@@ -69,6 +69,12 @@ def speed(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
+def change(shown: str, beside: str) -> float:
+    """The share by which a figure differs from the one beside it, of both as they are shown; 0 beside nothing."""
+    before = float(beside)
+    return float(shown) / before - 1 if before else 0.0
+
+
 def percent(share: float) -> str:
     """A relative difference: +3.1 %, −12 %."""
     value = abs(share) * 100

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from rich.cells import cell_len
 from textual.content import Content
 
+DOT = " · "
 Span = tuple[str, str]
 """Text and its style."""
 Line = Sequence[Span]
@@ -23,6 +24,18 @@ def line(*spans: str | Span) -> Line:
 def wrapped(text: str, width: int, style: str = "") -> Block:
     """A text over as many lines as it needs, broken between words; nothing for an empty one."""
     return [[(part, style)] for part in textwrap.wrap(text, max(width, 8), drop_whitespace=True)]
+
+
+def dotted(parts: Iterable[str], width: int) -> list[str]:
+    """Parts with a dot between them, over as many lines as they need; no line begins or ends with a dot."""
+    lines: list[str] = []
+    for part in filter(None, parts):
+        longer = f"{lines[-1]}{DOT}{part}" if lines else part
+        if lines and cell_len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return lines
 
 
 def flowed(spans: Iterable[Span], width: int) -> Block:

@@ -12,7 +12,7 @@ from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import Row, best, rows
 from dflash_core.lab.versus import Versus
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
-from dflash_tui.text.bars import counted, meter, percent, seconds, speed
+from dflash_tui.text.bars import change, counted, meter, percent, seconds, speed
 from dflash_tui.text.plot import Mark
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
@@ -46,7 +46,7 @@ def spread(it: Summary) -> str:
 
 def against(row: Row, top: Row) -> str:
     """A row beside the best: the share is of the two medians shown, the verdict that of the paired test."""
-    share = percent(row.tok_s.median / top.tok_s.median - 1)
+    share = percent(change(speed(row.tok_s.median), speed(top.tok_s.median)))
     it = row.versus_best
     if it is None:
         return f"{share}, not paired"
@@ -160,7 +160,8 @@ def best_line(it: Curve) -> str:
         return f"best: not known, {timed} have been timed; m times others"
     text = f"best: budget {top.budget}, {_speed(top)}"
     if now is not None and now.tok_s and top.tok_s and now is not top:
-        text += f"; now budget {it.current}, {_speed(now)}: {percent(top.tok_s / now.tok_s - 1)} with the best"
+        gain = percent(change(speed(top.tok_s), speed(now.tok_s)))
+        text += f"; now budget {it.current}, {_speed(now)}: {gain} with the best"
     return text
 
 
@@ -213,10 +214,13 @@ def versus_table(it: Versus) -> list[str]:
     lines = [f"{'':<20}{'A':>21}{'B':>21}   B against A"]
     for one in it.figures:
         digits = 2 if one.unit == "tok/step" else 1
-        a, b = (f"{side.median:.{digits}f} ({side.low:.{digits}f}–{side.high:.{digits}f})" for side in (one.a, one.b))
+        medians = [f"{side.median:.{digits}f}" for side in (one.a, one.b)]
+        a, b = (
+            f"{median} ({side.low:.{digits}f}–{side.high:.{digits}f})" for median, side in zip(medians, (one.a, one.b))
+        )
         c = one.comparison
         noise = "" if c.matters else f"  {c.verdict}"
-        share = percent(one.b.median / one.a.median - 1) if one.a.median else ""
+        share = percent(change(medians[1], medians[0])) if one.a.median else ""
         lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>21}{b:>21}   {share}{noise}")
     return lines
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 13  # mark, own and path probability, or the learned value, at the right of the token
 MARKS = {"p_min": "p", "budget": "b", "chain": "c"}
-LEGEND = "✓ taken ✗ in vain ◆ target's \" copied · out: b(udget) p(_min) c(hain)"
+OUT = {"p_min": "under p_min", "budget": "over budget", "chain": "no place in a chain"}
 
 Part = Content | str | tuple[str, str]
 
@@ -69,7 +69,20 @@ def drawn(
         for one in reversed(rows):
             last = one is rows[-1]
             stack.append((one, under + ("└ " if last else "├ "), under + ("  " if last else "│ ")))
-    return Content.assemble(*parts)
+    return Content.assemble(*parts).rstrip("\n")
+
+
+def legend(step: StepEvent, *, left_out: bool, taken_only: bool) -> str:
+    """What the marks beside the tokens mean: those of this tree."""
+    seen = ["✓ taken"]
+    if len(step.tree.tokens) - 1 > step.accepted_depth and not taken_only:
+        seen.append("✗ not taken")
+    seen += ['" copied'] if step.tree.copied else []
+    if left_out:
+        seen += ["◆ the target's"] if first_rejection(step) is not None else []
+        why = {one.why for one in rejected(step)} if not taken_only else ()
+        seen += [f"{mark} {OUT[name]}" for name, mark in MARKS.items() if name in why]
+    return "  ".join(seen)
 
 
 def rejection_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
@@ -82,8 +95,7 @@ def rejection_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
         if left.why == "no depth left":
             return f"{label} after the last draft" if step.drafts.tokens else label
         return f"{label}: not among the drafter's {len(step.drafts.tokens[step.accepted_depth])} candidates there"
-    reason = {"p_min": "under p_min", "budget": "over budget", "chain": "a chain has no branches"}
-    return f"{label}: the drafter's rank {left.rank + 1}, p {chance(left.prob)}, {reason[left.why]}"
+    return f"{label}: the drafter's rank {left.rank + 1}, p {chance(left.prob)}, {OUT[left.why]}"
 
 
 def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, list[_Row]]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.lab.halving import Arm, Standing, Verdict
 from dflash_tui.text.bars import bar, percent
+from dflash_tui.text.bars import change as change_shown
 
 HEADINGS = ("", "setting", "", "tok/s", "now", "difference", "tok/step", "ms/step", "runs")
 FIGURES = ("", "", "", "median", "median", "difference", "acceptance", "step_ms", "runs")
 NARROW = (0, 1, 2, 3, 4, 5, 8)  # the columns where there is little room
 WIDE_FROM = 100
 BAR = 16
-WIDE_BAR = 64
+WIDE_BAR = 48
 BAR_CELL = HEADINGS.index("", 1)
 
 
@@ -32,7 +33,7 @@ def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int)
     top = max(gains.values(), default=1.0)
     best = verdict.best if verdict is not None else -1
     wide = width >= WIDE_FROM
-    room = WIDE_BAR if width >= 160 else BAR if wide else BAR // 2
+    room = WIDE_BAR if width >= 140 else BAR if wide else BAR // 2
     found = []
     for one in sorted(standings, key=lambda one: one.arm != best):
         mark = "★" if one.arm == best else " " if one.left else "·"
@@ -73,8 +74,7 @@ def rate(tok_s: float) -> str:
 
 def change(tok_s: float, now_tok_s: float) -> float:
     """The share by which a speed differs from the present setting's, of both as they are shown."""
-    now = float(rate(now_tok_s))
-    return float(rate(tok_s)) / now - 1 if now else 0.0
+    return change_shown(rate(tok_s), rate(now_tok_s))
 
 
 def beside(tok_s: float, now_tok_s: float | None) -> tuple[str, str]:

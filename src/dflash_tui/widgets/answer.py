@@ -15,11 +15,11 @@ from dflash_core.knobs import Knobs
 from dflash_tui.figures.meter import Meter
 from dflash_tui.log import LOG
 from dflash_tui.text.bars import chance, speed
-from dflash_tui.text.glossary import sentence
+from dflash_tui.text.blocks import DOT
 from dflash_tui.text.stray import stray_close
 from dflash_tui.widgets.blank import Blank
+from dflash_tui.widgets.dotted import Dotted
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
-from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.streamed import Streamed
 
@@ -50,7 +50,7 @@ class Answer(Blank, Foldable):
         self.line = FoldLine()
         self.thinking = Thinking()
         self.body = Streamed()
-        self.footer = Static("", classes="turn-footer")
+        self.footer = Dotted(classes="turn-footer")
         self.inside = Inside(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
@@ -170,8 +170,7 @@ class Answer(Blank, Foldable):
     def _show_footer(self) -> None:
         if self._summary:
             parts = [self._summary, self._sibling]
-            lines = [" · ".join(part for part in parts if part), *self.compared]
-            self.footer.update(sentence("\n".join(lines), "$foreground 70%"))
+            self.footer.show([DOT.join(part for part in parts if part), *self.compared], "$foreground 70%")
 
 
 def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str) -> str:
@@ -187,4 +186,4 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     if mode != "ar":
         parts.append(f"budget {knobs.budget}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     parts += [mode, outcome or (_STOPS[report.stop] if report else "")]
-    return " · ".join(part for part in parts if part)
+    return DOT.join(part for part in parts if part)

@@ -34,7 +34,7 @@ class MemoryPanel(Panel):
 
     def draw(self) -> None:
         memory = self._memory
-        width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 28)
+        width = max(self.text_width, 28)
         self.query_one("#memory-body", Static).update(_EMPTY if memory is None else drawn(memory, width))
 
 

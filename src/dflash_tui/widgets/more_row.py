@@ -57,7 +57,7 @@ class MoreRow(Row, Widget, can_focus=True):
         folded = not self.open
         changed = f"  •{self.staged}" if self.staged and folded else ""
         room = self.size.width - len(what) - len(changed) - 5
-        names = f"  {', '.join(self.set_ones)}"
+        names = f"  set: {', '.join(self.set_ones)}"
         own = names if len(names) <= room else f"  {len(self.set_ones)} set"
         own = own if self.set_ones and folded else ""
         return Content.assemble(

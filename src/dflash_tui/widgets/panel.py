@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 from textual.widget import Widget
@@ -29,6 +29,11 @@ class Panel(Vertical):
 
     def __init__(self, name: str) -> None:
         super().__init__(id=f"panel-{name}", classes="panel")
+
+    @property
+    def text_width(self) -> int:
+        """Cells of a line, without the margin before the scrollbar."""
+        return self.query_one(VerticalScroll).scrollable_content_region.width - 1
 
     def draw(self) -> None:
         """Draw what was shown last, at the present width."""

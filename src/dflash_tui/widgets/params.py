@@ -140,6 +140,11 @@ class ParamsPanel(Panel):
             text = f"{GLOSSARY[spec.name].sentence}; {spec.allowed}, default {spec.show(spec.default)}. ? says more"
             self.query_one("#params-help", Static).update(Content.styled(text, figure(spec.name)))
 
+    def on_descendant_blur(self) -> None:
+        """The help is that of the row in use."""
+        if self.screen.focused is None or self not in self.screen.focused.ancestors:
+            self.query_one("#params-help", Static).update("")
+
     def _heading(self) -> Content:
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
         since = "; a applies now" if self._running else ""

@@ -101,7 +101,7 @@ class StartPage(Vertical):
         self._shown = state
         self.query_one("#start-model", Static).update(_model(one_line(model), loading=loading))
         if self.offers_tour:
-            ways = "New here? Enter shows you around in six steps; typing goes on."
+            ways = "New here? Enter begins a tour of six steps. Or just type."
         else:
             ways = "F8 finds the best setting   ? explains figures   /tour"
         self.query_one("#start-ways", Static).update(
@@ -113,7 +113,7 @@ def _model(title: str, *, loading: bool) -> Content:
     if title:
         way = "/models opens another"
         if title.startswith("demo pair"):
-            way = "small, and here to look around with; /models has real ones"
+            way = "small, to look around with; /models has real ones"
         return Content.assemble(
             ("Model", "bold"), "   ", (clip(title, WIDTH - 8), figure(QUOTED)), ("\n        " + way, "$foreground 70%")
         )

@@ -13,9 +13,9 @@ from dflash_core.events import STAGES, FoundRow, PartStats, TurnReport, TurnStat
 from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
-from dflash_tui.figures.speeds import course, times
+from dflash_tui.figures.speeds import as_fast, course
 from dflash_tui.text.bars import bar, columns, seconds, short, spark, speed
-from dflash_tui.text.blocks import Block, Line, beside, content, flowed, line, wrapped
+from dflash_tui.text.blocks import Block, Line, beside, content, dotted, flowed, line, wrapped
 from dflash_tui.text.glossary import QUOTED, figure, told
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ def _apart(blocks: Sequence[Block]) -> Block:
 
 def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
     per_second = steps_per_second(stats)
-    steps = f" · {per_second:.1f} steps/s" if per_second else ""
-    figures = f"first token {seconds(stats.ttft_ms / 1000)}{steps} · {short(stats.tokens)} tok"
+    steps = [f"{per_second:.1f} steps/s"] if per_second else []
+    figures = [f"first token {seconds(stats.ttft_ms / 1000)}", *steps, f"{short(stats.tokens)} tok"]
     return [
         line((it.title, "bold")),
         line((f"{speed(stats.tokens_per_second)} tok/s", figure("speed", "bold $primary")), "  ",
              (f"{stats.acceptance_length:.2f} tok/step", figure("acceptance", "bold $success"))),
-        *(told(text) for ((text, _),) in wrapped(figures, width)),
+        *map(told, dotted(figures, width)),
     ]  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _against(it: Figures, stats: TurnStats) -> Line:
         return []
     if plain is None:
         return [("plain decoding not measured; /plain times it", _DIM)]
-    ratio = f"{times(stats.tokens_per_second, plain.tokens_per_second):.1f}x plain decoding,"
+    ratio = f"{as_fast(stats.tokens_per_second, plain.tokens_per_second)} plain decoding,"
     place = f"{plain.steps} steps at context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
     basis = f"{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"

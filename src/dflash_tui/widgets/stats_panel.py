@@ -42,4 +42,4 @@ class StatsPanel(Panel):
             return
         from dflash_tui.widgets.stats import drawn  # with the first turn
 
-        redraw(body, drawn(self._figures, max(self.query_one(VerticalScroll).scrollable_content_region.width, 24)))
+        redraw(body, drawn(self._figures, max(self.text_width, 24)))

@@ -13,7 +13,7 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.figures.speeds import times
+from dflash_tui.figures.speeds import as_fast, times
 from dflash_tui.text.bars import clip, fit, meter, short, speed
 from dflash_tui.text.glossary import QUOTED, figure
 
@@ -22,6 +22,7 @@ ROOMY = 100  # cells from which on the gauge is drawn, too
 LEAST_TITLE = 24  # cells of a conversation's title for which the pair's name gives way
 NEARLY_FULL = 0.8
 """The share of the context from which on it is said that it fills up."""
+MANY = 10  # times the context, from which on a share says less than words
 
 
 class TitleRow(Widget):
@@ -86,7 +87,8 @@ class TitleRow(Widget):
         if not length:
             return ""
         typed = f"+{short(draft)}" if draft else ""
-        full = f" {self._share:.0%}: /full" if self._share >= NEARLY_FULL else ""
+        share = f"{self._share:.0%}" if self._share < MANY else "too long"
+        full = f" {share}: /full" if self._share >= NEARLY_FULL else ""
         drawn = f" {meter(self._share)}" if self.size.width >= ROOMY else ""
         return f"ctx {short(used)}{typed}/{_length(length)}{drawn}{full}"
 
@@ -138,17 +140,17 @@ class StatusStrip(Widget):
         if it.rates or it.rate:
             parts.append((f"{speed(it.rate)} tok/s", figure("speed", "bold")))
             if it.plain and it.rate and it.mode != "ar":
-                ratio = times(it.rate, it.plain)
-                style = "bold $success" if ratio >= 1 else "bold $error"
-                parts.append((f" · {ratio:.1f}x plain", figure("times", style)))
-                if ratio < 1:
+                slower = times(it.rate, it.plain) < 1
+                style = "bold $error" if slower else "bold $success"
+                parts.append((f" · {as_fast(it.rate, it.plain)} plain", figure("times", style)))
+                if slower:
                     parts.append((", F8 finds better", "$error"))
             if it.acceptance and it.mode != "ar":
                 parts.append((f" · {it.acceptance:.1f} tok/step", figure("acceptance", "bold")))
             parts.append(("  │", "$foreground 40%"))
         for place, (name, label, names) in enumerate(_SHOWN):
             changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
-            lead = (" •" if changed else " ") if place == 0 else (" · •" if changed else " · ")
+            lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
             style = figure(name, "bold $accent" if changed else "")
             parts.append((f"{lead}{label}{self._shown(name)}", style))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
@@ -188,4 +190,6 @@ def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
             break
         taken.append((shown, style))
         room -= cell_len(shown)
+    if taken[-1][0].strip() == "│":  # there is no room for what it parts
+        taken.pop()
     return Content.assemble(*taken)

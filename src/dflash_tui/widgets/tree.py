@@ -48,7 +48,7 @@ class TreePanel(Panel):
         nodes = len(event.tree.tokens) - 1
         note = f"  step {step} · {nodes} nodes · {event.accepted_depth} accepted"
         redraw(heading, Content.assemble(("Tree", "bold"), *told(note, "$foreground 70%")))
-        width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 24)
+        width = max(self.text_width, 24)
         redraw(body, drawn(event, self._token_text, width) if nodes else _PLAIN)
 
 

@@ -1,0 +1,91 @@
+"""Where text stands: off the scrollbar, in the middle of a wide terminal, and gone when it is of nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from textual.containers import VerticalScroll
+
+from dflash_core.knobs import Knobs
+from dflash_tui.app import DFlashApp
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.text.tree_text import legend
+from dflash_tui.widgets.dotted import Flowed
+from dflash_tui.widgets.literal import Static
+from support.turns import step_of, tree_of
+
+from .fake import FakeSession
+from .scenes import answered
+from .support import leave, loaded, settled, wait_until
+
+MakeApp = Callable[..., DFlashApp]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_text_keeps_a_cell_off_the_scrollbar(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app(FakeSession(answer="word " * 600))
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        if size[0] == 80:
+            await pilot.press("f3")
+        await settled(pilot)
+        await wait_until(pilot, lambda: app.chat.transcript.show_vertical_scrollbar)
+        for scroll in (app.chat.transcript, app.chat.query_one("#panel-stats VerticalScroll", VerticalScroll)):
+            bar = scroll.region.right - scroll.scrollbar_size_vertical
+            inside = [one for one in scroll.children if one.display]
+            assert inside
+            assert all(one.content_region.right <= bar - 1 for one in inside), scroll
+
+
+async def test_a_wide_terminal_has_the_pages_of_the_lab_in_its_middle(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(200, 60)) as pilot:
+        await loaded(pilot)
+        for name in ("past", "plain", "sweep", "ab", "tune", "whatif"):
+            app.chat.open_page(name)
+            await wait_until(pilot, lambda: isinstance(app.screen, LabScreen))
+            screen = app.screen
+            assert isinstance(screen, LabScreen)
+            await wait_until(pilot, lambda screen=screen: screen.query_one(".lab-column").size.width == screen.WIDTH)
+            column = screen.query_one(".lab-column").region
+            assert abs(column.x - (200 - column.right)) <= 1, name
+            assert column.x >= 10, name
+            assert screen.query_one(".lab-heading").region.width == 200
+            await pilot.resize_terminal(120, 40)
+            await wait_until(pilot, lambda screen=screen: screen.query_one(".lab-column").size.width == 120)
+            await pilot.resize_terminal(200, 60)
+            await leave(pilot)
+
+
+async def test_the_help_of_a_parameter_goes_with_the_focus(make_app: MakeApp) -> None:
+    app = make_app()
+
+    def told() -> str:
+        return str(app.chat.query_one("#params-help", Static).visual)
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        await wait_until(pilot, lambda: "draft tokens" in told())
+        await pilot.press("down")
+        await wait_until(pilot, lambda: "draft tokens" not in told() and bool(told()))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: told() == "")
+
+
+def test_the_line_under_an_answer_is_broken_before_a_figure() -> None:
+    figures = Flowed(["257 tok/s · 130 tok · 4.8 tok/step · budget 24, p_min 0 · tree · ‹2/2›"], "")
+    for width in range(12, 70):
+        lines = figures.at(width).plain.splitlines()
+        assert not any(line.endswith("·") or line.startswith("·") for line in lines), lines
+        assert sum(len(line.split(" · ")) for line in lines) == 6
+
+
+def test_the_legend_names_the_marks_of_this_tree() -> None:
+    tree = tree_of((0, 0), (1, 0), (0, 1), accepted=(0, 1))
+    step = step_of(tree, knobs=Knobs())
+    assert legend(step, left_out=False, taken_only=False) == "✓ taken  ✗ not taken"
+    assert legend(step, left_out=False, taken_only=True) == "✓ taken"
+    whole = tree_of((0, 0), accepted=(0, 1))
+    assert "not taken" not in legend(step_of(whole, knobs=Knobs()), left_out=False, taken_only=False)
