@@ -56,7 +56,7 @@ class MoreRow(Row, Widget, can_focus=True):
         style = "bold underline" if self.has_focus else "$foreground 80%"
         folded = not self.open
         changed = f"  •{self.staged}" if self.staged and folded else ""
-        room = self.size.width - len(what) - len(changed) - 5
+        room = self.size.width - len(what) - len(changed) - 3  # the mark
         names = f"  set: {', '.join(self.set_ones)}"
         own = names if len(names) <= room else f"  {len(self.set_ones)} set"
         own = own if self.set_ones and folded else ""

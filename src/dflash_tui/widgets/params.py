@@ -142,8 +142,12 @@ class ParamsPanel(Panel):
 
     def on_descendant_blur(self) -> None:
         """The help is that of the row in use."""
-        if self.screen.focused is None or self not in self.screen.focused.ancestors:
-            self.query_one("#params-help", Static).update("")
+        if not self.is_attached:  # the app ends, and with it the focus
+            return
+        focused = self.screen.focused
+        if focused is None or self not in focused.ancestors:
+            for told in self.query("#params-help").results(Static):
+                told.update("")
 
     def _heading(self) -> Content:
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
