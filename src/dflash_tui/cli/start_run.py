@@ -27,7 +27,7 @@ COLUMNS, ROWS = 120, 40
 MOST_S = 300.0  # for a start
 # What is on the terminal then, whatever else is: the prompt's row is drawn after all others, and the page of an empty
 # conversation says how to open another model once there is one.
-MARKS = {"first frame": (b"Ask anything",), "loaded": (b"opens another", b"here to look around")}
+MARKS = {"first frame": (b"Ask anything",), "loaded": (b"opens another", b"to look around with")}
 _SEQUENCE = re.compile(rb"\x1b\[[0-9;?<>=]*[A-Za-z]")
 
 
