@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,6 +162,28 @@ def test_text_is_taken_where_it_can_be_copied() -> None:
     assert decision.drafter == "text", decision.reason
     assert decision.reason.startswith("no draft brings most here (near ")
     assert "; copying: " in decision.reason
+
+
+@pytest.mark.parametrize("kinds", [("near", "far"), ("near", "far", "text")])
+def test_drafters_that_rest_are_tried_again(kinds: tuple[str, ...]) -> None:
+    """Also where the steps that nobody drafts belong to one that copies text; and the reason says what is done."""
+    chooser, fresh, asked = policy(*kinds), itertools.count(1000, 50), list[bool]()
+    chooser.begin([1, 2, 3], frozenset())
+    for _ in range(3000):
+        reason = chooser.next(Knobs(from_text=False)).reason
+        picked = chooser._picked
+        assert picked is not None
+        asked.append(picked.at is not None)
+        if asked[-1]:
+            said = "is tried" if picked.tries or picked.doubtful else "begins" if picked.lost > 0 else "brings most"
+            assert reason.startswith(f"{chooser.current.kind} {said}"), reason
+        else:
+            assert reason.startswith("no draft is tried" if picked.tries else "no draft brings most"), reason
+        took = brings(chooser.current.kind, False)[1] if asked[-1] else CPU.plain
+        chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if asked[-1] else "ar"))
+    assert not all(asked[:200])
+    assert any(asked[-1000:]), "they are tried again"
+    assert sum(asked[-1000:]) < 50
 
 
 @pytest.mark.parametrize("kinds", [("near", "far"), ("far", "text")])

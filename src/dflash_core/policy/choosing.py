@@ -147,7 +147,7 @@ class Chooser:
         lost = {at: (most - net) / rate for at, net in nets.items()}
         begins = self._circumstance == FIRST
         if begins and furthest is not None and lost[furthest] <= TELLING:
-            return Picked(furthest)
+            return Picked(furthest, lost=lost[furthest])
         may = {at: net + expected[at].doubt for at, net in nets.items()}
         doubtful = max(may, key=lambda at: may[at])
         if may[doubtful] > most and 0 < lost[doubtful] <= self._start[doubtful]:

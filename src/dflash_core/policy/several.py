@@ -33,6 +33,7 @@ class SeveralPolicy:
         self._chooser = Chooser([one.kind for one in self._drafting], [one.block for one in self._drafting])
         blocks = [one.block for one in self._drafting]
         self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
+        self._resting.join(self._chooser, 0)  # it counts the steps that nobody drafts
         for at, one in enumerate(self._drafting):
             one.join(self._chooser, at)
         self._pace = Pace()
@@ -120,9 +121,13 @@ class SeveralPolicy:
         self._why = self._said(picked, expected)
 
     def _said(self, picked: Picked, expected: Sequence[Expected]) -> str:
-        """Each drafter's tokens and time of a step, the picked one first."""
-        if picked.tries is not None:
+        """Why this one, or each drafter's tokens and time of a step, the picked one first."""
+        if picked.at is None and picked.tries is not None:
+            return "no draft is tried"
+        if picked.tries is not None or picked.doubtful:
             return f"{self._current.kind} is tried"
+        if picked.lost > 0:
+            return f"{self._current.kind} begins: its block reaches furthest"
         order = sorted(range(len(expected)), key=lambda at: at != picked.at)
         parts = [f"{self._drafting[at].kind} {expected[at].tokens:.1f} in {expected[at].plain:.1f}" for at in order]
         who = "no draft" if picked.at is None else self._current.kind
