@@ -15,6 +15,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Examples may take as long as they do: beside other work each of them may be held up.
+settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 pytest_plugins = ["support.failures"]
 

@@ -168,7 +168,7 @@ def sheet() -> Stylesheet:
     return sheet
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.dictionaries(st.sampled_from(COLORS), VALUES, max_size=2),
     st.dictionaries(st.one_of(st.sampled_from(OWN), st.sampled_from(USED), st.text(max_size=4)), VALUES, max_size=3),

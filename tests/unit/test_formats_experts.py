@@ -252,7 +252,7 @@ OPTIONAL = {
 }  # fmt: skip
 
 
-@settings(max_examples=150, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(name=st.sampled_from(["qwen3", *MOE]), data=st.data())
 def test_fuzz_metadata(tmp_path: Path, name: str, data: st.DataObject) -> None:
     """Whatever the metadata say: a configuration or a refusal."""

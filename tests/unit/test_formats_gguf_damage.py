@@ -231,9 +231,7 @@ def opens_or_refuses(path: Path, size: int) -> None:
     assert peak_of_reading(open_gguf, path) < 300_000 + 40 * size
 
 
-FUZZ = settings(
-    max_examples=400, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+FUZZ = settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @FUZZ

@@ -120,9 +120,7 @@ def test_truncation_at_every_byte(tmp_path: Path) -> None:
         refused(open_safetensors, write_bytes(path, whole[:length]))
 
 
-@settings(
-    max_examples=400, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     changes=st.lists(st.tuples(st.integers(0, len(SMALL_SAFETENSORS) - 1), st.integers(0, 255)), max_size=6),
     length=st.integers(0, len(SMALL_SAFETENSORS) + 16),

@@ -240,7 +240,7 @@ JUNK = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(changes=st.dictionaries(st.sampled_from([*TARGET_KEYS, *MTP_KEYS, *CONTROL]), JUNK, max_size=3))
 def test_fuzz_metadata(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Whatever the metadata say: a configuration or a refusal."""

@@ -32,7 +32,7 @@ def test_what_is_found_is_what_an_exact_table_finds() -> None:
     assert same > 890
 
 
-@settings(max_examples=150, deadline=2_000)
+@settings(max_examples=150)
 @given(text=TOKENS, tail=st.lists(st.integers(0, 5), min_size=1, max_size=LONGEST), cut=st.integers(0, 60), more=TOKENS)
 def test_what_is_found_followed_the_same_run(text: list[int], tail: list[int], cut: int, more: list[int]) -> None:
     table = TextTable()
