@@ -52,11 +52,14 @@ def writing(path: Path, *, mode: int = 0o666, sync: bool = False) -> Iterator[Bi
     path = Path(os.path.realpath(path))  # a link to a file of settings stays one
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
+    before = None
     with contextlib.suppress(FileNotFoundError):
-        mode = stat.S_IMODE(path.stat().st_mode)
+        before = mode = stat.S_IMODE(path.stat().st_mode)
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
+            if before is not None:
+                part.chmod(before)  # the umask is for new files
             if sync:
                 file.flush()
                 os.fsync(file.fileno())

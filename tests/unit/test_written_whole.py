@@ -46,12 +46,15 @@ def test_a_place_that_takes_no_file(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_link_and_permissions_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o666])
+def test_a_link_and_permissions_stay(mode: int, tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     with writing(real, mode=0o600) as file:
         file.write(b"1")
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+    real.chmod(mode)
     link.symlink_to(real)
     write_whole(link, b"2")
     assert link.is_symlink()
     assert real.read_bytes() == b"2"
-    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+    assert stat.S_IMODE(real.stat().st_mode) == mode
