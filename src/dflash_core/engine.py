@@ -76,8 +76,8 @@ class Engine:
         self.target, self.draft = target, draft
         config, drafting = target.config, draft.config if draft else None
         self.machine = target.machine
-        context, self.kv = _cache(self.machine, config, drafting, context_length, wished)
         seen = AttentionWindow.of(window)
+        context, self.kv = _cache(self.machine, config, drafting, context_length, wished, seen)
         self._rows = self.machine.rows_at_once(config, drafting, context, self.kv.pair, seen)
         needed = self.machine.sequence(config, drafting, context, kv=self.kv.pair, rows=self._rows, window=seen)
         fits = self.machine.context_that_fits(config, drafting, self.kv.pair)
@@ -243,13 +243,14 @@ class Engine:
 
 
 def _cache(
-    machine: Machine, target: ModelSpec, draft: DraftModel | None, asked: int | None, wished: str
+    machine: Machine, target: ModelSpec, draft: DraftModel | None, asked: int | None, wished: str, seen: AttentionWindow
 ) -> tuple[int, Choice]:
     """The context length and how keys and values are kept: as asked for, or as `auto` chooses."""
     pairs = machine.auto_pairs if wished == AUTO else (CachePair.parse(wished),)
     context = machine.context_that_fits(target, draft, pairs[-1]) if asked is None else asked
     context = min(context, target.context_length)
-    held = (one for whole in (False, True) for one in pairs if machine.holds(target, draft, context, one, whole=whole))
+    ways = ((one, whole) for whole in (False, True) for one in pairs)
+    held = (one for one, whole in ways if machine.holds(target, draft, context, one, seen, whole=whole))
     pair = next(held, pairs[0])
     before = [str(one) for one in pairs[: pairs.index(pair)]]
     return context, Choice(pair, f"{context:,} positions do not fit as {' or '.join(before)}" if before else "")

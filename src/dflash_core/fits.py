@@ -205,19 +205,20 @@ def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, ava
     `available` bytes, where these are not the reckoner's. Raises ContextError as a load does."""
     check_context(context)
     room = reckoner.available if available is None else available
-    wished = context or default_context(reckoner)
+    kinds = reckoner.auto if kv == AUTO else (kv,)
+    wished = context or default_context(reckoner, kinds[-1], room)
     setup = replace(reckoner.base, context=min(wished, reckoner.longest_context), window=window)
-    ways = [replace(setup, kv=kind) for kind in (reckoner.auto if kv == AUTO else (kv,))]
+    ways = [replace(setup, kv=kind) for kind in kinds]
     rooms = (room - reckoner.spare, room)
     chosen = (way for room in rooms for way in ways if least(reckoner, way) <= room)
     return settled(reckoner, next(chosen, ways[0]), room)
 
 
-def default_context(reckoner: Reckoner) -> int:
-    """Positions that are taken where nobody asks for more: the largest halving of CEILING that leaves `spare` bytes."""
-    context = min(CEILING, reckoner.longest_context)
-    room = reckoner.available - reckoner.spare
-    while context > SMALLEST_CONTEXT and total(reckoner, replace(reckoner.base, context=context)) > room:
+def default_context(reckoner: Reckoner, kv: str, room: int) -> int:
+    """Positions that are taken where nobody asks for more: the largest halving of CEILING that leaves `spare` of `room`
+    bytes with keys and values of type `kv`."""
+    context, base = min(CEILING, reckoner.longest_context), replace(reckoner.base, kv=kv)
+    while context > SMALLEST_CONTEXT and total(reckoner, replace(base, context=context)) > room - reckoner.spare:
         context //= 2
     return context
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -13,10 +14,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cuda.bindings")
-from dflash_core import loading
+from dflash_core import engine, loading
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.planned import KNOWN, card_of
-from dflash_core.backends.cuda.reckoner import SPARE, CardReckoner, context_bytes
+from dflash_core.backends.cuda.reckoner import SPARE, CardReckoner, context_bytes, sequence_components
+from dflash_core.bench.synthetic_models import SIZE_27B
+from dflash_core.cache_types import AUTO_PAIRS
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import KnobError, MismatchError
 from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, least, longest, longest_context, plan, total
@@ -30,6 +35,7 @@ from dflash_tui.cli.plan import plan_for
 from dflash_tui.session import LoadRequest
 from dflash_tui.text import fits as words
 from support.golden import golden
+from support.made_up_card import MadeUpCard
 from support.reckoned import reckoner
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
@@ -154,6 +160,39 @@ def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
         made.auto = ("f16", "q8_0", "q4_0")
         assert fitting(made, 40_960, "auto").kv == kv
     assert fitting(reckoner(f16), 40_960, "f16").kv == "f16"
+
+
+@pytest.mark.parametrize(
+    ("context", "kv", "window"),
+    [(None, "f16", 0), (None, "q8_0", 0), (None, "auto", 4096), (32_768, "auto", 16_384), (32_768, "f16", 16_384)],
+)
+def test_a_plan_is_what_a_load_takes(
+    context: int | None, kv: str, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Context, type, and rows of prompts at once: on cards on which a byte decides."""
+    made, spec, seen = reckoner(24 * GIB), SIZE_27B.target(), AttentionWindow.of(window)
+    made.auto = tuple(str(pair) for pair in AUTO_PAIRS)
+    monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
+    sequence = functools.cache(functools.partial(sequence_components, made._of(Setup(0))))
+    monkeypatch.setattr(CudaMachine, "components", lambda self, *rest: sequence(*rest))
+    weights = total(made, Setup(512)) - sum(one.bytes for one in sequence(True, 512))
+    sizes = {
+        least(made, Setup(positions, kind, window=shown))
+        for positions in ((context,) if context else (8192, 32_768))
+        for kind in made.auto
+        for shown in (0, window)
+    }
+    found = set()
+    for room in (size + spare - missing for size in sizes for spare in (0, SPARE) for missing in (0, 1)):
+        made.available = room
+        free = room - weights
+        machine = CudaMachine(MadeUpCard(free, free + 40 * GIB), made._of(Setup(0)))  # type: ignore[arg-type]
+        positions, choice = engine._cache(machine, spec, SIZE_27B.draft, context, kv, seen)
+        rows = machine.rows_at_once(spec, SIZE_27B.draft, positions, choice.pair, seen)
+        planned = fitting(made, context, kv, window)
+        assert (planned.context, planned.kv, planned.rows) == (positions, str(choice.pair), rows), room - 24 * GIB
+        found.add(planned)
+    assert len(found) > 1
 
 
 def test_remedies_change_no_more_than_they_must() -> None:

@@ -205,10 +205,17 @@ class Machine(Protocol):
         """How keys and values may be kept where nobody says so: the first that the context fits with."""
 
     def holds(
-        self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair, *, whole: bool = False
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        kv: CachePair,
+        window: AttentionWindow = EVERYTHING,
+        *,
+        whole: bool = False,
     ) -> bool:
         """Whether a new sequence of `context` positions fits what is free and leaves something; `whole`: fits at
-        all."""
+        all. `window`: of answers to come."""
 
     def rows_at_once(
         self,

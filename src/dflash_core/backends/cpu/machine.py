@@ -44,7 +44,14 @@ class CpuMachine:
         return context
 
     def holds(
-        self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair, *, whole: bool = False
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        kv: CachePair,
+        window: AttentionWindow = EVERYTHING,
+        *,
+        whole: bool = False,
     ) -> bool:
         """Keys and values take half of the free memory at most; `whole`: all of it."""
         position = target.position_bytes(kv) + (draft.position_bytes(kv) if draft else 0)

@@ -91,9 +91,16 @@ class CudaMachine:
         return context
 
     def holds(
-        self, target: ModelSpec, draft: DraftModel | None, context: int, kv: CachePair, *, whole: bool = False
+        self,
+        target: ModelSpec,
+        draft: DraftModel | None,
+        context: int,
+        kv: CachePair,
+        window: AttentionWindow = EVERYTHING,
+        *,
+        whole: bool = False,
     ) -> bool:
-        needed = self.components(draft is not None, context, PASS_ROWS, kv, LEAST_PREFILL_ROWS)
+        needed = self.components(draft is not None, context, PASS_ROWS, kv, LEAST_PREFILL_ROWS, window)
         return self._has(needed, 0 if whole else SPARE)
 
     def rows_at_once(
