@@ -20,7 +20,7 @@ from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Click, Event, Key, MouseEvent, Paste
+from textual.events import Click, Event, Key, MouseEvent, MouseUp, Paste
 from textual.filter import LineFilter
 from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
@@ -31,6 +31,7 @@ from textual.worker import WorkerFailed
 
 from dflash_core.cache_types import AUTO
 from dflash_core.clean import lines, one_line
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 from dflash_tui.chat.flow import fault, keep_trace
@@ -149,7 +150,8 @@ class DFlashApp(App[int]):
             if self.screen_stack:
                 self._keys.sent(event, self.focused or self.screen)
             return
-        if isinstance(event, MouseEvent) and self.screen_stack:
+        # A button that comes up ends a drag or a selection, whatever it is over.
+        if isinstance(event, MouseEvent) and not isinstance(event, MouseUp) and self.screen_stack:
             widget, _ = self.screen.get_widget_and_offset_at(event.x, event.y)
             if widget is not None and not widget.is_attached:
                 return  # gone since the last frame; Textual would ask what it stood in for its place
@@ -340,7 +342,7 @@ class DFlashApp(App[int]):
             self.screen.dismiss(True)
         elif self.chat.busy:
             self.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"), self._confirmed)
-        elif warning := self.chat.conversation.warning():
+        elif warning := self.chat.warning():
             self.push_screen(ConfirmScreen(warning, "quit", "go on"), self._confirmed)
         else:
             self._leave()
@@ -362,7 +364,7 @@ class DFlashApp(App[int]):
             self.again = []
             end_later(128 + number)
             loop.call_soon_threadsafe(self._leave, 128 + number)
-            self._rescue()
+            self.chat.last_words()  # a conversation that the disk refuses is kept elsewhere
 
         # Not the loop's own handlers: those would wait with it.
         for number in ENDS:
@@ -374,20 +376,23 @@ class DFlashApp(App[int]):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, before)
 
-    def _rescue(self) -> list[str]:
-        """Say where what was typed and generated is: the user did not ask for this end."""
-        typed = any(prompt.text.strip() for prompt in self.chat.query(Prompt))
-        return ["your text comes back at the next start"] * typed + self.chat.last_words()
-
     def _handle_exception(self, error: Exception) -> None:
-        """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost."""
+        """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost.
+
+        An error of our own that nobody took, as that of an SQLite that lacks what is needed, says itself what to do.
+        """
         cause = error.error if isinstance(error, WorkerFailed) else error
         if isinstance(cause, NoMatches) and (self._exit or closes(active_message_pump.get(None))):
-            return  # what it asks for was never drawn, or is gone already, and nobody will see it
+            # What it asks for was never drawn, or is gone already, and nobody will see it.
+            LOG.info("asked for on a closing screen", exc_info=error)
+            return
         if not self.fault:
-            trace = keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)
             LOG.error("fault", exc_info=error)
-            self.fault = "; ".join([fault(error), *self._rescue(), trace])
+            said, trace = str(cause), list[str]()
+            if not isinstance(cause, DFlashError):
+                said = fault(error)
+                trace = [keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)]
+            self.fault = "; ".join([said, *self.chat.last_words(), *trace])
         super()._handle_exception(error)
 
     def _fatal_error(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from dflash_core.errors import DFlashError, FormatError, TemplateError
 from dflash_tui.app import DFlashApp, run_app
 from dflash_tui.conversations.current import CurrentConversation
+from dflash_tui.conversations.store import StoreError, database
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
@@ -186,6 +188,38 @@ async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make
     assert "your text comes back at the next start; the conversation is kept" in app.fault
     assert str(data / "last-error.txt") in app.fault
     assert not app._exit_renderables, "no page of source on the terminal"
+
+
+@pytest.mark.parametrize("first_run", [False, True])
+async def test_an_sqlite_that_cannot_search_is_one_line(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, *, first_run: bool
+) -> None:
+    """It is met behind the first frame, or by the first page over it."""
+
+    def lacks() -> None:
+        raise sqlite3.OperationalError("no such module: fts5")
+
+    monkeypatch.setattr(database, "reference", lacks)
+    app = make_app(first_run=first_run)
+
+    async def use() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await wait_until(pilot, lambda: False)
+
+    with pytest.raises(StoreError):
+        await use()
+    assert app.fault == "this Python's SQLite has no full-text search (FTS5); use a Python whose has"
+    assert app.return_code == 1
+
+
+async def test_quitting_before_the_first_frame_opens_nothing(make_app: MakeApp) -> None:
+    app = make_app()
+    app.chat.displayed = lambda: None
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+    assert app.return_value == 0
+    assert not app.chat.past.folder.exists()
 
 
 def test_a_fault_in_the_app_is_one_line_and_exit_code_1(

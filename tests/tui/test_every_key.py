@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from textual.events import Key, MouseDown
+from textual.events import Key, MouseDown, MouseUp
 from textual.geometry import Offset
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -346,3 +346,7 @@ async def test_a_click_on_what_is_gone(make_app: MakeApp) -> None:
         app.post_message(MouseDown(None, x, y, 0, 0, 1, False, False, False))
         await pilot.pause()
         assert not text.is_attached
+        # The end of a selection that began elsewhere.
+        app.screen._selecting = True
+        app.post_message(MouseUp(None, x, y, 0, 0, 1, False, False, False))
+        await wait_until(pilot, lambda: not app.screen._selecting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -22,6 +21,7 @@ from dflash_tui.chat.layout import Layout
 from dflash_tui.chat.loading import PairLoading
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.conversations.history import History
+from dflash_tui.screens.late_parts import LateParts
 from dflash_tui.screens.pages import PAGES, action_provider
 from dflash_tui.session import Loader, SessionLike
 from dflash_tui.settings.config import config_folder
@@ -48,19 +48,11 @@ from dflash_tui.widgets.transcript import Transcript, TurnBlock
 if TYPE_CHECKING:
     from textual.widgets import Markdown
 
-    from dflash_tui.chat.background_plain import BackgroundPlain
-    from dflash_tui.chat.context import ContextKeeper
-    from dflash_tui.chat.conversation import ConversationController
-    from dflash_tui.chat.copying import Copying
     from dflash_tui.chat.experiment import Experiment
-    from dflash_tui.chat.profiles import ProfileKeeper
-    from dflash_tui.chat.program import ProgramController
-    from dflash_tui.chat.sending import Sending
-    from dflash_tui.chat.typed import Typed
     from dflash_tui.widgets.roomy import Fence
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(LateParts, Screen[None]):
     """Holds the session, the parameters of the next turn, and the one turn that may run."""
 
     SCOPE: ClassVar[str] = "chat"
@@ -79,10 +71,9 @@ class ChatScreen(Screen[None]):
         self.session: SessionLike | None = None
         self.past = history
         self._title = title
-        self._resume = resume
-        self._system = system
+        self.resumed = resume
+        self.system = system
         self._begun = False  # the first frame is on the terminal, and what comes behind it has begun
-        self._conversation: ConversationController | None = None
         self.flow = Flow(self, self, history.folder)
         self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
@@ -153,63 +144,15 @@ class ChatScreen(Screen[None]):
             self._conversation.current.close()
 
     def last_words(self) -> list[str]:
-        """Where the conversation is when the program ends by a fault or a signal."""
-        return self._conversation.last_words() if self._conversation is not None else []
+        """Where what was typed and generated is when the program ends by a fault or a signal."""
+        if self._conversation is None:  # nothing was typed, or nothing could be opened that keeps it
+            return []
+        typed = any(prompt.text.strip() for prompt in self.query(Prompt))
+        return ["your text comes back at the next start"] * typed + self._conversation.last_words()
 
-    # Parts that the first frame does without: each is imported and made when it is first asked for
-
-    @property
-    def conversation(self) -> ConversationController:
-        if self._conversation is None:
-            from dflash_tui.chat.conversation import ConversationController
-            from dflash_tui.conversations.current import CurrentConversation
-
-            current = CurrentConversation(self.past.folder, self._system)
-            self._conversation = ConversationController(self, current, self.gauges, self._resume)
-        return self._conversation
-
-    @cached_property
-    def context(self) -> ContextKeeper:
-        from dflash_tui.chat.context import ContextKeeper
-
-        return ContextKeeper(self)
-
-    @cached_property
-    def plain(self) -> BackgroundPlain:
-        from dflash_tui.chat.background_plain import BackgroundPlain
-
-        return BackgroundPlain(self, self.gauges)
-
-    @cached_property
-    def sending(self) -> Sending:
-        from dflash_tui.chat.sending import Sending
-
-        return Sending(self)
-
-    @cached_property
-    def program(self) -> ProgramController:
-        from dflash_tui.chat.program import ProgramController
-
-        return ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
-
-    @cached_property
-    def profiles(self) -> ProfileKeeper:
-        from dflash_tui.chat.profiles import ProfileKeeper
-
-        return ProfileKeeper(self, self.program)
-
-    @cached_property
-    def copying(self) -> Copying:
-        from dflash_tui.chat.copying import Copying
-
-        return Copying(self, self.conversation.branching)
-
-    @cached_property
-    def typed(self) -> Typed:
-        from dflash_tui.chat.typed import Typed
-        from dflash_tui.slash.table import complete
-
-        return Typed(self, self.gauges, partial(complete, host=self))
+    def warning(self) -> str:
+        """What quitting now would lose; empty where that is nothing."""
+        return self._conversation.warning() if self._conversation is not None else ""
 
     # Parts
 
