@@ -16,6 +16,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.chat import downloads as holder
 from dflash_tui.chat import fetching
 from dflash_tui.hub import fetch
+from dflash_tui.hub.catalogue import load_catalogue
 from dflash_tui.hub.fetch import begun
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import FIRST, ModelsScreen
@@ -421,6 +422,15 @@ def test_the_end_says_how_to_go_on(
     monkeypatch.setattr(holder.Downloads, "last_words", lambda self: ["the download of x stopped at 3 %"])
     assert apps.open_app(app) == 0
     assert "dflash-tui: the download of x stopped at 3 %\n" in capsys.readouterr().err
+
+
+def test_a_pause_that_begins_between_two_looks_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    speeds = iter([1.0])
+    monkeypatch.setattr(fetching.Fetching, "speed", property(lambda self: next(speeds, 0.0)))
+    monkeypatch.setattr(fetching.Fetching, "state", "running")
+    it = fetching.Fetching(next(iter(load_catalogue().pairs.values())), tmp_path)
+    assert it.words.endswith("under a minute left")
+    assert "left" not in it.words
 
 
 def test_what_is_left_is_said_roughly() -> None:

@@ -55,8 +55,8 @@ class Downloads:
 
     @property
     def under_way(self) -> list[Fetching]:
-        """Those that are not over."""
-        return [one for one in self._open if not one.over]
+        """Those that are not over. Asked for on their threads too."""
+        return [one for one in [*self._open] if not one.over]
 
     def before(self, it: Fetching) -> set[Wanted]:
         """The files of those whose turn comes before that of `it`."""

@@ -63,7 +63,8 @@ class Fetching(Background):
     @property
     def left_s(self) -> float | None:
         """Seconds until the end at the present speed; None where there is none."""
-        return (self.size - self.done) / self.speed if self.speed > 0 else None
+        speed = self.speed  # once: the fetching thread may have another meanwhile
+        return (self.size - self.done) / speed if speed > 0 else None
 
     @property
     def speed(self) -> float:
@@ -111,7 +112,7 @@ class Fetching(Background):
             case "waiting":
                 return "waits until another download is over"
             case "running":
-                left = about(self.left_s) if self.left_s is not None else ""
+                left = about(seconds) if (seconds := self.left_s) is not None else ""
                 return ", ".join(filter(None, (f"{self.percent} % of {gib(self.size)}", self.note or left)))
             case "ending":
                 silent = f"; a hub that is silent is waited for, {TIMEOUT_S:.0f} s at most"

@@ -70,7 +70,8 @@ class GetScreen(ModalScreen[bool]):
         self._look()
 
     def on_unmount(self) -> None:
-        self._chat.downloads.watched = None
+        if self._chat.downloads.watched is self._it:  # else another dialog is open by now
+            self._chat.downloads.watched = None
         if not self._it.agreed:
             self._it.stop()
 
@@ -126,7 +127,7 @@ class GetScreen(ModalScreen[bool]):
                     return ["all of it is here; it is looked through, and then can be loaded\n"]
                 return [f"{gib(it.done)} of it is here already\n" if it.done else ("nothing of it is here yet\n", DIM)]
             case "running":
-                left = f", {about(it.left_s)}" if it.left_s is not None else ""
+                left = f", {about(seconds)}" if (seconds := it.left_s) is not None else ""
                 speed = f", {gib(round(it.speed))}/s{left}" if it.speed else ""
                 return [
                     (bar(it.done / max(it.size, 1), WIDTH), "$primary on $panel"),
