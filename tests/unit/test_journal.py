@@ -190,6 +190,19 @@ def test_what_was_left_stays_while_the_store_is_in_memory_only(tmp_path: Path) -
     assert len(CurrentConversation(tmp_path).rescue().cards) == 1
 
 
+def test_what_is_typed_and_sent_before_others_text_comes_back_stays_on_the_disk(tmp_path: Path) -> None:
+    before = CurrentConversation(tmp_path)
+    before.typed("half a thought")
+    killed(before.journal)
+    current = CurrentConversation(tmp_path)
+    current.wait("sent early")
+    current.typed("early")
+    assert current.rescue().texts == ("half a thought",)
+    killed(current.journal)
+    [left] = left_in(tmp_path / "journal")
+    assert left.typed == Typed("half a thought\nearly", ("sent early",))
+
+
 def test_typed_text_can_be_read_at_every_moment(tmp_path: Path) -> None:
     """Also where the program is killed after the text was written and before the file was cut to its length."""
     journal = Journal(tmp_path)

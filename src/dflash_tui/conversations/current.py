@@ -293,7 +293,9 @@ class CurrentConversation:
             for left in self.journal.rescue():
                 if any(unsent := [text for text in (*left.typed.waiting, left.typed.draft) if text.strip()]):
                     texts.append("\n".join(unsent))
-                    self.journal.typed("\n".join(texts))  # before the other's file goes
+                    # Before the other's file goes; beside what has been typed and sent here by now.
+                    draft = [self._draft] if self._draft.strip() else []
+                    self.journal.typed("\n".join([*texts, *draft]), self._waiting)
                 if left.place is not None:
                     card = self._put_back(left, left.place)
                     cards[card.id] = card
