@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from rich.cells import cell_len
 from textual.geometry import Offset, Region, Size
 from textual.pilot import Pilot
 
@@ -13,7 +14,7 @@ from dflash_core.errors import FormatError
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.tour import TourScreen, place
 from dflash_tui.text.tour import STEPS
-from dflash_tui.widgets.start import EXAMPLES, StartPage
+from dflash_tui.widgets.start import EXAMPLES, WIDTH, StartPage, _model
 
 from .fake import FakeSession
 from .scenes import answered, send
@@ -30,6 +31,13 @@ def start(app: DFlashApp) -> StartPage:
 
 
 # The page of an empty conversation
+
+
+@pytest.mark.parametrize("title", ["", "demo pair Qwen3.5-demo Q8_0 + DFlash-b16 on the processor", "x" * 100])
+@pytest.mark.parametrize("loading", [True, False])
+def test_what_it_says_of_the_model_takes_no_line_more(title: str, *, loading: bool) -> None:
+    lines = _model(title, loading=loading).plain.split("\n")
+    assert max(map(cell_len, lines)) <= WIDTH
 
 
 async def test_it_says_what_this_is_and_fits(make_app: MakeApp, size: Size2) -> None:
