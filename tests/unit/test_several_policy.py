@@ -131,6 +131,21 @@ def test_every_drafter_learns_for_itself() -> None:
     assert near.text == far.text, "all of them follow the answer"
 
 
+def test_trees_of_a_fixed_size_get_the_drafter_that_pays() -> None:
+    """Every step is drafted then, by the one that brings most in its time."""
+    chooser, taken, fresh = policy("far", "near"), Counter[str](), itertools.count(1000, 50)
+    knobs = Knobs().replace(budget=8)
+    for number in range(20):
+        chooser.begin([1, 2, 3], frozenset())
+        for _ in range(20):
+            decision = chooser.next(knobs)
+            assert (decision.mode, decision.budget, decision.drafts) == ("tree", 8, True)
+            taken[decision.drafter] += number >= 10
+            chooser.observe(step(*brings(decision.drafter, False), next(fresh)))
+        chooser.end()
+    assert taken["near"] / taken.total() > 0.85, taken
+
+
 def test_a_named_drafter_is_taken() -> None:
     chooser = SeveralPolicy(
         [LearnedPolicy(Capabilities(kind, 9), PairState(), GivenCosts(CPU)) for kind in ("dflash2", "mtp")]

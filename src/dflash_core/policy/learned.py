@@ -179,7 +179,7 @@ class LearnedPolicy(PairPolicy):
 
     def _decide(self, knobs: Knobs, picked: Picked) -> _Step:
         if not self._free(knobs):
-            return _Step(self._fixed.next(knobs), knobs)
+            return _Step(self._fixed.next(knobs), knobs, picked=picked if picked.at is not None else None)
         if picked.at is None:
             return self._without_drafts(knobs, picked)
         why = "auto: as many candidates as pay"
@@ -263,8 +263,8 @@ class LearnedPolicy(PairPolicy):
         if self._free(done.knobs):
             self._news = True
             self.state.pace.add(len(step.tokens), spent, unit, drafted=drafted)
-            if spent > 0 and done.picked is not None:
-                self._weigh(done.picked, step)
+        if spent > 0 and done.picked is not None:
+            self._weigh(done.picked, step)
         if done.copied is not None:
             for one, token in zip(done.copied.found, step.tokens):
                 part.copies.add(one.match, one.token == token)

@@ -6,6 +6,7 @@ drafts it, is picked as one drafter is switched on and off (`choosing.py`), over
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -104,13 +105,14 @@ class SeveralPolicy:
     def _choose(self, knobs: Knobs) -> None:
         """Pick the drafter of the next step, or nobody, and say why."""
         self._why, self._picked = "", None
-        if knobs.mode != "auto" or knobs.policy == "fixed" or knobs.draft != "auto" or not self._drafting:
+        if knobs.mode != "auto" or knobs.draft != "auto" or not self._drafting:
             at = self.kinds.index(knobs.draft) if knobs.draft in self.kinds else 0
             self._current = self.policies[at]
             return
         plain = self._resting.costs.plain
         rate = max(self._pace.rate(self._unit), 1 / plain)
-        none = self._resting.rest(knobs, rate).brings
+        fixed = knobs.policy == "fixed"  # every step is drafted then
+        none = -math.inf if fixed else self._resting.rest(knobs, rate).brings
         expected = [one.expected() for one in self._drafting]
         furthest = self._furthest if self._resting.part == "answer" else None
         sure = self._resting.costs.knows_plain
