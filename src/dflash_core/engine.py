@@ -131,7 +131,7 @@ class Engine:
     def forget_learned(self) -> None:
         """Begin with start values again, on disk too; not while an answer is under way."""
         for at, learner in enumerate(self._learners):
-            learner.state = self.kept[at].forget() if at < len(self.kept) else PairState()
+            learner.reset(self.kept[at].forget() if at < len(self.kept) else PairState())
 
     # ---- Answering, all of it the runner's ---------------------------------------------------------------------------
 

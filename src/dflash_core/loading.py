@@ -133,7 +133,7 @@ def plan_pair(
 
     `context`, `kv`, `window`: what is asked for, as of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of
     main memory) to reckon for; without it it is what this machine has. Raises what `open_target` and `open_draft`
-    raise, and KnobError for a type that there is not.
+    raise, KnobError for a type that there is not, and ContextError for a context that no load takes.
     """
     kv = checked(kv)
     reckoner = reckoner_of(target, draft, device, memory=memory, card=card)

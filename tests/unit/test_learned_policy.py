@@ -296,7 +296,7 @@ def test_learning_can_be_switched_off_and_begun_again() -> None:
     decoded(CountingBackend(), Knobs(), policy, 60)
     assert not np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
     assert policy.state.parts["answer"].learned.trials[:COPIED].sum() > 0
-    policy.reset()
+    policy.reset(PairState())
     assert np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
 
 

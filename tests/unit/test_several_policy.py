@@ -131,6 +131,23 @@ def test_every_drafter_learns_for_itself() -> None:
     assert near.text == far.text, "all of them follow the answer"
 
 
+def test_what_is_forgotten_is_found_again() -> None:
+    """Drafters of which nothing is known any more have their time to begin with again."""
+    chooser, fresh, begun = policy("near", "far"), itertools.count(1000, 50), list[int]()
+    for _ in range(2):
+        for one in chooser.policies:
+            one.reset(PairState())
+        chooser.begin([1, 2, 3], frozenset())
+        begun.append(0)
+        for _ in range(100):
+            drafts = chooser.next(Knobs(from_text=False)).drafts
+            begun[-1] += drafts
+            took = brings(chooser.current.kind, False)[1] if drafts else CPU.plain
+            chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if drafts else "ar"))
+    assert begun[1] == pytest.approx(begun[0], abs=2)
+    assert begun[0] > 6
+
+
 def test_trees_of_a_fixed_size_get_the_drafter_that_pays() -> None:
     """Every step is drafted then, by the one that brings most in its time."""
     chooser, taken, fresh = policy("far", "near"), Counter[str](), itertools.count(1000, 50)

@@ -111,9 +111,13 @@ class Chooser:
     def __init__(self, kinds: Sequence[str], blocks: Sequence[int]) -> None:
         """`blocks`: positions of each drafter's block."""
         self._kinds, self._blocks = tuple(kinds), tuple(blocks)
-        self._spare = defaultdict[Purse, float](float)  # in plain steps
-        self._start = [START_SPARE * block for block in blocks]
+        self.reset()
         self.begin()
+
+    def reset(self) -> None:
+        """Nothing is known of any drafter."""
+        self._spare = defaultdict[Purse, float](float)  # in plain steps
+        self._start = [START_SPARE * block for block in self._blocks]
 
     def begin(self) -> None:
         """An answer begins."""

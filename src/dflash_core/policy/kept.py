@@ -22,7 +22,7 @@ from dflash_core.policy.pace import Copies, Pace, Worth
 from dflash_core.policy.pair import PARTS, PairState, PartState
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
-VERSION = 1
+VERSION = 1  # another one where a number or a name of a circumstance (`choosing.py`) comes to mean something else
 MOST_BYTES = 1 << 20
 LARGEST_WEIGHT = 1e3
 SUFFIX = ".policy.json"

@@ -127,6 +127,10 @@ class LearnedPolicy(PairPolicy):
         """The conversation as it is known here: prompt and answer, the root at its end."""
         return self._text.tokens
 
+    def reset(self, state: PairState) -> None:
+        super().reset(state)
+        self._chooser.reset()
+
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
         self._text.become(ids)

@@ -104,9 +104,9 @@ class PairPolicy:
                 rows.append(FoundRow(name, trials, *means))
         return tuple(rows)
 
-    def reset(self) -> None:
-        """Start values again, for reasoning and answers."""
-        self.state = PairState()
+    def reset(self, state: PairState) -> None:
+        """Begin again with `state`, start values; not while an answer is under way."""
+        self.state = state
 
     def _depth(self, knobs: Knobs) -> int:
         """Tokens to draft where each costs a pass; 0 for what the knobs say."""
