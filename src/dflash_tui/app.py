@@ -121,7 +121,7 @@ class DFlashApp(App[int]):
         return self.chat
 
     async def on_mount(self) -> None:
-        self._handle_signals()
+        self.handle_signals()  # where the driver has not done so
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
@@ -351,9 +351,9 @@ class DFlashApp(App[int]):
         if answer:
             self._leave()
 
-    def _handle_signals(self) -> None:
+    def handle_signals(self) -> None:
         """A signal that ends the program ends it as Ctrl+Q does: the terminal as it was, nothing lost."""
-        if self.is_headless:
+        if self.is_headless or self._signals:
             return
         loop = asyncio.get_running_loop()
 

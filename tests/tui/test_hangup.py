@@ -110,6 +110,11 @@ open("pid", "w").write(str(os.getpid()))
 from dflash_tui.__main__ import run
 sys.exit(run())
 """
+# Before it, where a slow machine is given all the time that it takes to end.
+PATIENT = """
+from dflash_tui.terminal import hangup
+hangup.END_S = 600.0
+"""
 # The same, where a key has the main thread wait for ever.
 HELD = """
 import threading
@@ -202,6 +207,18 @@ def test_elsewhere(open_terminal: Open, options: tuple[str, ...], seen: str, typ
     terminal.type(typed)
     terminal.go_away()
     ended(terminal.program())
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.full) for one in (signal.SIGHUP, signal.SIGINT))]
+)
+def test_a_signal_before_the_first_frame_leaves_the_terminal_as_it_was(open_terminal: Open, number: int) -> None:
+    terminal = open_terminal(directly, "--demo", program=PATIENT + BEGIN)
+    terminal.wait("\x1b[?1049h")
+    os.kill(terminal.program(), number)
+    terminal.wait("\x1b[?1049l")
+    ended(terminal.program())
+    assert terminal.process.wait(LIMIT_S) == 128 + number
 
 
 def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     parts: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda self: False))
     monkeypatch.setattr(HeadlessDriver, "write", lambda self, data: parts.append(data))
-    monkeypatch.setattr(DFlashApp, "_handle_signals", lambda self: None)
+    monkeypatch.setattr(DFlashApp, "handle_signals", lambda self: None)
     return parts
 
 
