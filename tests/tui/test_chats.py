@@ -120,7 +120,7 @@ async def test_a_conversation_that_the_app_begins_with_has_its_figures(make_app:
     opened = threading.Event()
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
-        opened.wait(60)
+        opened.wait(600)
         return FakeSession()
 
     app = make_app(load=load, resume=resumed)

@@ -254,7 +254,7 @@ async def test_a_loader_that_has_just_ended_still_counts_as_loading(make_app: Ma
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
         loads.append(1)
-        go.wait(60)
+        go.wait(600)
         return FakeSession()
 
     app = make_app(load=load)

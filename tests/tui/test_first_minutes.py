@@ -94,7 +94,7 @@ async def test_a_model_that_is_being_loaded_or_missing_is_said(make_app: MakeApp
     go = threading.Event()
 
     def load(progress: object) -> FakeSession:
-        go.wait(10)
+        go.wait(600)
         raise FormatError("model.gguf: no such file")
 
     app = make_app(load=load)

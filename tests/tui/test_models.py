@@ -132,7 +132,7 @@ async def test_rows_come_while_others_are_still_read(
 
     def reads(path: Path, *, folder: bool = False) -> object:
         if path.name.startswith("Other"):
-            slow.wait(30)
+            slow.wait(600)
         return read(path, folder=folder)
 
     monkeypatch.setattr(find, "read_header", reads)

@@ -304,7 +304,7 @@ async def test_while_the_model_loads_each_message_is_its_own(make_app: MakeApp) 
     session, may = FakeSession(), threading.Event()
 
     def load(progress: Progress) -> FakeSession:
-        may.wait(60)
+        may.wait(600)
         return session
 
     app = make_app(load=load)
@@ -354,7 +354,7 @@ async def test_messages_behind_one_that_does_not_fit_come_back_with_it(make_app:
     conversation, ask_it = session.conversation, session.conversation.ask
 
     def refuse(*args: Any, **named: Any) -> Any:
-        may.wait(60)
+        may.wait(600)
         return ask_it(*args, **named)
 
     conversation.ask = refuse  # type: ignore[method-assign]

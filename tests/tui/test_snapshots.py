@@ -134,7 +134,7 @@ async def test_loading(make_app: MakeApp, snapshot: Snapshot) -> None:
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
         progress("target weights", 0.42)
-        done.wait(60)
+        done.wait(600)
         return FakeSession()
 
     app = make_app(load=load)

@@ -117,7 +117,7 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
         with contextlib.suppress(OSError):  # Linux says so when the other end has closed
             while part := os.read(ours, 1 << 16):
                 drawn += part
-        assert running.wait(60) == 0, drawn.decode(errors="replace")
+        assert running.wait(600) == 0, drawn.decode(errors="replace")
     os.close(ours)
     return drawn, json.loads((tmp_path / "found").read_text())
 
@@ -165,7 +165,7 @@ def test_a_command_has_a_collector() -> None:
     sys.argv = ["dflash-tui", "config", "path"]
     sys.exit(run())
     """
-    assert subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=600, check=False).returncode == 0
 
 
 def test_the_decoder_is_not_imported_by_the_app_package() -> None:

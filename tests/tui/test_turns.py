@@ -194,7 +194,7 @@ async def test_a_message_sent_while_loading_waits_its_turn(make_app: MakeApp) ->
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
         progress("target weights", 0.42)
-        ready.wait(60)
+        ready.wait(600)
         return session
 
     app = make_app(load=load)
