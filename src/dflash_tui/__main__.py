@@ -15,7 +15,7 @@ def run() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     # Nearly all that a start makes stays, and walking it again and again takes an eighth of the time to the first
-    # frame. It works again behind the load: `collector.calm`.
+    # frame. It works again after the load: `collector.calm`.
     gc.disable()
     try:
         from dflash_tui.cli import main

@@ -409,7 +409,7 @@ class DFlashApp(App[int]):
         self.exit(code)
 
     def keep_states(self) -> None:
-        """Behind the app's end: have the states of conversations written that the settings ask for."""
+        """After the app's end: have the states of conversations written that the settings ask for."""
         session = self.chat.session
         if self.settings.keep_states and session is not None and not (self.chat.busy or self.chat.flow.lost):
             try:

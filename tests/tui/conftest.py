@@ -44,7 +44,7 @@ share_parsed_styles()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-snapshots", action="store_true", help="write the screens of the app's tests anew")
+    parser.addoption("--update-snapshots", action="store_true", help="write the screens of the app's tests again")
 
 
 @pytest.fixture(params=SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
@@ -117,7 +117,7 @@ def picture(request: pytest.FixtureRequest) -> Callable[[str, DFlashApp], None]:
 
 @pytest.fixture
 def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a screen's text with the stored one; `pytest tests/tui --update-snapshots` writes it anew."""
+    """Compare a screen's text with the stored one; `pytest tests/tui --update-snapshots` writes it again."""
 
     def check(name: str, text: str) -> None:
         path = SNAPSHOTS / f"{name}.txt"

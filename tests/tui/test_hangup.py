@@ -92,7 +92,7 @@ def journaled(home: Path, text: str) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs, with any of its threads: the last one closes its files, and lets go of its locks."""
+    """Whether it runs, with any of its threads: the last one closes its files, and with them its locks."""
     found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(found.strip()) and (not found.startswith("Z") or "l" in found)
 

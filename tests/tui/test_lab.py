@@ -380,9 +380,8 @@ class TestSweep:
                 ("/ab mode=forest", "expected ar, chain, tree, auto"),
             ):
                 await send(pilot, command)
-                await pilot.pause()
+                await wait_until(pilot, lambda message=message: message in app.chat.query_one(Flash).text)
                 assert isinstance(app.screen, ChatScreen)
-                assert message in app.chat.query_one(Flash).text
                 assert app.chat.prompt.text == command, "what was typed stays, to be mended"
                 app.chat.prompt.text = ""
 

@@ -134,7 +134,7 @@ def test_what_a_start_imports_before_its_first_frame(tmp_path: Path) -> None:
 
 
 def test_a_load_begins_when_the_first_frame_is_on_the_terminal(tmp_path: Path) -> None:
-    """Whole, not a part of it, and drawn once."""
+    """Whole, not a part of it."""
     drawn, _ = started(tmp_path, "pass")
     text = re.sub(rb"\x1b\[[0-9;]*m", b"", drawn)
     assert b"Ask anything" in text

@@ -91,7 +91,7 @@ class Downloads:
             one.join(max(end - time.monotonic(), 0.0))
 
     def last_words(self) -> list[str]:
-        """Behind the app's end: a line for each that is not complete."""
+        """After the app's end: a line for each that is not complete."""
         return [
             f"the download of {one.pair.name} {'failed' if one.state == 'failed' else 'stopped'} at {one.percent} %;"
             f" dflash-tui get {one.pair.name} goes on with it"

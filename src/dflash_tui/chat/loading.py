@@ -47,7 +47,7 @@ class PairLoading:
         self._loaded = loaded
         self._failed = failed
         self.running: Loading | None = None  # also in the moment between its end and the look at how it ended
-        self._due = True  # the first load comes behind the first frame
+        self._due = True  # the first load comes after the first frame
 
     @property
     def now(self) -> bool:

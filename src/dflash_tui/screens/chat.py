@@ -73,7 +73,7 @@ class ChatScreen(LateParts, Screen[None]):
         self._title = title
         self.resumed = resume
         self.system = system
-        self._begun = False  # the first frame is on the terminal, and what comes behind it has begun
+        self._begun = False  # the first frame is on the terminal, and what comes after it has begun
         self.flow = Flow(self, self, history.folder)
         self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
@@ -124,7 +124,7 @@ class ChatScreen(LateParts, Screen[None]):
             super()._compositor_refresh()
 
     def displayed(self) -> None:
-        """The terminal has been given a frame. Behind the first one comes what it does without: all of it would take
+        """The terminal has been given a frame. After the first one comes what it does without: all of it would take
         turns with the drawing."""
         if not self._begun and self.is_mounted and not self.app._batch_count:
             self._begun = True
