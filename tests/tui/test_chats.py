@@ -227,6 +227,24 @@ async def test_escape_leaves_an_edit(make_app: MakeApp) -> None:
         assert contents(session) == ["one", "answer one", "two", "answer two"]
 
 
+async def test_a_message_queued_behind_an_edited_one_is_answered(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "an answer")
+        await says(pilot, session, "two", "an answer")
+        session.gate = threading.Semaphore(1)
+        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
+        await ask(pilot, " more")
+        await ask(pilot, "queued")
+        await shows(pilot, "❯ one more", "queued: it is sent after this answer")
+        session.gate.release(1000)
+        await wait_until(pilot, lambda: contents(session) == ["one more", "an answer", "queued", "an answer"])
+        await idle(pilot)
+        await wait_until(pilot, lambda: [one.prompt for one in app.chat.transcript.turns] == ["one more", "queued"])
+
+
 async def test_an_edit_whose_answer_never_begins_has_taken_the_place_of_the_old_version(make_app: MakeApp) -> None:
     """The conversation holds it, so the screen does too, and it is not given back to be sent a second time."""
     session = FakeSession()
@@ -280,8 +298,6 @@ async def test_an_edit_that_is_refused_leaves_everything_as_it_was(make_app: Mak
 
 
 async def test_a_branch_cannot_be_left_while_it_is_written(make_app: MakeApp) -> None:
-    import threading
-
     session = FakeSession(gate=threading.Semaphore(2))
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -138,14 +138,14 @@ class ConversationController:
         self.current.waits_no_more(block.prompt)
         transcript, branches = self._desk.transcript, self.current.branches
         if block.instead_of is not None:
-            edited, *later = self._from_id(block.instead_of)
-            later.remove(block)
-            for one in (edited, *later):
+            found = self._from_id(block.instead_of)
+            replaced = found[: found.index(block)]  # behind it are messages that wait for their turn
+            for one in replaced:
                 one.display = refused
                 if not refused:
                     await transcript.take_away(one)
             if refused:
-                self.branching.edit_again(edited)
+                self.branching.edit_again(replaced[0])
             else:
                 block.instead_of = None
         if refused and isinstance(self._desk.flow.error, ContextError) and block in transcript.turns:
