@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 # Examples may take as long as they do: beside other work each of them may be held up.
 settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+settings.register_profile("the same", settings.get_profile("unhurried"), derandomize=True)
 
 pytest_plugins = ["support.failures"]
 
@@ -81,7 +81,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What a test takes for granted of the app's threads shows where they are late, as on a busy machine."""
+    """Examples are drawn at random where the long grids run; else they are the same each time.
+
+    What a test takes for granted of the app's threads shows where they are late, as on a busy machine.
+    """
+    settings.load_profile("unhurried" if "full" in config.getoption("-m") else "the same")
     if (seconds := config.getoption("--slow-threads")) is None:
         return
     from dflash_tui.chat.background import Background
