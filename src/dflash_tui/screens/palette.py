@@ -9,6 +9,7 @@ from typing import Any
 from textual import work
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
 from textual.css.query import NoMatches
+from textual.events import Mount
 from textual.markup import escape
 
 from dflash_tui.settings.keys import Action, actions_of
@@ -22,7 +23,10 @@ _SEARCH: Any = CommandPalette._gather_commands.__wrapped__  # type: ignore[attr-
 class Palette(CommandPalette):
     """Textual's, for terminals however small, with the mark of the other lines that one types in."""
 
-    def on_mount(self) -> None:
+    def on_mount(self, event: Mount) -> None:
+        if self not in self.app.screen_stack:
+            event.prevent_default()  # closed already: Textual's own would ask for the screen below it
+            return
         icon = self.query_one(SearchIcon)
         icon.icon = "❯"  # not every terminal's font has the magnifying glass
         icon.refresh()
