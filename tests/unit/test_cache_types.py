@@ -122,16 +122,17 @@ class Free:
 def test_auto_takes_the_first_that_holds_the_context(
     monkeypatch: pytest.MonkeyPatch, share: float, chosen: str
 ) -> None:
+    from dflash_core.attention_window import AttentionWindow
     from dflash_core.engine import _cache
 
     needed = 8192 * TARGET_27B.position_bytes(AUTO_PAIRS[0])
     monkeypatch.setattr("dflash_core.memory.host_memory", Free(int(2 * share * needed)))
-    context, choice = _cache(CpuMachine(), TARGET_27B, None, 8192, AUTO)
+    context, choice = _cache(CpuMachine(), TARGET_27B, None, 8192, AUTO, AttentionWindow.of(0))
     assert (context, str(choice.pair)) == (8192, chosen)
     assert bool(choice.why) == (chosen != "f32")
     if choice.why:
         assert choice.why.startswith("8,192 positions do not fit as f32")
-    context, choice = _cache(CpuMachine(), TARGET_27B, None, 8192, "tq3_0")
+    context, choice = _cache(CpuMachine(), TARGET_27B, None, 8192, "tq3_0", AttentionWindow.of(0))
     assert str(choice) == "tq3_0"
 
 
