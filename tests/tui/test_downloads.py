@@ -323,7 +323,7 @@ async def test_a_disk_that_fills_up_in_the_background(
         await in_background(pilot, "slow-1")
         await shows(pilot, HALF)
         await command(pilot, "/get slow-2")
-        await shows(pilot, "3.0 MiB to fetch, 1.5 MiB of other downloads", "make room")
+        await shows(pilot, "3.0 MiB to fetch", "260.0 MiB free", "make room")  # where it wraps depends on the path
         await pilot.press("escape")
         hub.stalled.set()
         await shows(pilot, "slow-1 at 50 %", "no space left on the disk", "get failed: Ctrl+G")
