@@ -21,6 +21,11 @@
 constexpr int PREPARE_WARPS = 4;
 
 constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows per row warp that hold one node
+// Of pieces of near parts, which many blocks have one of: where a block has several row warps, they share the rows of one
+// tile each.
+constexpr int NEAR_TILES = ROW_WARPS == 1 ? ROW_TILES : 1;
+constexpr int NEAR_ROWS = 16 * NEAR_TILES * ROW_WARPS;
+constexpr int FEW_TURNS = 2;  // where blocks need no more of such pieces alone, splits come in them too
 constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split before what attend takes
 static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
 static_assert(THREADS >= 64, "a thread for every row of a pass");
@@ -35,8 +40,8 @@ __device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil
 // The last tile not above `tile` that belongs to near part `part`; the tile's number alone says to which it belongs.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
 
-// Which positions a position sees beside what a part and a tree say: a base, which takes no room where there is none. A tile that no row of a part sees is not read; one
-// that some row does not see leaves that row's bits as they are.
+// Which positions a position sees beside what a part and a tree say: a base, which takes no room where there is none. A
+// tile that no row of a part sees is not read; one that some row does not see leaves that row's bits as they are.
 #ifdef WINDOWED
 struct Window {
     int size, sinks;  // as an argument of attn_split: the last `size` positions, the first `sinks`
@@ -81,10 +86,10 @@ struct SharedView : Window {
     int near, begin, keys, last;  // near: which near part, negative for a split; last: row
     static constexpr int step0 = 0;
 
-    __device__ SharedView(const Tree& tree, const PackedRows& rows, int near, SplitTiles tiles, const Window& window)
+    __device__ SharedView(const Tree& tree, const PackedRows& rows, int held, int near, SplitTiles tiles, const Window& window)
         : Window(window), tree(tree), tiles(tiles), near(near), begin(0) {
         const int first = rows.first / GROUP;
-        last = (rows.first + min(rows.live, ROWS) - 1) / GROUP;
+        last = (rows.first + min(rows.live, held) - 1) / GROUP;
         const int deepest = tree.length + tree.node0 + last;  // no row stands further out
         if (near < 0) {
             keys = near_tile(deepest) * TILE;
@@ -167,20 +172,24 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
 
 // What there is to do for one kv head, and how much of it a block does.
 struct Deal : Window {
-    int length, live, row_blocks;
+    int length, live, near_blocks;
     int own;                    // nodes that are not straight, the last ones
-    int from_first, from_last;  // pieces of the block: of splits, and of what is there behind any context
+    int far_rows;               // rows of a piece of a split
+    int from_first, from_last;  // pieces of the block: of splits, and of parts that follow any context
 
     __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight, const Window& window)
-        : Window(window), length(st->length), live(min(st->n - node0, rows)), row_blocks(ceil_div(live * GROUP, ROWS)),
-          own(live - straight) {
-        const int block = blockIdx.x, blocks = gridDim.x;
-        const int far = row_blocks * splits_of(near_tile(length + node0 + live - 1), splits);
-        from_first = max(ceil_div(far - block, blocks), 0);
-        from_last = max(ceil_div(own + NEAR * row_blocks - (blocks - 1 - block), blocks), 0);
+        : Window(window), length(st->length), live(min(st->n - node0, rows)),
+          near_blocks(ceil_div(live * GROUP, NEAR_ROWS)), own(live - straight) {
+        const int block = blockIdx.x, blocks = gridDim.x, always = own + NEAR * near_blocks;
+        const int far = splits_of(near_tile(length + node0 + live - 1), splits);
+        // A tile is read once for many rows where there are many; where there are few, more blocks have some of them.
+        far_rows = far * near_blocks + always <= FEW_TURNS * blocks ? NEAR_ROWS : ROWS;
+        from_first = max(ceil_div(far_blocks() * far - block, blocks), 0);
+        from_last = max(ceil_div(always - (blocks - 1 - block), blocks), 0);
     }
+    __device__ int far_blocks() const { return ceil_div(live * GROUP, far_rows); }
 };
-static_assert(MAX_NODES + TILE + sizeof(Deal) <= PATH_BYTES, "behind the path");
+static_assert(MAX_NODES + TILE + sizeof(Deal) <= PATH_BYTES, "room after the path");
 
 // One piece of a block's work. A function of its own: what a loop around it would keep in registers, attend needs.
 __device__ __attribute__((noinline)) void attend_piece(
@@ -196,10 +205,14 @@ __device__ __attribute__((noinline)) void attend_piece(
     const int item = split ? blockIdx.x + gridDim.x * turn
                            : gridDim.x - 1 - blockIdx.x + gridDim.x * (turn - deal->from_first) - deal->own;
     if (split || item >= 0) {
-        const int which = item / deal->row_blocks, first = item % deal->row_blocks * ROWS;
+        const int row_blocks = split ? deal->far_blocks() : deal->near_blocks;
+        const int held = split ? deal->far_rows : NEAR_ROWS;
+        const int which = item / row_blocks, first = item % row_blocks * held;
         const PackedRows some = {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, deal->live * GROUP - first};
-        const SharedView view(tree, some, split ? -1 : which, {which, splits}, *deal);
-        attend<ROW_TILES>(view, some, split ? NEAR + which : which, q, cache, tiles, out, stats);
+        const SharedView view(tree, some, held, split ? -1 : which, {which, splits}, *deal);
+        const int part = split ? NEAR + which : which;
+        if (NEAR_TILES == ROW_TILES || held == ROWS) attend<ROW_TILES>(view, some, part, q, cache, tiles, out, stats);
+        else attend<NEAR_TILES>(view, some, part, q, cache, tiles, out, stats);
         return;
     }
 
@@ -224,7 +237,7 @@ __device__ __attribute__((noinline)) void attend_piece(
 }
 
 // Partial attention of all parts: see attend. Grid (any number of blocks, kv heads): blocks take pieces of work in turn,
-// from the first block on the splits of each block of rows, from the last block on the pieces that are there behind any
+// from the first block on the splits of each block of rows, from the last block on the pieces that follow any
 // context: nodes that are not straight, near parts of each block of rows. One wave of blocks: each holds most of an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots,

@@ -7,35 +7,27 @@
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
 // COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
-// STAGES tiles in a ring, as they are kept; packed ones become halves on their way from there into the fragments.
+// STAGES tiles in a ring, as they are kept; packed ones become halves on their way from there into the fragments, or with
+// UNPACK_ONCE for all warps together, in a tile of halves beside the ring. With one stage K and V travel while the block
+// is at the other of the two.
 //
 // Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
 // and in which order they are worked on; a tile that it does not see leaves its maximum, weight and sums as they are,
 // bit for bit. So a row's result depends neither on how many rows ride along, nor on how rows are laid over warps and
-// blocks, nor on where the cache holds a position. COLUMN_WARPS, TILE, CHUNK and the number of parts are part of the
-// order: one choice for all widths.
+// blocks, nor on where the cache holds a position. COLUMNS, TILE, CHUNK and the number of parts are part of the order: one
+// choice for all widths. A warp does COLUMNS / COLUMN_WARPS columns, and keeps their weights apart.
 //
-// Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; mma from about 48 rows on.
-// On an H200, 4 kv heads of 256: 5 us at 200 positions; one row at 32,768 takes 27 us (all of the bandwidth), 16 rows 73.
+// Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; shared memory, of which Q's
+// fragments are half, from about 16 rows on. On an H200, 4 kv heads of 256, with its merge: 7 us at 200 positions; one row
+// at 32,768 takes 40 us, 8 rows 57, 24 rows 106.
 
 #pragma once
 
-#include "kv.cuh"
-#include "tiles.cuh"
+#include "attention_tiles.cuh"
 
-constexpr int WARPS = ROW_WARPS * COLUMN_WARPS;
-constexpr int THREADS = WARP * WARPS;
-constexpr int ROWS = 16 * ROW_TILES * ROW_WARPS;        // packed rows of a block
-constexpr int KEY_TILES = TILE / COLUMN_WARPS / 8;      // mma tiles of keys per warp
-constexpr int DIM_TILES = HEAD_DIM / COLUMN_WARPS / 8;  // mma tiles of dimensions per warp
-constexpr int KEY_BYTES = TILE * KeyType::STRIDE, VALUE_BYTES = TILE * ValueType::STRIDE;  // of a stage
+constexpr int ROWS = 16 * ROW_TILES * ROW_WARPS;  // packed rows of a block
 constexpr int MAX_PARTS = 64;
 constexpr int MERGE_WARPS = 4;
-static_assert(TILE % 16 == 0 && TILE <= 64, "a row's view of a tile is one 64-bit word");
-static_assert(KEY_TILES == 1 || KEY_TILES % 2 == 0, "keys of a warp: 8, or whole pairs of 8");
-static_assert(DIM_TILES >= 2 && DIM_TILES % 2 == 0, "dimensions of a warp come in pairs of 8");
-static_assert(ValueType::HALVES || DIM_TILES % 4 == 0, "of packed values a warp has whole groups");
-static_assert(STAGES >= 2, "the next tile travels while this one is worked on");
 
 // The tiles of one split. The first CHUNK of every split lie side by side, so that a short context makes few splits
 // with enough work each; the later ones go round, so that a long context is spread evenly.
@@ -57,164 +49,6 @@ __device__ __forceinline__ u64 bit_range(int low, int high) {
     low = max(low, 0);
     high = min(high, 63);
     return low > high ? 0 : ~0ull >> (63 - (high - low)) << low;
-}
-
-// Start bringing rows of keys, or values, into a stage, row order(i) as the i-th; those from `live` on become zeros and
-// may be anywhere. There after the wait for the cp.async group and a barrier.
-template <class Type, class Order>
-__device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, const Order& order) {
-    if constexpr (Type::HALVES) {
-        const half* const from = reinterpret_cast<const half*>(rows);
-        copy_rows<HEAD_DIM, TILE, THREADS>(reinterpret_cast<half*>(stage), from, live, order);
-    } else {
-        constexpr int CHUNKS = Type::BYTES / 16, COUNT = TILE * CHUNKS;
-        const int there = min(live, TILE) * CHUNKS;
-#pragma unroll
-        for (int first = 0; first < COUNT; first += THREADS) {
-            const int at = first + threadIdx.x;
-            if (COUNT % THREADS && at >= COUNT) break;
-            if constexpr (Order::STRAIGHT && Type::STRIDE == Type::BYTES) {
-                cp_async16_or_zero(stage + 16 * at, rows + 16 * at, at < there);
-            } else {
-                const int row = at / CHUNKS, chunk = at % CHUNKS;
-                const u8* const source = rows + order(row) * Type::BYTES + 16 * chunk;
-                cp_async16_or_zero(stage + row * Type::STRIDE + 16 * chunk, source, at < there);
-            }
-        }
-    }
-}
-
-// scores = Q K^T for the warp's rows (from `row`) and packed keys (from `key`). Elements 8 i.. of a group of keys are one
-// read of lane i of four; queries have theirs where the fragments then expect them.
-template <class Type, int TILES>
-__device__ __forceinline__ void multiply_packed_keys(
-    float (&scores)[TILES][KEY_TILES][4], half* q, const u8* k, int row, int key
-) {
-    const int quad = lane_id() / 4, part = lane_id() % 4;
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int t = 0; t < KEY_TILES; t++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) scores[r][t][e] = 0.0f;
-
-#pragma unroll
-    for (int group = 0; group < HEAD_DIM / WARP; group++) {
-        u32 b[KEY_TILES][4];
-#pragma unroll
-        for (int t = 0; t < KEY_TILES; t++) {
-            Type::eight(b[t], k + (key + 8 * t + quad) * Type::STRIDE, group, part);
-        }
-#pragma unroll
-        for (int r = 0; r < TILES; r++) {
-            u32 a[2][4];
-            row_fragment<HEAD_DIM>(a[0], q, row + 16 * r, 2 * group);
-            row_fragment<HEAD_DIM>(a[1], q, row + 16 * r, 2 * group + 1);
-#pragma unroll
-            for (int t = 0; t < KEY_TILES; t++) {
-                const u32 low[2] = {b[t][0], b[t][1]}, high[2] = {b[t][2], b[t][3]};
-                mma_f16_16816(scores[r][t], a[0], low);
-                mma_f16_16816(scores[r][t], a[1], high);
-            }
-        }
-    }
-}
-
-// sums += P V for the warp's rows and the groups from dimension `dim` on, of packed values. Column n of tile i of four is
-// element 4 n + i of their group.
-template <class Type, int TILES>
-__device__ __forceinline__ void multiply_packed_values(
-    float (&sums)[TILES][DIM_TILES][4], half* p, const u8* v, int row, int dim
-) {
-    const int quad = lane_id() / 4, pair = lane_id() % 4;
-#pragma unroll
-    for (int step = 0; step < TILE / 16; step++) {
-        u32 a[TILES][4];
-#pragma unroll
-        for (int r = 0; r < TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
-        const u8* const rows = v + (16 * step + 2 * pair) * Type::STRIDE;
-        constexpr int ODD = Type::STRIDE, LATER = 8 * Type::STRIDE;
-#pragma unroll
-        for (int t = 0; t < DIM_TILES; t += 4) {
-            const int group = dim / WARP + t / 4;
-            u32 low[4], high[4];
-            Type::four(low, rows, rows + ODD, group, quad);
-            Type::four(high, rows + LATER, rows + LATER + ODD, group, quad);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const u32 b[2] = {low[i], high[i]};
-#pragma unroll
-                for (int r = 0; r < TILES; r++) mma_f16_16816(sums[r][t + i], a[r], b);
-            }
-        }
-    }
-}
-
-// scores = Q K^T for the warp's rows (from `row`) and keys (from `key`).
-template <int TILES>
-__device__ __forceinline__ void multiply_keys(
-    float (&scores)[TILES][KEY_TILES][4], half* q, half* k, int row, int key
-) {
-    const int lane = lane_id();
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int t = 0; t < KEY_TILES; t++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) scores[r][t][e] = 0.0f;
-
-    if constexpr (KEY_TILES == 1) {  // an ldmatrix brings 8 keys x 32 elements
-#pragma unroll 2
-        for (int step = 0; step < HEAD_DIM / 16; step += 2) {
-            u32 b[4];
-            ldmatrix_x4(b, chunk_at<HEAD_DIM>(k, key + lane % 8, 2 * step + lane / 8));
-            const u32 low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-#pragma unroll
-            for (int r = 0; r < TILES; r++) {
-                u32 a[4];
-                row_fragment<HEAD_DIM>(a, q, row + 16 * r, step);
-                mma_f16_16816(scores[r][0], a, low);
-                row_fragment<HEAD_DIM>(a, q, row + 16 * r, step + 1);
-                mma_f16_16816(scores[r][0], a, high);
-            }
-        }
-    } else {  // 16 keys x 16 elements
-#pragma unroll 4
-        for (int step = 0; step < HEAD_DIM / 16; step++) {
-            u32 a[TILES][4];
-#pragma unroll
-            for (int r = 0; r < TILES; r++) row_fragment<HEAD_DIM>(a[r], q, row + 16 * r, step);
-#pragma unroll
-            for (int t = 0; t < KEY_TILES; t += 2) {
-                u32 b[4];
-                const int at = key + 8 * t + lane % 8 + lane / 16 * 8;
-                ldmatrix_x4(b, chunk_at<HEAD_DIM>(k, at, 2 * step + lane / 8 % 2));
-#pragma unroll
-                for (int r = 0; r < TILES; r++) mma_pair(scores[r][t], scores[r][t + 1], a[r], b);
-            }
-        }
-    }
-}
-
-// sums += P V for the warp's rows and dimensions (from `dim`).
-template <int TILES>
-__device__ __forceinline__ void multiply_values(
-    float (&sums)[TILES][DIM_TILES][4], half* p, half* v, int row, int dim
-) {
-    const int lane = lane_id();
-#pragma unroll
-    for (int step = 0; step < TILE / 16; step++) {
-        u32 a[TILES][4];
-#pragma unroll
-        for (int r = 0; r < TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
-#pragma unroll
-        for (int t = 0; t < DIM_TILES; t += 2) {
-            u32 b[4];
-            ldmatrix_x4_trans(b, chunk_at<HEAD_DIM>(v, 16 * step + lane % 16, dim / 8 + t + lane / 16));
-#pragma unroll
-            for (int r = 0; r < TILES; r++) mma_pair(sums[r][t], sums[r][t + 1], a[r], b);
-        }
-    }
 }
 
 // The packed rows of a block: `first`.. of a kv head's `stride`, of which `live` are real.
@@ -264,31 +98,40 @@ __device__ __forceinline__ void attend(
 
     half* const q_tile = reinterpret_cast<half*>(shared);
     half* const p_tile = q_tile + HELD * HEAD_DIM;
-    u8* const ring = reinterpret_cast<u8*>(p_tile + HELD * TILE);  // [STAGES][K, V][TILE][STRIDE]
-    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMN_WARPS][HELD]
+    half* const halves = p_tile + HELD * TILE;  // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
+    u8* const ring = reinterpret_cast<u8*>(halves + (ONCE ? TILE * HEAD_DIM : 0));  // [STAGES][K, V][TILE][STRIDE]
+    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMNS][HELD]
 
     auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * (KEY_BYTES + VALUE_BYTES); };
-    // Two groups of copies per step, K's and V's, empty past the end: the waits below count groups.
-    auto fetch = [&](int step) {
+    // Groups of copies, K's and V's in turn, empty past the end: the waits below count groups.
+    auto fetch_keys = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
-        const auto order = view.order(begin);
-        if (wanted > 0) fetch_rows<KeyType>(stage(step), cache.key(rows.kv_head, begin), wanted, order);
+        if (wanted > 0) {
+            fetch_rows<KeyType>(stage(step), cache.key(rows.kv_head, begin), wanted, view.order(begin));
+        }
         cp_async_commit();
+    };
+    auto fetch_values = [&](int step) {
+        const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
         u8* const values = stage(step) + KEY_BYTES;
-        if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, order);
+        if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
         cp_async_commit();
     };
     copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
 #pragma unroll
-    for (int ahead = 0; ahead < STAGES - 1; ahead++) fetch(view.step0 + ahead);
+    for (int ahead = 0; ahead < max(STAGES - 1, 1); ahead++) {
+        fetch_keys(view.step0 + ahead);
+        fetch_values(view.step0 + ahead);
+    }
 
     // Of each tile of 16 rows this thread has rows `quad` and quad + 8.
     const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
-    float best[TILES][2], weight[TILES][2], sums[TILES][DIM_TILES][4];
+    float best[TILES][2], weight[TILES][2][SHARES], sums[TILES][DIM_TILES][4];
 #pragma unroll
     for (int r = 0; r < TILES; r++) {
         best[r][0] = best[r][1] = -INFINITE;
-        weight[r][0] = weight[r][1] = 0.0f;
+#pragma unroll
+        for (int s = 0; s < SHARES; s++) weight[r][0][s] = weight[r][1][s] = 0.0f;
 #pragma unroll
         for (int t = 0; t < DIM_TILES; t++)
 #pragma unroll
@@ -297,12 +140,27 @@ __device__ __forceinline__ void attend(
 
     for (int step = view.step0; view.tile(step) * TILE < view.keys; step++) {
         const int begin = view.tile(step) * TILE;
-        cp_async_wait<2 * STAGES - 3>();
-        __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
-        fetch(step + STAGES - 1);
+        if constexpr (ONCE) {
+            cp_async_wait<1>();
+            __syncthreads();  // K is here, and everyone is done with the halves
+            unpack_keys<KeyType>(halves, stage(step));
+            __syncthreads();
+            fetch_keys(step + 1);
+        } else if constexpr (STAGES == 1) {
+            if (step == view.step0) cp_async_wait<1>();
+            else cp_async_wait<0>();
+            __syncthreads();  // K is here, and everyone is done with V
+            if (step != view.step0) fetch_values(step);
+        } else {
+            cp_async_wait<2 * STAGES - 3>();
+            __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
+            fetch_keys(step + STAGES - 1);
+            fetch_values(step + STAGES - 1);
+        }
 
         float scores[TILES][KEY_TILES][4];
-        if constexpr (KeyType::HALVES) multiply_keys(scores, q_tile, reinterpret_cast<half*>(stage(step)), row, key);
+        half* const keys = ONCE ? halves : reinterpret_cast<half*>(stage(step));
+        if constexpr (KEY_HALVES) multiply_keys(scores, q_tile, keys, row, key);
         else multiply_packed_keys<KeyType>(scores, q_tile, stage(step), row, key);
         const bool open = view.open(begin);
 #pragma unroll
@@ -327,7 +185,10 @@ __device__ __forceinline__ void attend(
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
                 if (lane % 4 == 0) exchange[column_warp * HELD + at] = top;
             }
-        __syncthreads();
+        if constexpr (ONCE) cp_async_wait<1>();
+        __syncthreads();  // everyone is done with K
+        if constexpr (ONCE) unpack_values<ValueType>(halves, stage(step) + KEY_BYTES);
+        else if constexpr (STAGES == 1) fetch_keys(step + 1);
 
 #pragma unroll
         for (int r = 0; r < TILES; r++)
@@ -342,11 +203,13 @@ __device__ __forceinline__ void attend(
                 const float carry = exp2f(best[r][h] - base);
                 best[r][h] = top;
                 // Rounded as it says here, however the compiler would put the rest together: see "Bits".
-                weight[r][h] = __fmul_rn(weight[r][h], carry);
+#pragma unroll
+                for (int s = 0; s < SHARES; s++) weight[r][h][s] = __fmul_rn(weight[r][h][s], carry);
 #pragma unroll
                 for (int t = 0; t < KEY_TILES; t++) {
                     const float left = exp2f(scores[r][t][2 * h] - base), right = exp2f(scores[r][t][2 * h + 1] - base);
-                    weight[r][h] = __fadd_rn(weight[r][h], __fadd_rn(left, right));
+                    float& share = weight[r][h][t / (KEY_TILES / SHARES)];
+                    share = __fadd_rn(share, __fadd_rn(left, right));
                     half* const to = chunk_at<TILE>(p_tile, at, key / 8 + t) + 2 * (lane % 4);
                     *reinterpret_cast<u32*>(to) = pack_half2(left, right);
                 }
@@ -356,10 +219,12 @@ __device__ __forceinline__ void attend(
                     sums[r][t][2 * h + 1] *= carry;
                 }
             }
-        cp_async_wait<2 * STAGES - 2>();
+        if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
         __syncthreads();  // P and V are here
+        if constexpr (ONCE) fetch_values(step + 1);
         u8* const values = stage(step) + KEY_BYTES;
-        if constexpr (ValueType::HALVES) multiply_values(sums, p_tile, reinterpret_cast<half*>(values), row, dim);
+        half* const value_halves = ONCE ? halves : reinterpret_cast<half*>(values);
+        if constexpr (VALUE_HALVES) multiply_values(sums, p_tile, value_halves, row, dim);
         else multiply_packed_values<ValueType>(sums, p_tile, values, row, dim);
     }
 
@@ -368,10 +233,14 @@ __device__ __forceinline__ void attend(
     for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float total = weight[r][h];
-            total += __shfl_xor_sync(FULL_WARP, total, 1);
-            total += __shfl_xor_sync(FULL_WARP, total, 2);
-            if (lane % 4 == 0) exchange[column_warp * HELD + row + 16 * r + 8 * h + quad] = total;
+#pragma unroll
+            for (int s = 0; s < SHARES; s++) {
+                float total = weight[r][h][s];
+                total += __shfl_xor_sync(FULL_WARP, total, 1);
+                total += __shfl_xor_sync(FULL_WARP, total, 2);
+                const int column = column_warp * SHARES + s;
+                if (lane % 4 == 0) exchange[column * HELD + row + 16 * r + 8 * h + quad] = total;
+            }
         }
     __syncthreads();
 #pragma unroll
@@ -383,11 +252,11 @@ __device__ __forceinline__ void attend(
             if (column_warp == 0 && lane % 4 == 0) {
                 float total = 0.0f;
 #pragma unroll
-                for (int c = 0; c < COLUMN_WARPS; c++) total += exchange[c * HELD + at];
+                for (int c = 0; c < COLUMNS; c++) total += exchange[c * HELD + at];
                 stats[result0 + at] = make_float2(best[r][h], total);
             }
             float* const to = out + (result0 + at) * HEAD_DIM + dim;
-            if constexpr (ValueType::HALVES) {
+            if constexpr (VALUE_HALVES) {
 #pragma unroll
                 for (int t = 0; t < DIM_TILES; t++) {
                     const float2 pair = make_float2(sums[r][t][2 * h], sums[r][t][2 * h + 1]);
@@ -395,9 +264,14 @@ __device__ __forceinline__ void attend(
                 }
             } else {
 #pragma unroll
-                for (int t = 0; t < DIM_TILES; t++) {
+                for (int t = 0; t < DIM_TILES; t += 4) {
 #pragma unroll
-                    for (int e = 0; e < 2; e++) to[t / 4 * WARP + 8 * (lane % 4) + 4 * e + t % 4] = sums[r][t][2 * h + e];
+                    for (int e = 2 * h; e < 2 * h + 2; e++) {
+                        const float (&four)[DIM_TILES][4] = sums[r];
+                        const float4 side_by_side =
+                            make_float4(four[t][e], four[t + 1][e], four[t + 2][e], four[t + 3][e]);
+                        *reinterpret_cast<float4*>(to + 8 * (t + lane % 4) + 4 * (e % 2)) = side_by_side;
+                    }
                 }
             }
         }

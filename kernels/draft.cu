@@ -4,7 +4,7 @@
 // Block, once per step and layer:        q, k, v -> draft_prepare -> draft_split -> draft_combine -> attn_output
 //
 // Keys and values of a layer lie as kv.cuh says, in a ring: positions [0, length) are context, of which a layer with a
-// window holds the last ones; a block's own rows stand behind it at positions length.. until the next block overwrites
+// window holds the last ones; a block's own rows stand after it at positions length.. until the next block overwrites
 // them. All HEAD_DIM dimensions are rotated. Row i of a block stands at position length + i. What a layer sees:
 // models/dflash.py. The attention is attention.cuh's.
 //
@@ -21,7 +21,7 @@
 constexpr int PREPARE_WARPS = 4;
 
 // What the rows of a block see: context and block, or causally, or no further than the layer's window; and none
-// of it further behind the block than the knob draft_window. A part is a split.
+// of it further back from the block than the knob draft_window. A part is a split.
 struct BlockView {
     int length, live, keys, window, first, step0;
     bool causal;

@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
 
 // ---- What else could be drawn ---------------------------------------------------------------------------------------
 
-// A thread's logits of a part: `first` and every PART_THREADS behind it.
+// A thread's logits of a part: `first` and every PART_THREADS after it.
 __device__ __forceinline__ void load_part(float (&value)[PER_THREAD], const float* logits, int first, int vocab) {
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {

@@ -12,7 +12,7 @@
 #endif
 
 // grid (WIDTH / threads, rounded up; rows). h f32 [rows][WIDTH]. Row i is tokens[node0 + i], live below *count. With
-// `fill` >= 0 only row 0 comes from `tokens`, all others are that token: a drafter's block of masks behind a root.
+// `fill` >= 0 only row 0 comes from `tokens`, all others are that token: a drafter's block of masks after a root.
 extern "C" __global__ void embed(
     float* h, const u8* matrix, const int* tokens, int fill, const int* count, int node0
 ) {

@@ -68,57 +68,98 @@ __device__ __forceinline__ u32 ordered(float score) {
     return score != score ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Chooses the BEST best of COUNT scores of a row, of equal ones the lower expert: chosen(rank, expert, weight). The
-// whole warp calls; every lane is told of each. Weights are shares of the softmax over the chosen scores, or with
-// OF_ALL over all, times `scale`.
-template <int COUNT, int BEST, bool OF_ALL, class Chosen>
-__device__ __forceinline__ void choose_experts(const float* scores, float scale, Chosen&& chosen) {
+// Of a lane's keys, largest first; equal ones keep their order, since only neighbours change places.
+template <int COUNT> __device__ __forceinline__ void sort_keys(u32 (&key)[COUNT], int (&at)[COUNT]) {
+#pragma unroll
+    for (int turn = 0; turn < COUNT; ++turn) {
+#pragma unroll
+        for (int i = turn % 2; i + 1 < COUNT; i += 2) {
+            const bool swap = key[i + 1] > key[i];
+            const u32 k = key[i];
+            const int a = at[i];
+            key[i] = swap ? key[i + 1] : k, at[i] = swap ? at[i + 1] : a;
+            key[i + 1] = swap ? k : key[i + 1], at[i + 1] = swap ? a : at[i + 1];
+        }
+    }
+}
+
+// Up to as many scores a lane has its keys sorted. More keys and their places would not fit the registers of a thread
+// of `route`: they stay where they are, and each rank looks at all of them.
+constexpr int MOST_SORTED = 8;
+
+// What a lane is told of a row: the expert of its rank, and that one's weight.
+struct Choice {
+    int expert;
+    float weight;
+};
+
+// Chooses the BEST best of COUNT scores of a row, of equal ones the lower expert: lane r gets the choice of rank r. The
+// whole warp calls. Weights are shares of the softmax over the chosen scores, or with OF_ALL over all, times `scale`.
+template <int COUNT, int BEST, bool OF_ALL>
+__device__ __forceinline__ Choice choice_of_row(const float* scores, float scale) {
     constexpr int EACH = ceil_div(COUNT, WARP);  // a lane's: neighbours, so a lower lane has lower experts
+    constexpr bool SORTED = EACH <= MOST_SORTED;
     const int lane = lane_id();
     float score[EACH];
     u32 key[EACH];
+    int at[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int expert = lane * EACH + i;
         score[i] = expert < COUNT ? scores[expert] : -INFINITE;
-        key[i] = expert < COUNT ? ordered(score[i]) : 0;
     }
-    int expert_of = 0;        // lane r: of rank r
-    float score_of = 0.0f;
-    float most = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) key[i] = lane * EACH + i < COUNT ? ordered(score[i]) : 0, at[i] = i;
+    if constexpr (SORTED) sort_keys(key, at);
+    int expert_of = 0;  // lane r: of rank r
 #pragma unroll 1
     for (int rank = 0; rank < BEST; ++rank) {
-        u32 best = key[0];
-        int at = 0;
-        float value = score[0];
+        u32 mine = key[0];
+        int place = SORTED ? at[0] : 0;
+        if constexpr (!SORTED) {
 #pragma unroll
-        for (int i = 1; i < EACH; ++i) {
-            if (key[i] > best) best = key[i], at = i, value = score[i];
-        }
-        const u32 of_all = largest_of_warp(best);
-        const int from = __ffs(__ballot_sync(FULL_WARP, best == of_all)) - 1;
-        const int expert = __shfl_sync(FULL_WARP, lane * EACH + at, from);
-        value = __shfl_sync(FULL_WARP, value, from);
-        if (lane == from) {
-#pragma unroll
-            for (int i = 0; i < EACH; ++i) {
-                if (i == at) key[i] = 0;
+            for (int i = 1; i < EACH; ++i) {
+                if (key[i] > mine) mine = key[i], place = i;
             }
         }
-        if (rank == 0) most = value;
-        if (lane == rank) expert_of = expert, score_of = value;
+        const u32 of_all = largest_of_warp(mine);
+        const int from = __ffs(__ballot_sync(FULL_WARP, mine == of_all)) - 1;
+        const int expert = __shfl_sync(FULL_WARP, lane * EACH + place, from);
+        if (lane == rank) expert_of = expert;
+        if (lane == from) {
+            if constexpr (SORTED) {
+#pragma unroll
+                for (int i = 0; i + 1 < EACH; ++i) key[i] = key[i + 1], at[i] = at[i + 1];
+                key[EACH - 1] = 0;
+            } else {
+#pragma unroll
+                for (int i = 0; i < EACH; ++i) key[i] = i == place ? 0 : key[i];
+            }
+        }
     }
+    const float score_of = lane < BEST ? scores[expert_of] : 0.0f;
+    const float most = __shfl_sync(FULL_WARP, score_of, 0);
     float sum = 0.0f;
     const float share = lane < BEST ? expf(score_of - most) : 0.0f;
-    if (OF_ALL) {
+    if constexpr (OF_ALL && SORTED) {
 #pragma unroll
         for (int i = 0; i < EACH; ++i) sum += expf(score[i] - most);
+        sum = warp_sum(sum);
+    } else if constexpr (OF_ALL) {  // of many scores none is held for this alone
+#pragma unroll 1
+        for (int i = lane * EACH; i < min(COUNT, (lane + 1) * EACH); ++i) sum += expf(scores[i] - most);
         sum = warp_sum(sum);
     } else {
         for (int rank = 0; rank < BEST; ++rank) sum += __shfl_sync(FULL_WARP, share, rank);
     }
-    const float weight = share / sum * scale;
+    return {expert_of, share / sum * scale};
+}
+
+// The same, every lane told of each rank: chosen(rank, expert, weight).
+template <int COUNT, int BEST, bool OF_ALL, class Chosen>
+__device__ __forceinline__ void choose_experts(const float* scores, float scale, Chosen&& chosen) {
+    const Choice mine = choice_of_row<COUNT, BEST, OF_ALL>(scores, scale);
     for (int rank = 0; rank < BEST; ++rank) {
-        chosen(rank, __shfl_sync(FULL_WARP, expert_of, rank), __shfl_sync(FULL_WARP, weight, rank));
+        chosen(rank, __shfl_sync(FULL_WARP, mine.expert, rank), __shfl_sync(FULL_WARP, mine.weight, rank));
     }
 }

@@ -1,7 +1,7 @@
 // experts_in: gate and up of the chosen experts, for the rows that take them.
 //
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
-// by the list, so nothing is read before `route` has ended; what follows is let begin behind that, and may read the
+// by the list, so nothing is read before `route` has ended; what follows may begin after that, and may read the
 // list at once. Bound by memory. Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed
 // here, and then EXPERTS, USED, SHARED and ALL of router.cu.
 
@@ -71,11 +71,11 @@ __device__ __forceinline__ const ExpertWork* choose_for_row(
             if (SHARED_EXPERTS) own.entry[0] = ExpertEntry{0, 1, {USED * ACTS_ROWS}};
         }
         if (live) {
-            choose_experts<EXPERTS, USED, ALL>(scores, scale, [&](int rank, int expert, float weight) {
-                if (lane != 0) return;
-                own.entry[SHARED_EXPERTS + rank] = ExpertEntry{u16(expert), 1, {u16(rank * ACTS_ROWS)}};
-                if (blockIdx.x == 0) weights[rank * ACTS_ROWS] = weight;
-            });
+            const Choice mine = choice_of_row<EXPERTS, USED, ALL>(scores, scale);
+            if (lane < USED) {
+                own.entry[SHARED_EXPERTS + lane] = ExpertEntry{u16(mine.expert), 1, {u16(lane * ACTS_ROWS)}};
+                if (blockIdx.x == 0) weights[lane * ACTS_ROWS] = mine.weight;
+            }
             if (SHARED_EXPERTS && lane == 0 && blockIdx.x == 0) weights[USED * ACTS_ROWS] = sigmoid(scores[EXPERTS]);
         }
     }

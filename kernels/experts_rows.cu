@@ -63,7 +63,7 @@ __device__ __forceinline__ void halves_of(
     }
 }
 
-// Start copying k [k0, k0 + TILE_K) of the entry's rows; what is behind the last row or k becomes zeros.
+// Start copying k [k0, k0 + TILE_K) of the entry's rows; what is past the last row or k becomes zeros.
 __device__ __forceinline__ void stage_rows(
     u8* to, const half* x, int stride, const int* order, const ChunkEntry& entry, int k0, int width) {
     constexpr int CHUNKS = TILE_K / 8;
@@ -227,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) experts_rows(
 }
 
 // rows f16 [place][stride]: gate, and `width` further up, become silu(gate) * up where gate was; those of the expert that all
-// rows take, behind `routed` * *count places, are `shared` wide. Grid (stride / 2 / (8 * ROWS_THREADS), rounded up; places).
+// rows take, after `routed` * *count places, are `shared` wide. Grid (stride / 2 / (8 * ROWS_THREADS), rounded up; places).
 extern "C" __global__ void __launch_bounds__(ROWS_THREADS) pairs_swiglu(
     const int* count, half* rows, int stride, int routed, int ranks, int width, int shared
 ) {

@@ -74,6 +74,8 @@ struct Walk {
     Staged form;
 };
 
+__device__ __forceinline__ int exponent_of(int power) { return __ffs(power) - 1; }
+
 // The run of a walk. All threads of the block call.
 template <class F, class Input>
 __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u8* shared, Walk& walk) {
@@ -82,14 +84,15 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     u8* const staged = shared + SLOTS_BYTES;
     const Run& run = walk.run;
     const int lane = lane_id();
+    // Powers of two, so that nothing is divided while weights are waited for.
     const auto together = [&] { return walk.alone ? 1 : job.kind(run).split; };
     const auto part = [&] { return warp_id() & (together() - 1); };
-    const auto side_by_side = [&] { return WARPS / together(); };
+    const auto side_by_side = [&] { return WARPS >> exponent_of(together()); };
     const auto tiles_k = [&] { return job.kind(run).tiles_k; };
-    const auto part_end = [&](int index) { return tiles_k() * (index + 1) / job.kind(run).split; };
-    int block = walk.first + warp_id() / together();  // of 16 rows, mine
+    const auto part_end = [&](int index) { return tiles_k() * (index + 1) >> exponent_of(job.kind(run).split); };
+    int block = walk.first + (warp_id() >> exponent_of(together()));  // of 16 rows, mine
     const int end = walk.first + walk.blocks;
-    const int k0 = together() > 1 ? tiles_k() * part() / together() : 0, k1 = together() > 1 ? part_end(part()) : tiles_k();
+    const int k0 = together() > 1 ? part_end(part() - 1) : 0, k1 = together() > 1 ? part_end(part()) : tiles_k();
     const u8* tile = job.matrix(run).weights + job.entry(run).expert * job.matrix(run).step +
                      (size_t(block) * tiles_k() + k0) * F::BYTES;
 
@@ -177,7 +180,11 @@ __device__ __forceinline__ void stream_experts(const Job& job, const Input& inpu
             return int(alone && block < gridDim.x ? at / WARPS * WARPS : at);
         };
         // Thread blocks that share a multiprocessor take neighbouring shares, which together are even.
-        const u32 processors = gridDim.x / PER_SM, me = blockIdx.x % processors * PER_SM + blockIdx.x / processors;
+        const u32 processors = gridDim.x / PER_SM;
+        u32 turn = 0;
+#pragma unroll
+        for (u32 i = 1; i < PER_SM; ++i) turn += blockIdx.x >= i * processors;
+        const u32 me = (blockIdx.x - turn * processors) * PER_SM + turn;
         walk.alone = alone, walk.at = cut(me), walk.end = cut(me + 1);
         walk.blocks = 0, walk.entry = walk.tables = -1, walk.form = Staged::NONE;
     }

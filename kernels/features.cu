@@ -20,7 +20,7 @@ extern "C" __global__ void keep_features(
         make_uint2(pack_half2(x.x * HEADROOM, x.y * HEADROOM), pack_half2(x.z * HEADROOM, x.w * HEADROOM));
 }
 
-// The residual behind every accepted node, and its token, to the place of its position: features f32 [node][width], hidden
+// The residual after every accepted node, and its token, to the place of its position: features f32 [node][width], hidden
 // f32 [slots][width], tokens [slots]; width a multiple of 4. Grid (quads / threads, rows).
 extern "C" __global__ void keep_hidden(
     const StepState* st, const float* features, float* hidden, int* tokens, int width, int slots

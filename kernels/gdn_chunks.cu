@@ -254,7 +254,7 @@ struct Stage {
           total((float*)(u + CHUNK * SLICE)) {}
 };
 
-// O of all chunks, and the state behind the last. A warp has 16 rows of the state, and 16 x 32 of U and O. s f32
+// O of all chunks, and the state after the last. A warp has 16 rows of the state, and 16 x 32 of U and O. s f32
 // [V_HEADS][DIM][DIM]. Grid (V_HEADS * DIM / SLICE), block 256; shared: STAGES stages, the state's copy [DIM][SLICE], U twice.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS) gdn_scan(
     const int* count, const half* q, const half* k, const half* v, const half* w, const half* p, const float* decay,

@@ -6,7 +6,7 @@
 
 #include "gdn_state.cuh"
 
-// grid (K_HEADS * SLICES + 2 K_HEADS + V_HEADS, layers), block THREADS. Memory as in gdn.cuh, the layers one behind the
+// grid (K_HEADS * SLICES + 2 K_HEADS + V_HEADS, layers), block THREADS. Memory as in gdn.cuh, the layers one after the
 // other.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_flush(
     const StepState* st, float* s, const float* k, const float* u, const float* decay, float* conv,

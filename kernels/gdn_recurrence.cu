@@ -34,8 +34,8 @@ constexpr int PATH_AT = ORDER_AT + MAX_NODES * 4;     // int [BATCH]
 // Staged, and then float4 [SHARED_LEVELS][4 COLUMNS][THREADS].
 constexpr int LEVELS_AT = ceil_div(PATH_AT + BATCH * 4, 16) * 16;
 
-// A state put aside: 4 COLUMNS float4 of each thread, `stride` apart.
-__device__ __forceinline__ void put_aside(const StateTile& tile, float4* level, int stride) {
+// A saved state: 4 COLUMNS float4 of each thread, `stride` apart.
+__device__ __forceinline__ void save_state(const StateTile& tile, float4* level, int stride) {
 #pragma unroll
     for (int i = 0; i < 4 * COLUMNS; i++) {
         float part[4];
@@ -44,7 +44,7 @@ __device__ __forceinline__ void put_aside(const StateTile& tile, float4* level, 
         level[i * stride] = make_float4(part[0], part[1], part[2], part[3]);
     }
 }
-__device__ __forceinline__ void take_back(StateTile& tile, const float4* level, int stride) {
+__device__ __forceinline__ void load_state(StateTile& tile, const float4* level, int stride) {
 #pragma unroll
     for (int i = 0; i < 4 * COLUMNS; i++) {
         const float4 four = level[i * stride];
@@ -238,10 +238,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
         const Visit now = Visit::of(bits);
         bits = visits[min(at + 1, count - 1)];
         if (__builtin_expect(now.load != Visit::NO_LEVEL, 0)) {
-            if (now.load < SHARED_LEVELS) take_back(tile, near_levels + now.load * 4 * COLUMNS * THREADS, THREADS);
+            if (now.load < SHARED_LEVELS) load_state(tile, near_levels + now.load * 4 * COLUMNS * THREADS, THREADS);
             else {
                 const int stride = gridDim.x * THREADS;
-                take_back(tile, far_levels + (now.load - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
+                load_state(tile, far_levels + (now.load - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
             }
         }
         if (__builtin_expect(now.kind == Visit::INNER, 1)) {
@@ -264,10 +264,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
         const Visit next = Visit::of(bits);
         if (__builtin_expect(next.kind != Visit::REPLAY, 1)) mine.fetch(k_rows, next.node - node0, key);
         if (__builtin_expect(now.keep != Visit::NO_LEVEL, 0)) {
-            if (now.keep < SHARED_LEVELS) put_aside(tile, near_levels + now.keep * 4 * COLUMNS * THREADS, THREADS);
+            if (now.keep < SHARED_LEVELS) save_state(tile, near_levels + now.keep * 4 * COLUMNS * THREADS, THREADS);
             else {
                 const int stride = gridDim.x * THREADS;
-                put_aside(tile, far_levels + (now.keep - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
+                save_state(tile, far_levels + (now.keep - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
             }
         }
     }

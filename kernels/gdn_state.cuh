@@ -1,7 +1,7 @@
 // The recurrent state in registers and its one step, S := a S + k u^T: one code for every node that gdn_recurrence
 // runs, for its commits and for gdn_flush, so that all of them leave the same bits.
 //
-// The columns of a key head's value heads, HEADS * DIM of them, are numbered one head behind the other; column c is of
+// The columns of a key head's value heads, HEADS * DIM of them, are numbered one head after the other; column c is of
 // value head key_head + c / DIM * K_HEADS. A block holds WIDTH of them, a warp 4 COLUMNS, a lane 16 rows of COLUMNS:
 //     rows 16 * segment .. with segment = lane / 4, columns in RUNS runs of PAIR neighbours
 // so that one read of a row of K, spread over the segments, meets all the state that a lane has. How the columns are

@@ -5,7 +5,7 @@
 //
 // launch   one segment, one k_part
 // logits   f32 [columns][launch.stride]
-// maxima   f32 [columns][launch.stride / 16]: rows behind the last are left out; a logit that is not a number counts as
+// maxima   f32 [columns][launch.stride / 16]: rows past the last are left out; a logit that is not a number counts as
 //          infinite, so that it does not lose quietly
 // sums     with SUMS: f32 like `maxima`: sum over a block's rows of exp((logit - its maximum) * inv_tree_temperature)
 // All of them: columns 8 * column_block .. + COLUMNS are written.

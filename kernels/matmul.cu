@@ -12,7 +12,15 @@
 
 #include "matmul_launch.cuh"
 
-extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) matmul(
+// Where kernels overlap, a pass of four columns leaves room for a block of swiglu beside this one's: 512 threads x 112
+// registers and 128 x 64 are all that a multiprocessor has. Wider passes lose more by loading later than they gain.
+#if COLUMNS == 4 && !defined(CHUNK) && __CUDA_ARCH__ >= 900
+#define BOUNDS __maxnreg__(112)
+#else
+#define BOUNDS __launch_bounds__(MATMUL_THREADS, 1)
+#endif
+
+extern "C" __global__ void BOUNDS matmul(
     const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, float* out, int partial_columns, int column_block) {
     pdl_launch();
     SHARED_DYNAMIC(shared);

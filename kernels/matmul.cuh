@@ -11,7 +11,7 @@
 // bits are the same at every width.
 //
 // COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
-// PREFETCH: tiles behind its first that a warp asks into the L2 while the previous kernel ends. AHEAD_BYTES: of a lane's
+// PREFETCH: tiles after its first that a warp asks into the L2 while the previous kernel ends. AHEAD_BYTES: of a lane's
 // units ahead of their use, at most.
 
 #pragma once

@@ -1,8 +1,8 @@
-// Which pairs the rows of an MTP head's pass are. Pair s is token s and the target's hidden behind token s - 1; it has slot and
+// Which pairs the rows of an MTP head's pass are. Pair s is token s and the target's hidden after token s - 1; it has slot and
 // position s of the head's own cache, and there is none for token 0.
 //
-// Where `first` is -1, row 0 is the pair that drafts. The rows behind it, or all of them from `first` on, are pending pairs
-// draft_length.. < length, which only enter the cache. Behind depth 0 a pass is row 0 alone, of the token that the depth
+// Where `first` is -1, row 0 is the pair that drafts. The rows after it, or all of them from `first` on, are pending pairs
+// draft_length.. < length, which only enter the cache. After depth 0 a pass is row 0 alone, of the token that the depth
 // before has drafted and the head's own hidden.
 
 #pragma once

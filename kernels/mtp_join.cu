@@ -14,7 +14,7 @@ constexpr int JOIN_WARPS = ceil_div(GROUPS, TURNS), JOIN_THREADS = WARP * JOIN_W
 static_assert(WIDTH % 8 == 0, "a lane's 8 elements are of one half");
 
 // Acts of eh_proj, [RMS(embedding; enorm) | RMS(RMS(hidden; norm); hnorm)]. `hidden` f32 [slots][WIDTH] is the residual
-// behind position p at p % slots, `tokens` [slots] likewise. Grid (rows).
+// after position p at p % slots, `tokens` [slots] likewise. Grid (rows).
 extern "C" __global__ void __launch_bounds__(JOIN_THREADS, 1) mtp_join(
     const StepState* st, int first, int depth, const u8* embedding, const int* tokens, const float* hidden, int slots,
     const float* enorm, const float* norm, const float* hnorm, float eps, u8* acts_q8, u8* acts_f16
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(JOIN_THREADS, 1) mtp_join(
     const int slot = pairs.slot(row);
     const int token = !pairs.drafts(row) ? tokens[slot % slots] : depth ? st->candidate[depth - 1][0] : st->root;
     constexpr u64 ROW_BYTES = (u64)WIDTH / FORMAT::BLOCK * FORMAT::SIZE;
-    const float* const behind = hidden + (u64)((slot + slots - 1) % slots) * WIDTH;
+    const float* const before = hidden + (u64)((slot + slots - 1) % slots) * WIDTH;
 
     float x[TURNS][8], of_token = 0.0f, of_hidden = 0.0f;  // sums of squares
 #pragma unroll
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(JOIN_THREADS, 1) mtp_join(
             }
         } else if (k < 2 * WIDTH) {
             Span<8> span;
-            span.load(behind + k - WIDTH);
+            span.load(before + k - WIDTH);
             span.values(x[turn]);
         }
         float sum = 0.0f;

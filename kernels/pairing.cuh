@@ -23,7 +23,7 @@ __device__ __forceinline__ float log_sum(float value) {
     return most + logf(warp_sum(value > -INFINITE ? expf(value - most) : 0.0f));
 }
 
-// A candidate below a token, one per lane of a warp; lanes behind the last have none.
+// A candidate below a token, one per lane of a warp; lanes past the last have none.
 struct Paired {
     int slot, rank;
     bool there;

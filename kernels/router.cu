@@ -39,6 +39,7 @@ extern "C" __global__ void router(
     const float* from = expert < EXPERTS ? weight + (u64)expert * WIDTH : gate;
     Span<4> held[HELD_FOURS];
     float sum[TURN] = {};
+    int last = 0;  // of the rows that are live
 #pragma unroll 1
     for (int begin = 0; begin < WIDTH; begin += HELD_FOURS * ROUTER_STEP) {
 #pragma unroll
@@ -47,30 +48,32 @@ extern "C" __global__ void router(
             held[i].zero();
             if (k < WIDTH) held[i].load(from + k);
         }
-        if (begin == 0) pdl_wait();
+        if (begin == 0) {
+            pdl_wait();
+            last = min(rows, *count - node0) - 1;
+            if (row0 > last) return;
+        }
+        // Rows side by side: their loads are under way together, and their sums do not wait for each other.
 #pragma unroll
-        for (int r = 0; r < TURN; ++r) {
-            if (row0 + r >= rows || node0 + row0 + r >= *count) break;
-            const float* row = x + (u64)(row0 + r) * WIDTH;
+        for (int i = 0; i < HELD_FOURS; ++i) {
+            const int k = begin + i * ROUTER_STEP + k0;
+            if (k >= WIDTH) break;
+            Span<4> part[TURN];
 #pragma unroll
-            for (int i = 0; i < HELD_FOURS; ++i) {
-                const int k = begin + i * ROUTER_STEP + k0;
-                if (k >= WIDTH) break;
-                Span<4> part;
-                part.load(row + k);
-                sum[r] = __fmaf_rn(held[i].at[0].x, part.at[0].x, sum[r]);
-                sum[r] = __fmaf_rn(held[i].at[0].y, part.at[0].y, sum[r]);
-                sum[r] = __fmaf_rn(held[i].at[0].z, part.at[0].z, sum[r]);
-                sum[r] = __fmaf_rn(held[i].at[0].w, part.at[0].w, sum[r]);
+            for (int r = 0; r < TURN; ++r) part[r].load(x + (u64)min(row0 + r, last) * WIDTH + k);
+#pragma unroll
+            for (int r = 0; r < TURN; ++r) {
+                sum[r] = __fmaf_rn(held[i].at[0].x, part[r].at[0].x, sum[r]);
+                sum[r] = __fmaf_rn(held[i].at[0].y, part[r].at[0].y, sum[r]);
+                sum[r] = __fmaf_rn(held[i].at[0].z, part[r].at[0].z, sum[r]);
+                sum[r] = __fmaf_rn(held[i].at[0].w, part[r].at[0].w, sum[r]);
             }
         }
     }
 #pragma unroll
     for (int r = 0; r < TURN; ++r) {
         const float score = warp_sum(sum[r]);
-        if (lane_id() == 0 && row0 + r < rows && node0 + row0 + r < *count) {
-            scores[(u64)(row0 + r) * SCORES + expert] = score;
-        }
+        if (lane_id() == 0 && row0 + r <= last) scores[(u64)(row0 + r) * SCORES + expert] = score;
     }
 }
 
@@ -78,7 +81,7 @@ extern "C" __global__ void router(
 
 constexpr int RANKS = USED + SHARED_EXPERTS;
 constexpr int ROUTE_THREADS = 1024;
-constexpr int ROUTE_WARPS = ROUTE_THREADS / WARP;
+constexpr int ROUTE_WARPS = ROUTE_THREADS / WARP, EXPERT_WARPS = ceil_div(EXPERTS, WARP);
 static_assert(USED <= WARP && EXPERTS <= ROUTE_THREADS, "a rank per lane, an expert per thread");
 
 // One block of ROUTE_THREADS. scores f32 [rows][SCORES]; work: see experts.cuh; weights f32 [RANKS][ACTS_ROWS], by
@@ -87,8 +90,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route(
     const float* scores, float scale, ExpertWork* work, float* weights, int rows, const int* count, int node0
 ) {
     __shared__ u64 rows_of[EXPERTS];  // a bit per row
-    __shared__ u16 chosen[ACTS_ROWS][USED];
-    __shared__ int before[ROUTE_WARPS];
+    __shared__ int begin[EXPERTS];    // its first entry
+    __shared__ u16 chosen[USED * ACTS_ROWS];
+    __shared__ int before[EXPERT_WARPS];
     const int thread = threadIdx.x, warp = warp_id(), lane = lane_id();
     pdl_launch();
     if (thread < EXPERTS) rows_of[thread] = 0;
@@ -97,41 +101,48 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route(
     const int live = max(0, min(rows, *count - node0));
     for (int row = warp; row < live; row += ROUTE_WARPS) {
         const float* of_row = scores + (u64)row * SCORES;
-        choose_experts<EXPERTS, USED, ALL>(of_row, scale, [&](int rank, int expert, float weight) {
-            if (lane != 0) return;
-            chosen[row][rank] = u16(expert);
-            weights[rank * ACTS_ROWS + row] = weight;
-            atomicOr((unsigned long long*)&rows_of[expert], 1ull << row);
-        });
-        if (SHARED_EXPERTS && lane == 0) weights[USED * ACTS_ROWS + row] = sigmoid(of_row[EXPERTS]);
+        const float gate = SHARED_EXPERTS && lane == 0 ? of_row[EXPERTS] : 0.0f;
+        const Choice mine = choice_of_row<EXPERTS, USED, ALL>(of_row, scale);
+        if (lane < USED) {
+            const int pair = lane * ACTS_ROWS + row;
+            chosen[pair] = u16(mine.expert);
+            weights[pair] = mine.weight;
+            atomicOr((unsigned*)&rows_of[mine.expert] + row / 32, 1u << row % 32);
+        }
+        if (SHARED_EXPERTS && lane == 0) weights[USED * ACTS_ROWS + row] = sigmoid(gate);
     }
     __syncthreads();
 
-    u64 mine = thread < EXPERTS ? rows_of[thread] : 0;
-    const int entries = ceil_div(__popcll(mine), ENTRY_COLUMNS);
+    // Every expert finds the place of its entries, every pair its own in one of them.
     const int shared = SHARED_EXPERTS * ceil_div(live, ENTRY_COLUMNS);
-    int place = entries;  // behind mine in the list
+    const int taken = thread < EXPERTS ? __popcll(rows_of[thread]) : 0, entries = ceil_div(taken, ENTRY_COLUMNS);
+    int place = entries;  // after mine in the list
+    if (warp < EXPERT_WARPS) {
 #pragma unroll
-    for (int step = 1; step < WARP; step *= 2) {
-        const int other = __shfl_up_sync(FULL_WARP, place, step);
-        if (lane >= step) place += other;
-    }
-    if (lane == WARP - 1) before[warp] = place;
-    __syncthreads();
-    for (int other = 0; other < warp; ++other) place += before[other];
-    ExpertEntry* entry = work->list() + shared + place - entries;
-    if (thread == ROUTE_THREADS - 1) work->shared = shared, work->entries = shared + place;
-    while (mine) {
-        entry->expert = u16(thread);
-        int columns = 0;
-        for (; columns < ENTRY_COLUMNS && mine; ++columns, mine &= mine - 1) {
-            const int row = __ffsll((long long)mine) - 1;
-            int rank = 0;
-            while (chosen[row][rank] != thread) ++rank;
-            entry->pair[columns] = u16(rank * ACTS_ROWS + row);
+        for (int step = 1; step < WARP; step *= 2) {
+            const int other = __shfl_up_sync(FULL_WARP, place, step);
+            if (lane >= step) place += other;
         }
-        entry->count = u16(columns);
-        ++entry;
+        if (lane == WARP - 1) before[warp] = place;
+    }
+    __syncthreads();
+    if (warp < EXPERT_WARPS) {
+#pragma unroll
+        for (int other = 0; other < EXPERT_WARPS; ++other) place += other < warp ? before[other] : 0;
+        place += shared;
+        if (thread == EXPERT_WARPS * WARP - 1) work->shared = shared, work->entries = place;
+        if (thread < EXPERTS) begin[thread] = place - entries;
+        for (int i = 0; i < entries; ++i) {
+            ExpertEntry& entry = work->list()[place - entries + i];
+            entry.expert = u16(thread), entry.count = u16(min(ENTRY_COLUMNS, taken - i * ENTRY_COLUMNS));
+        }
+    }
+    __syncthreads();
+    for (int pair = thread; pair < USED * ACTS_ROWS; pair += ROUTE_THREADS) {
+        const int row = pair % ACTS_ROWS;
+        if (row >= live) continue;
+        const int expert = chosen[pair], index = __popcll(rows_of[expert] & ((1ull << row) - 1));
+        work->list()[begin[expert] + index / ENTRY_COLUMNS].pair[index % ENTRY_COLUMNS] = u16(pair);
     }
     if (thread < shared) {
         ExpertEntry& own = work->list()[thread];

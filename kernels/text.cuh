@@ -2,8 +2,8 @@
 // writes what is read here between steps).
 //
 // `last` has by the length of a run less one and its hash the place of its last token, -1 for none. Slots are shared, and
-// the text lags behind by the steps that are queued: so a place is verified against the text, and what is proposed has
-// followed the run for sure. A look-up is three loads one behind the other where the longest run is found, five where all
+// the text lacks the steps that are queued: so a place is verified against the text, and what is proposed has
+// followed the run for sure. A look-up is three loads one after the other where the longest run is found, five where all
 // three have to be looked at, whatever the length of the text.
 
 #pragma once

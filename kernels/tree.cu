@@ -220,7 +220,7 @@ struct ValueTree {
         __syncwarp();
     }
 
-    // Offer what the text has behind `node`, unless it is the drafter's first choice there. All lanes call; says whether
+    // Offer what the text has after `node`, unless it is the drafter's first choice there. All lanes call; says whether
     // a slot was taken.
     __device__ __forceinline__ bool offer_copied(int slot, int order, int node) {
         const int depth = b.depth[node], lane = lane_id();
@@ -419,7 +419,7 @@ __device__ __forceinline__ void build_by_value(
         const int depth = int(offer >> 24 & 0xff), rank = int(offer >> 16 & 0xff), parent = int(offer & 0xffff);
         const int token = int(offer >> 32), node = tree.n, order = 4 * node;
         tree.add(tree.choices.at(depth, rank, b.slot[parent]), parent, rank, value);
-        // On the spine, at the first step off it and behind a first rank the next rank follows; deeper both come at once.
+        // On the spine, at the first step off it and after a first rank the next rank follows; deeper both come at once.
         const int lane = lane_id(), off = b.off[node];
         const bool below = !ends_answer(st, token);
         if (lane == 0) {
@@ -471,7 +471,7 @@ extern "C" __global__ void __launch_bounds__(32) tree_build(
     if (st->by_parent) given = &table;
 #endif
     if (st->by_value) {
-        // The token behind the deepest node is drawn, so the last one that the answer has room for is never drafted.
+        // The token after the deepest node is drawn, so the last one that the answer has room for is never drafted.
         depths = min(depths, min(st->max_tokens, st->context_length - st->prompt_length) - st->answered - 1);
 #ifdef TEXT
         build_with_text(st, room.learned, {text_head, text_tokens, text_last}, max(depths, 0), budget);

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
-from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
+from dflash_core.attention_window import AttentionWindow
+from dflash_core.cache_types import AUTO, CachePair
+from dflash_core.drafters.base import Draft, DraftTarget, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.fits import PREFILL_ROWS
@@ -21,18 +21,14 @@ from dflash_core.knobs import Knobs
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.costs import Shape
+from dflash_core.snapshots.base import Resumable, State
 from dflash_core.tree import Candidates
 
 if TYPE_CHECKING:
     import torch
 
-    from dflash_core.arch.spec import ModelSpec
-    from dflash_core.drafters.dflash import OpenedDFlash
-    from dflash_core.drafters.mtp import OpenedMtp
-    from dflash_core.fits import Reckoner
-    from dflash_core.formats.gguf import GGUFFile
+    from dflash_core.fits import Reckoner, Setup
     from dflash_core.progress import Progress
-    from dflash_core.snapshots.base import Snapshot
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
 
@@ -40,26 +36,15 @@ PREFILL_CHUNK = 256  # prompt tokens that a backend reads at once unless it says
 MAX_CHECKPOINTS = 4  # of one session
 # float32 rows: logits (n, vocab), or hidden states.
 Logits = npt.NDArray[np.float32]
+Checkpoint = State  # a committed state that can be returned to
 
 
 class PrefillCancelled(Exception):  # noqa: N818
     """A prompt was given up between two layers. Everything stands as it did before; it never leaves the runner."""
 
 
-class Checkpoint(Protocol):
-    """A committed state that can be returned to; `length` positions. Opaque but for its size."""
-
-    length: int
-
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All of it, in host memory."""
-
-
 class Backend(Protocol):
-    """One sequence on one device. `length` positions are committed; everything else happens behind them."""
+    """One sequence on one device. `length` positions are committed; everything else happens after them."""
 
     @property
     def length(self) -> int: ...
@@ -76,7 +61,7 @@ class Backend(Protocol):
         """
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
-        """What the drafter proposes behind the committed state and `root`, ranked. Raises NumericsError.
+        """What the drafter proposes after the committed state and `root`, ranked. Raises NumericsError.
 
         With `at` (0 < at <= length) the drafter sees the first `at` positions only, as it did when they were all that
         was committed. Nothing of the state changes, so a turn can be drafted again from any of its positions.
@@ -86,7 +71,7 @@ class Backend(Protocol):
         """As `propose`, as logits (depths, vocab). Raises ContextError for a drafter that has none."""
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        """Run a tree behind the committed state; logits (n, vocab) after each node. Commits nothing."""
+        """Run a tree after the committed state; logits (n, vocab) after each node. Commits nothing."""
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes `path` of the last verify: the state becomes that of decoding them one by one."""
@@ -108,7 +93,7 @@ class Backend(Protocol):
 
 
 class StepDecoder(Protocol):
-    """What a runner asks of whatever decodes one answer behind the prompt that its backend has just read."""
+    """What a runner asks of whatever decodes one answer after the prompt that its backend has just read."""
 
     @property
     def decision(self) -> Decision:
@@ -130,10 +115,10 @@ class StepDecoder(Protocol):
         """Halt where the answer has so many tokens; None: nowhere. Steps under way may not know of it."""
 
     def go_on(self) -> None:
-        """Behind a halt: `step` decodes on from the newest token."""
+        """After a halt: `step` decodes on from the newest token."""
 
     def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
-        """Behind a halt: go on with `tokens` in the target's place, none of which ends an answer."""
+        """After a halt: go on with `tokens` in the target's place, none of which ends an answer."""
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
     def take(self, knobs: Knobs) -> None: ...
@@ -141,13 +126,13 @@ class StepDecoder(Protocol):
     def finish(self) -> Sequence[StepEvent]: ...
 
 
-class Session(Backend, Protocol):
-    """A backend that decodes answers, and shows what its target's layers put out."""
+class Session(Backend, Resumable, Protocol):
+    """A backend that decodes answers, can be kept, and shows what its target's layers put out."""
 
     def decoder(
         self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
     ) -> StepDecoder:
-        """What decodes one answer behind the prompt that was read last. `policy`: what picks each step; without one the
+        """What decodes one answer after the prompt that was read last. `policy`: what picks each step; without one the
         knobs alone do. Raises KnobError."""
 
     def prepare(self, progress: Progress) -> None:
@@ -157,22 +142,18 @@ class Session(Backend, Protocol):
     def nbytes(self) -> Mapping[str, int]:
         """Bytes held now, by component of the memory breakdown."""
 
-    def rows(self, begin: int, end: int) -> tuple[torch.Tensor, ...]:
-        """Copies of what is kept of the committed positions begin..end, a drafter's too, in host memory."""
+    def grown(self, setup: Setup) -> Setup:
+        """`setup` as this sequence is by now: the nodes of its trees, rows of a prompt at once, and its window."""
 
-    def state_of(self, length: int, tensors: Sequence[torch.Tensor]) -> Checkpoint:
-        """A checkpoint behind `length` positions, of its `tensors`. Raises SnapshotError."""
-
-    def resume(self, snapshot: Snapshot) -> None:
-        """Become the sequence of a snapshot. Raises SnapshotError for one of another model or layout: then the
-        sequence is empty."""
+    def leave(self) -> None:
+        """The session will not be asked again: what its copies lie in is no longer its own."""
 
     def features(self) -> Logits:
         """Outputs of the captured layers (n, layers * hidden) at the rows of the last verify, before its commit."""
 
 
 class Machine(Protocol):
-    """Where a pair runs: what a sequence takes there, and how much there is. It plans from headers alone."""
+    """Where a pair runs: what it can do, and what memory there is. `Target.reckoner` says what a pair takes of it."""
 
     @property
     def name(self) -> str: ...
@@ -196,62 +177,16 @@ class Machine(Protocol):
     def learn(self, session: Session, progress: Progress) -> None:
         """Measure what this machine is not known by yet, on an empty sequence that stays empty."""
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None, kv: CachePair = F16) -> int:
-        """The context length taken where nobody asks for one. `draft`: of a drafter with a cache of its own; `kv`: how
-        keys and values are kept."""
-
-    @property
-    def auto_pairs(self) -> Sequence[CachePair]:
-        """How keys and values may be kept where nobody says so: the first that the context fits with."""
-
-    def holds(
-        self,
-        target: ModelSpec,
-        draft: DraftModel | None,
-        context: int,
-        kv: CachePair,
-        window: AttentionWindow = EVERYTHING,
-        *,
-        whole: bool = False,
-    ) -> bool:
-        """Whether a new sequence of `context` positions fits what is free and leaves something; `whole`: fits at
-        all. `window`: of answers to come."""
-
-    def rows_at_once(
-        self,
-        target: ModelSpec,
-        draft: DraftModel | None,
-        context: int,
-        kv: CachePair,
-        window: AttentionWindow = EVERYTHING,
-    ) -> int:
-        """Rows of a prompt that a new sequence may read at once, the most that there is room for. `window`: of answers
-        to come."""
-
-    def sequence(
-        self,
-        target: ModelSpec,
-        draft: DraftModel | None,
-        context: int,
-        session: Session | None = None,
-        kv: CachePair = F16,
-        rows: int = PREFILL_ROWS,
-        window: AttentionWindow = EVERYTHING,
-    ) -> tuple[Component, ...]:
-        """What a sequence of full length takes besides the weights: a new one whose prompts are read `rows` rows at
-        once under `window`, or `session`, which may have grown."""
+    def room(self) -> int:
+        """Bytes that weights and a sequence may take now."""
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
         """The components beside what the machine has now; with a session, what it holds and what runs beside it too."""
 
 
-class Target(Protocol):
+class Target(DraftTarget, Protocol):
     """A target model on one machine: its header at once, text parts when asked for, weights after `load`."""
 
-    @property
-    def file(self) -> GGUFFile: ...
-    @property
-    def config(self) -> ModelSpec: ...
     @property
     def tokenizer(self) -> Tokenizer:
         """The file's own tokenizer. Raises FormatError or UnsupportedError."""
@@ -260,8 +195,6 @@ class Target(Protocol):
     def template(self) -> ChatTemplate:
         """The file's own chat template, or plain ChatML. Raises TemplateError."""
 
-    @property
-    def mask_token_id(self) -> int | None: ...
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of how it was opened."""
@@ -298,12 +231,6 @@ class Target(Protocol):
         Raises OutOfMemoryError where they do not fit.
         """
 
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
-        """A DFlash drafter's weights, held as this target's are. Raises OutOfMemoryError."""
-
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
-        """An MTP head's weights, held as this target's are. Raises OutOfMemoryError, UnsupportedError."""
-
     @property
     def drafts_itself(self) -> bool:
         """Whether its file has an MTP head that runs here."""
@@ -324,7 +251,7 @@ class Target(Protocol):
 
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
         """Outputs of `layers` (residual stream after the layer) at every position, concatenated in that order:
-        (n, len(layers) * hidden) float32.
+        (n, len(layers) * hidden) float32. `arch.spec.EMBEDDING` stands for what the first layer reads.
 
         Raises ContextError for ids and MismatchError for layers that the model does not have.
         """

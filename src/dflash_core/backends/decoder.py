@@ -11,20 +11,20 @@ import numpy as np
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
-from dflash_core.errors import not_finite
+from dflash_core.drafters.base import check_finite
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Policy
+from dflash_core.policy.base import LATELY, Policy
 from dflash_core.policy.depth import at_depth
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.sampling import Sampler
+from dflash_core.sampling import Sampler, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
 
 def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
     """Why an answer ends with `token`, the `answered`-th of it, if it does.
 
-    `room`: positions of the context behind the prompt. A token sits in its own once it runs, and the one after it must
+    `room`: positions of the context after the prompt. A token sits in its own once it runs, and the one after it must
     still fit.
     """
     if token in stop_ids:
@@ -35,7 +35,7 @@ def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], 
 
 
 def said(backend: Backend, root: int, tokens: Sequence[int], event: GuardEvent, knobs: Knobs) -> StepEvent:
-    """A step whose `tokens` a guard said behind `root`: committed but for the last, which is the next root."""
+    """A step whose `tokens` a guard said after `root`: committed but for the last, which is the next root."""
     run = [root, *tokens[:-1]]
     began = time.perf_counter()
     backend.prefill(run)
@@ -57,7 +57,7 @@ def said(backend: Backend, root: int, tokens: Sequence[int], event: GuardEvent, 
 
 
 class Decoder:
-    """Decodes one answer behind the prompt that `backend` has just read. Raises NumericsError from both calls.
+    """Decodes one answer after the prompt that `backend` has just read. Raises NumericsError from both calls.
 
     Between steps the state stands before the root, the newest token of the answer: drawn, but not yet run.
     """
@@ -91,7 +91,7 @@ class Decoder:
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
         self.prompt_length = self.backend.length
-        self._check_finite(logits[None])
+        check_finite(logits[None], self.backend.length, "target")
         token = self.sampler.draw(logits, self.backend.length, self.answer)
         (token,), stop = self._until_stop([token])
         self.answer.append(token)
@@ -118,7 +118,7 @@ class Decoder:
         return replace(step, stop=stop)
 
     def step(self) -> StepEvent:
-        """Decode one step behind the root, and leave the state at the last token of what it committed."""
+        """Decode one step after the root, and leave the state at the last token of what it committed."""
         clock = self._clock
         self.decision = self.policy.next(self.knobs)
         clock.lap("host")
@@ -127,7 +127,7 @@ class Decoder:
         tree, choice = self.tree(drafts)
         clock.lap("tree")
         logits = self.backend.verify(tree.tokens, tree.parents)
-        self._check_finite(logits)
+        check_finite(logits, self.backend.length, "target")
         clock.lap("verify")
         walk = self.accept(tree, logits)
         tokens, stop = self._until_stop([tree.tokens[node] for node in walk.path[1:]] + [walk.next_token])
@@ -153,8 +153,15 @@ class Decoder:
             choice=choice,
             drafter=self._drafter(),
         )
-        self.policy.observe(event)
+        self.policy.observe(event, self._certain(walk, tokens, logits))
         return event
+
+    def _certain(self, walk: Walk, tokens: Sequence[int], logits: Logits) -> Sequence[float]:
+        """The target's own probability of each of the last tokens of a step, where the policy asks for it."""
+        if not self.policy.asks_certain(self.knobs):
+            return ()
+        drawn = list(zip(walk.path, tokens))
+        return [probability(logits[node], token) for node, token in drawn[-LATELY:]]
 
     def _drafter(self) -> str:
         """The kind of the drafter that the step asked; "" where none was."""
@@ -171,7 +178,7 @@ class Decoder:
         return ()
 
     def draft(self) -> Candidates:
-        """The drafter's best tokens per depth behind the root, or none where it is not asked."""
+        """The drafter's best tokens per depth after the root, or none where it is not asked."""
         if self.decision.mode == "ar" or not self.decision.drafts:
             return NO_CANDIDATES
         named, knobs = self.decision.drafter, at_depth(self.knobs, self.decision.depth)
@@ -181,7 +188,7 @@ class Decoder:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain is made
         of the best ones alone. Nothing in it lies where the answer has ended or halted."""
         knobs, left = self.knobs, self._left()
-        # The token behind the deepest node is drawn, so the last one that the answer has room for is never drafted.
+        # The token after the deepest node is drawn, so the last one that the answer has room for is never drafted.
         deepest = max(0, left - 1)
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
@@ -214,11 +221,6 @@ class Decoder:
             return self.sampler.draw(logits[node], position, history)
 
         return ddtree.walk(tree, draw)
-
-    def _check_finite(self, logits: Logits) -> None:
-        """Rows of logits (n, vocab) may rule tokens out with -inf, but their best must be a number."""
-        if not np.isfinite(logits.max(axis=-1)).all():
-            raise not_finite("target", self.backend.length)
 
     def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
         """Cut tokens that follow the answer's end - a stop token, the token limit, the end of the context - or the

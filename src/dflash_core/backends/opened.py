@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from dflash_core import memory
-from dflash_core.arch.spec import ModelSpec
+from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.backends.base import PREFILL_CHUNK, Logits, Session
 from dflash_core.cache_types import CachePair
 from dflash_core.config import mask_token, read_target
@@ -99,11 +99,12 @@ class OpenedTarget(ABC):
         return np.concatenate([logits for _, logits in self._passes((), ids, pair)])
 
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
-        wrong = [layer for layer in layers if not 0 <= layer < self.config.block_count]
-        if wrong or not len(layers):
+        plain = [int(layer) for layer in layers]  # an array is as good as a list
+        wrong = [layer for layer in plain if not EMBEDDING <= layer < self.config.block_count]
+        if wrong or not plain:
             what = f"layer {wrong[0]} does not exist" if wrong else "no layer named"
             raise MismatchError(f"{what}; this target has 0..{self.config.block_count - 1}")
-        return np.concatenate([features for features, _ in self._passes(layers, ids)])
+        return np.concatenate([features for features, _ in self._passes(plain, ids)])
 
     def _passes(
         self, captured: Sequence[int], ids: Sequence[int], kv: CachePair | None = None

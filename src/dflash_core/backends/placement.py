@@ -10,7 +10,7 @@ from dflash_core.errors import UnsupportedError
 @dataclass(frozen=True, slots=True)
 class Placement:
     """`cards[i]`: the card that holds layer i, by the driver's order of visible cards. What stands before the first
-    layer goes with it, and what stands behind the last with that one."""
+    layer goes with it, and what stands after the last with that one."""
 
     cards: tuple[int, ...]
 

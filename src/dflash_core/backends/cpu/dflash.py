@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,14 +68,15 @@ class CpuDFlashDrafter:
         if not (knobs.by_parent and self._model.config.heads.conditional):
             return ranked(plain, knobs, position)
         check_finite(plain, position)
-        return self._model.conditional(root, hidden, logits, knobs.tree_temperature, knobs.tree_width)
+        return self._model.conditional(root, hidden, logits, position, knobs.tree_temperature, knobs.tree_width)
 
     def logits(self, root: int, window: int, at: int | None = None) -> Logits:
         return self.draft(root, window, at)[1].float().numpy()
 
     def path(self, root: int, window: int, at: int | None = None) -> list[int]:
-        """The best token of each depth behind `root`, each scored by the one before it where the drafter can."""
-        return self._model.path(root, *self.draft(root, window, at))
+        """The best token of each depth after `root`, each scored by the one before it where the drafter can. Raises
+        NumericsError where that is no number."""
+        return self._model.path(root, *self.draft(root, window, at), self._length if at is None else at)
 
     @torch.inference_mode()
     def draft(self, root: int, window: int, at: int | None = None) -> tuple[Tensor, Tensor]:
@@ -82,7 +84,7 @@ class CpuDFlashDrafter:
         self._update()
         length, caches = self._length, self.caches
         if at is not None and at < length:
-            # A pass writes its own rows behind the context, where here the later positions stand.
+            # A pass writes its own rows after the context, where here the later positions stand.
             length, caches = at, [cache.copy() for cache in caches]
         model, target = self._model, self._target
         block = [root] + [self._mask_token] * (model.config.block_size - 1)
@@ -112,22 +114,17 @@ class CpuDFlashDrafter:
             self._cached = self._length
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class CpuDFlash:
     """A loaded DFlash drafter: implements `drafters.base.Draft` and `HostDraft`."""
 
-    def __init__(
-        self,
-        file: WeightFile,
-        config: DraftConfig,
-        model: DFlash,
-        target: CpuTarget,
-        mask_token: int,
-        weight_bytes: int,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        """`weight_bytes`: what the weights take as they are held."""
-        self.file, self.config, self.model, self.target = file, config, model, target
-        self.mask_token, self.weight_bytes, self.notes = mask_token, weight_bytes, notes
+    file: WeightFile
+    config: DraftConfig
+    model: DFlash
+    target: CpuTarget
+    mask_token: int
+    weight_bytes: int  # as they are held
+    notes: tuple[str, ...] = ()
 
     @property
     def capabilities(self) -> Capabilities:

@@ -1,4 +1,4 @@
-"""An MTP head on the CPU: proposes between two steps, token by token behind what was committed."""
+"""An MTP head on the CPU: proposes between two steps, token by token after what was committed."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class CpuMtpDrafter:
 
     @torch.inference_mode()
     def _chain(self, root: int, depths: int, at: int | None) -> Logits:
-        """Logits (depths, vocab): of each depth behind the best token of the one above."""
+        """Logits (depths, vocab): of each depth after the best token of the one above."""
         self._update()
         length, cache = len(self._tokens), self.cache
         if at is not None and at < length:
-            # A chain writes its own pairs behind the context, where here the later ones stand.
+            # A chain writes its own pairs after the context, where here the later ones stand.
             length, cache = at, cache.copy()
         token, hidden, rows = root, self._hidden[length - 1 : length], list[Tensor]()
         for depth in range(depths):

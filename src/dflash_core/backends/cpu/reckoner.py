@@ -7,15 +7,17 @@ from dataclasses import replace
 
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cpu.machine import FLOAT_BYTES, CpuMachine
-from dflash_core.cache_types import named
+from dflash_core.backends.base import MAX_CHECKPOINTS
+from dflash_core.backends.cpu.machine import CpuMachine
+from dflash_core.cache_types import AUTO_PAIRS, EXACT, named
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, OpenedDraft
-from dflash_core.fits import KV_TYPES, PREFILL_ROWS, Setup
+from dflash_core.fits import KV_TYPES, PREFILL_ROWS, Setup, sequence_bytes, total
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component
 
+FLOAT_BYTES = 4
 # Dense weights may take this share of the free memory; past it they stay packed in the file's own types.
 DENSE_SHARE = 0.6
 
@@ -34,7 +36,10 @@ class HostReckoner:
     """Implements `fits.Reckoner` for a target and a drafter that was opened for it. `memory_bytes`: what there is for
     all of it, 0 for what this machine has."""
 
-    spare, chunk_rows = 0, (PREFILL_ROWS,)  # rows of a prompt take nothing that counts
+    auto = tuple(str(pair) for pair in (EXACT, *AUTO_PAIRS))
+    kv_types = tuple(dict.fromkeys((auto[0], *KV_TYPES)))
+    base = Setup(0, auto[-1], nodes=0)
+    chunk_rows = (PREFILL_ROWS,)  # rows of a prompt take nothing that counts
 
     def __init__(
         self,
@@ -51,17 +56,10 @@ class HostReckoner:
         dense = held_bytes(target_weights(file, spec), packed=False)
         self._packed = stays_packed(dense, self.available - machine.program_bytes)
 
-    @property
-    def auto(self) -> Sequence[str]:
-        return [str(one) for one in self._machine.auto_pairs]
-
-    @property
-    def kv_types(self) -> Sequence[str]:
-        return list(dict.fromkeys((self.auto[0], *KV_TYPES)))
-
-    @property
-    def base(self) -> Setup:
-        return Setup(0, self.auto[-1], nodes=0)
+    def spare(self, room: int) -> int:
+        """Half of what the weights leave."""
+        left = room - total(self, self.base) + sequence_bytes(self, self.base)
+        return max(left - left // 2, 0)
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         ways = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]
@@ -70,13 +68,21 @@ class HostReckoner:
     def components(self, setup: Setup) -> tuple[Component, ...]:
         how = "as in the file" if self._packed else "as floats"
         found = [Component("target", held_bytes(target_weights(self._file, self._spec), self._packed), how)]
-        drafted = self._draft if setup.drafted else None
-        if drafted is not None and self._draft_file is not None:
+        if setup.drafted and self._draft_file is not None:
             found.append(Component("drafter", held_bytes(self._draft_file.tensors.values(), self._packed), how))
-        found += self._machine.sequence(
-            self._spec, drafted.config if drafted else None, setup.context, kv=named(setup.kv)
-        )
-        return (*found, Component("program", self._machine.program_bytes, "Python, torch and the rest"))
+        program = Component("program", self._machine.program_bytes, "Python, torch and the rest")
+        return (*found, *self.sequence(setup), program)
+
+    def sequence(self, setup: Setup) -> tuple[Component, ...]:
+        kv, detail = named(setup.kv), f"{setup.kv}, {setup.context:,} positions at most"
+        found = [Component("target KV", setup.context * self._spec.position_bytes(kv), detail)]
+        # What layers keep whatever the length: recurrent and convolution states.
+        if states := sum(layer.mixer.state_numbers for layer in self._spec.layers) * FLOAT_BYTES:
+            found.append(Component("states", states * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"))
+        draft = self._draft.config if self._draft and setup.drafted else None
+        if draft:
+            found.append(Component("drafter KV", setup.context * draft.position_bytes(kv), detail))
+        return tuple(found)
 
     @property
     def _draft_file(self) -> WeightFile | None:

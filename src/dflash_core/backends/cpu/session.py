@@ -15,6 +15,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError
+from dflash_core.fits import Setup
 from dflash_core.knobs import Knobs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
@@ -140,6 +141,15 @@ class CpuSession:
             return False
         self._cut(length)
         return True
+
+    def grown(self, setup: Setup) -> Setup:
+        return setup
+
+    def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
+        """Any memory does."""
+
+    def leave(self) -> None:
+        """See `make_room`."""
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         found = [tensor for state in self.states for tensor in state.positions(begin, end)]

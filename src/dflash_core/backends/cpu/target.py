@@ -65,19 +65,20 @@ class CpuTarget(OpenedTarget):
         self.model = TargetModel(weights, self.config, lambda done, total: progress("loading the target", done / total))
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CpuDFlash:
-        file = opened.file
-        if not self.packed:
-            _check_fits("drafter", file, held_bytes(file.tensors.values(), packed=False))
-        model = DFlash(Weights(file, dtype=dtype, packed=self.packed), opened.config)
-        held = held_bytes(file.tensors.values(), self.packed)
-        return CpuDFlash(file, opened.config, model, self, opened.mask_token, held, opened.notes)
+        weights, held = self._drafter(opened.file, dtype)
+        model = DFlash(weights, opened.config)
+        return CpuDFlash(opened.file, opened.config, model, self, opened.mask_token, held, opened.notes)
 
     def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CpuMtp:
-        infos = opened.file.tensors.values()
+        weights, held = self._drafter(opened.file, dtype)
+        return CpuMtp(opened, Mtp(weights, opened.config, self.model), self, held)
+
+    def _drafter(self, file: WeightFile, dtype: torch.dtype) -> tuple[Weights, int]:
+        """A drafter's weights, and what they take."""
+        held = held_bytes(file.tensors.values(), self.packed)
         if not self.packed:
-            _check_fits("drafter", opened.file, held_bytes(infos, packed=False))
-        model = Mtp(Weights(opened.file, dtype=dtype, packed=self.packed), opened.config, self.model)
-        return CpuMtp(opened, model, self, held_bytes(infos, self.packed))
+            _check_fits("drafter", file, held)
+        return Weights(file, dtype=dtype, packed=self.packed), held
 
     def session(
         self,

@@ -20,7 +20,7 @@ class Rounding:
     spans: int = 1
 
     def __str__(self) -> str:
-        """Behind the name of a product, nothing where it is plain."""
+        """What is added to the name of a product; nothing where it is plain."""
         if self.half:
             return " f16"
         return f" {self.planes} planes" if self.planes > 1 else f" {self.spans} scales" if self.spans > 1 else ""

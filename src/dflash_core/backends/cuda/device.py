@@ -12,9 +12,11 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.cache import CubinCache
 from dflash_core.backends.cuda.chunk import LIBRARY
-from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
+from dflash_core.backends.cuda.host_room import LockedRoom
+from dflash_core.backends.cuda.launch import Launch, Load, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Programs, Variant
+from dflash_core.backends.cuda.rectangles import Rectangle, rectangle
 from dflash_core.backends.cuda.runtime import Runtime
 from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.memory import gib
@@ -24,11 +26,12 @@ from dflash_core.progress import Progress
 class CudaDevice:
     """Implements `launch.Device` on one visible card. Raises DeviceError where it is not there."""
 
-    def __init__(self, runtime: Runtime | None = None, cache: CubinCache | None = None, index: int = 0) -> None:
-        self.runtime = runtime or Runtime.open(index)
+    def __init__(self, index: int = 0) -> None:
+        self.runtime = Runtime.open(index)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", LIBRARY)  # torch reads it when it first multiplies
-        self.programs = Programs(self.runtime, cache or CubinCache())
+        self.programs = Programs(self.runtime, CubinCache())
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        self.host = LockedRoom(self.runtime.lock, self.runtime.unlock)
         self.card = Card(
             self.runtime.card.processors, self.runtime.card.shared_bytes, overlaps=self.runtime.card.overlaps
         )
@@ -37,7 +40,7 @@ class CudaDevice:
     def stream(self) -> Iterator[None]:
         """torch works on the kernels' stream inside.
 
-        Raises OutOfMemoryError where its allocator does, and KernelError where it meets what a kernel has left behind.
+        Raises OutOfMemoryError where its allocator does, and KernelError where it meets what a kernel has left.
         """
         try:
             with torch.cuda.stream(self.runtime.torch_stream):
@@ -57,6 +60,17 @@ class CudaDevice:
                 raise
             driver = self.runtime.driver
             raise driver.lose(driver.launched or "the GPU", words.splitlines()[0].strip()) from None
+
+    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
+        beside = dict[int, list[Rectangle]]()
+        for copies in {id(copies): copies for part in parts for copies, _ in part}.values():
+            found = beside[id(copies)] = []
+            for to, source in copies:
+                if self.host.holds(source):
+                    found.append(rectangle(to, source))
+                else:
+                    to.copy_(source)
+        return self.runtime.bring([[(beside[id(copies)], some) for copies, some in part] for part in parts])
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
         if self.runtime.card.overlaps:

@@ -36,7 +36,7 @@ class DeviceText:
         self._weights.copy_(torch.from_numpy(own))
 
     def follow(self, text: TextTable) -> None:
-        """Bring the arrays up to date, behind what is queued: what grew, or all of it where it was cut."""
+        """Bring the arrays up to date, after what is queued: what grew, or all of it where it was cut."""
         begin, end = self._known, len(text)
         if self._source is not text or self._cuts != text.cuts:
             self._last.copy_(torch.from_numpy(text.last.reshape(-1)))

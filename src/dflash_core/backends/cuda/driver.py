@@ -114,8 +114,8 @@ class Driver:
 
     def lose(self, where: str, words: str) -> KernelError:
         """Note that the context is lost, for the reason `words`: no later call can work. The error to raise."""
-        behind = f", behind {self.launched}" if self.launched and self.launched != where else ""
-        self.lost = self.lost or f"the GPU gave up in {where}{behind} ({words})"
+        before = f", after {self.launched}" if self.launched and self.launched != where else ""
+        self.lost = self.lost or f"the GPU gave up in {where}{before} ({words})"
         return KernelError(f"{self.lost}; reload the engine", reload=True)
 
 

@@ -77,7 +77,7 @@ class Footprint:
         return next(read) / next(read)
 
     def replan(self, card: Card) -> None:
-        """Predict for what is known of the card now. A drafter is added behind this."""
+        """Predict for what is known of the card now. A drafter is added after this."""
         self._device.card = card
         for group in self.target.projections():
             for projection in group:
@@ -98,7 +98,7 @@ class Footprint:
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:
-            memory = SequenceMemory(self.target, context, CAPACITIES[0], captured, draft, kv, rows)
+            memory = SequenceMemory(self.target, context, captured, draft, kv, rows)
             if capacity > memory.capacity:
                 memory.grow(capacity)
         held = memory.nbytes

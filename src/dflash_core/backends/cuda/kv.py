@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Argument, Launch
-from dflash_core.backends.cuda.to_host import to_host
 from dflash_core.cache_types import CHUNK_BYTES, F16, CachePair
 from dflash_core.models.cache_rows import CODECS
 
@@ -62,7 +61,7 @@ class KVCache:
         return self.k[place], self.v[place], np.int32(self.slots)
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
-        """Move the rows of the accepted path to directly behind the committed ones, as they are stored: keys and values
+        """Move the rows of the accepted path to directly after the committed ones, as they are stored: keys and values
         at once, where their rows have one size."""
         chunks = [one.row_bytes(self.head_dim) // CHUNK_BYTES for one in (self.kv.k, self.kv.v)]
         half = len(self._streams) // 2
@@ -83,15 +82,6 @@ class KVCache:
             for at in range(begin, end, PLANTED):
                 tensor[:, :, at : min(at + PLANTED, end)] = rows[: min(PLANTED, end - at)]
 
-    def save(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """A copy of slots begin..end of all layers."""
-        return self.k[:, :, begin:end].clone(), self.v[:, :, begin:end].clone()
-
     def positions(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """The same in host memory."""
-        return to_host(self.k[:, :, begin:end]), to_host(self.v[:, :, begin:end])
-
-    def load(self, begin: int, saved: tuple[Tensor, Tensor]) -> None:
-        """Put a copy back."""
-        for tensor, rows in zip((self.k, self.v), saved):
-            tensor[:, :, begin : begin + rows.shape[2]].copy_(rows, non_blocking=True)
+        """Slots begin..end of all layers, as they are held."""
+        return self.k[:, :, begin:end], self.v[:, :, begin:end]

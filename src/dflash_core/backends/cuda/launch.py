@@ -12,12 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dflash_core.backends.cuda.host_room import HostRoom
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.progress import Progress
 
 Size = int | tuple[int, ...]
 Defines = Mapping[str, object]
 Run = Callable[[], None]
+Copy = tuple[Tensor, Tensor]  # where it goes on the device, and what
+Load = tuple[Sequence[Copy], slice]  # of all of these the slice of the first dimension
 
 
 class HasAddress(Protocol):
@@ -85,6 +88,15 @@ class Device(Protocol):
 
     @property
     def card(self) -> Card: ...
+
+    @property
+    def host(self) -> HostRoom:
+        """Where copies of sequences lie."""
+
+    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
+        """Make copies of what lies in `host`, in order and after all that was launched so far, beside what is launched
+        from then on. The n-th result makes what is launched after it wait for the n-th part; the sources stay alive
+        until the device was waited for after that."""
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
         """Compile what is not compiled yet, check arguments, and return what launches them all in order."""

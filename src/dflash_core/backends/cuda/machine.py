@@ -1,25 +1,22 @@
-"""What a sequence takes on a card, before anything is allocated, and what is held once it is."""
+"""A card: what steps cost on it, what is free, and what is held once something is allocated."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 
-from dflash_core.arch.spec import ModelSpec
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.reckoner import CHUNK_ROWS, SPARE, context_bytes, sequence_components
+from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import MAX_WIDTH, PASS_ROWS
-from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
+from dflash_core.backends.cuda.state import MAX_WIDTH
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
-from dflash_core.fits import CEILING, LEAST_PREFILL_ROWS, PREFILL_ROWS, SMALLEST_CONTEXT
+from dflash_core.fits import PREFILL_ROWS
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown
 from dflash_core.nvml import Management
 from dflash_core.policy.costs import H200, Shape
@@ -27,7 +24,6 @@ from dflash_core.policy.costs import H200, Shape
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
     from dflash_core.backends.cuda.tuner import Tuner
-    from dflash_core.drafters.base import DraftModel
     from dflash_core.progress import Progress
 
 LEAST_LEARNED = 1 << 30  # bytes of a target; steps of a smaller one are not worth compiling passes of every width for
@@ -38,7 +34,6 @@ class CudaMachine:
 
     prefill_chunk = PREFILL_ROWS
     tree_width = MAX_WIDTH
-    auto_pairs = AUTO_PAIRS
 
     def __init__(
         self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None, vram_limit: int = 0
@@ -82,74 +77,6 @@ class CudaMachine:
         most = accumulate((self._passes[row] for row in rows), max)  # more rows never take less: that is chance
         return Shape({row: ms + draft for row, ms in zip(rows, most, strict=True)}, plain, draft, tuple(rows))
 
-    def context_that_fits(self, target: ModelSpec, draft: DraftModel | None, kv: CachePair = F16) -> int:
-        context = min(CEILING, target.context_length)
-        while context > SMALLEST_CONTEXT and not self._has(
-            self.components(draft is not None, context, PASS_ROWS, kv), SPARE
-        ):
-            context //= 2
-        return context
-
-    def holds(
-        self,
-        target: ModelSpec,
-        draft: DraftModel | None,
-        context: int,
-        kv: CachePair,
-        window: AttentionWindow = EVERYTHING,
-        *,
-        whole: bool = False,
-    ) -> bool:
-        needed = self.components(draft is not None, context, PASS_ROWS, kv, LEAST_PREFILL_ROWS, window)
-        return self._has(needed, 0 if whole else SPARE)
-
-    def rows_at_once(
-        self,
-        target: ModelSpec,
-        draft: DraftModel | None,
-        context: int,
-        kv: CachePair,
-        window: AttentionWindow = EVERYTHING,
-    ) -> int:
-        ways = (
-            rows
-            for rows in CHUNK_ROWS
-            if self._has(self.components(draft is not None, context, PASS_ROWS, kv, rows, window))
-        )
-        return next(ways, CHUNK_ROWS[-1])
-
-    def _has(self, needed: Sequence[Component], spare: int = 0) -> bool:
-        """Whether these fit what is free and leave `spare` bytes."""
-        return sum(one.bytes for one in needed) <= self._memory()[0] - spare
-
-    def sequence(
-        self,
-        target: ModelSpec,
-        draft: DraftModel | None,
-        context: int,
-        session: Session | None = None,
-        kv: CachePair = F16,
-        rows: int = PREFILL_ROWS,
-        window: AttentionWindow = EVERYTHING,
-    ) -> tuple[Component, ...]:
-        nodes = PASS_ROWS
-        if isinstance(session, CudaSession):
-            nodes, rows, window = session.memory.capacity, session.chunk_rows, session.window
-        return self.components(draft is not None, context, nodes, kv, rows, window)
-
-    def components(
-        self,
-        drafted: bool,
-        context: int,
-        nodes: int = PASS_ROWS,
-        kv: CachePair = F16,
-        rows: int = PREFILL_ROWS,
-        window: AttentionWindow = EVERYTHING,
-    ) -> tuple[Component, ...]:
-        """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without, where prompts
-        are read `rows` rows at once under `window`."""
-        return sequence_components(self.footprint, drafted, context, nodes, kv, rows, window)
-
     @property
     def processors(self) -> int:
         return self.device.card.multiprocessors
@@ -161,11 +88,10 @@ class CudaMachine:
         return self._as_limited(*self.device.runtime.memory())[0] + kept
 
     def room(self) -> int:
-        """Bytes that weights and a sequence may take now."""
         return self._memory()[0]
 
     def room_and_context(self) -> int:
-        """The same with what the driver takes for this process: never more than the card has."""
+        """The room with what the driver takes for this process: never more than the card has."""
         free, total = self._memory()
         return min(free + context_bytes(self.processors), total)
 

@@ -1,7 +1,7 @@
 """Long prompts: the target layer by layer over thousands of rows, products by the library, chunked recurrence.
 
 Weights are turned to f16 piece by piece, so memory stays bounded; accumulation is in float32, and so is the residual
-stream. What is left behind is what passes leave: keys, values, states, the drafter's context, nothing pending.
+stream. What it leaves is what passes leave: keys, values, states, the drafter's context, nothing pending.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_core.arch.spec import EMBEDDING
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
+from dflash_core.backends.cuda.arrival import Arrival, parts_of
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
@@ -44,7 +46,7 @@ class ChunkLayer:
 
 
 class ChunkPass:
-    """Runs up to `chunk.rows` tokens behind the committed state, which nothing may be pending for."""
+    """Runs up to `chunk.rows` tokens after the committed state, which nothing may be pending for."""
 
     def __init__(
         self,
@@ -85,10 +87,14 @@ class ChunkPass:
         self.device.multiply(x, w, self.chunk.h[:64, :64], add=True)
 
     def run(
-        self, tokens: Sequence[int], cancelled: Cancelled | None = None, window: AttentionWindow = EVERYTHING
+        self,
+        tokens: Sequence[int],
+        cancelled: Cancelled | None = None,
+        window: AttentionWindow = EVERYTHING,
+        arriving: Arrival | None = None,
     ) -> Tensor:
-        """Run and commit `tokens`; the residual (hidden,) behind the last layer at the last of them. `window`: what
-        layers of full attention see.
+        """Run and commit `tokens`; the residual (hidden,) after the last layer at the last of them. `window`: what
+        layers of full attention see. `arriving`: what the committed state is still on its way from.
 
         Raises PrefillCancelled where `cancelled` says so between two layers, and torch.OutOfMemoryError where the
         library finds no room; all stands as before then.
@@ -96,26 +102,40 @@ class ChunkPass:
         n, state = len(tokens), self.state.host
         length = int(state["length"])
         assert not state["pending"], "states that are not up to date"
-        assert length + n <= self.memory.slots, "positions behind the end of the sequence's memory"
+        assert length + n <= self.memory.slots, "positions past the end of the sequence's memory"
         self.chunk.begin(tokens, length, window)
-        if length:
+        copied = arriving.kept if arriving is not None and arriving.fresh else None
+        if length and copied is None:
             for memory in self.memory.mixers:
                 memory.keep()
         try:
-            self._layers(n, length, cancelled)
+            self._layers(n, length, cancelled, arriving)
         except (PrefillCancelled, torch.OutOfMemoryError):
-            for memory in self.memory.mixers:
-                memory.undo() if length else memory.restore(None)
+            if arriving is not None:
+                arriving.whole()
+            for at, memory in enumerate(self.memory.mixers):
+                if length and copied is None:
+                    memory.undo()
+                else:
+                    memory.restore(copied[at] if copied is not None else None)
             raise
         state["length"] = length + n
+        if arriving is not None:
+            arriving.whole()
+            arriving.fresh = False
         if self.drafter is not None:
             self.drafter.update_cache(n)
         return self.chunk.h[n - 1]
 
-    def _layers(self, n: int, length: int, cancelled: Cancelled | None) -> None:
+    def _layers(self, n: int, length: int, cancelled: Cancelled | None, arriving: Arrival | None) -> None:
         self.embed()
+        if self.drafter is not None:
+            self.drafter.capture(EMBEDDING, n)
         marks: deque[Run] = deque()
+        starts = {layers.start: part for part, layers in enumerate(parts_of(len(self.layers)))} if arriving else {}
         for index, layer in enumerate(self.layers):
+            if arriving is not None and index in starts:
+                arriving.part(starts[index])
             if cancelled is not None:
                 marks.append(self.device.mark())
                 if len(marks) > LAYERS_AHEAD:

@@ -135,14 +135,14 @@ class Arena:
         return Arena(torch.zeros(nbytes, dtype=torch.uint8, device=device))
 
     def carve(self, *wanted: Wanted) -> Iterator[Tensor]:
-        """Tensors of these shapes and types, one behind the other."""
+        """Tensors of these shapes and types, one after the other."""
         at = 0
         for shape, dtype in wanted:
             size = math.prod(shape) * dtype.itemsize
             yield self.bytes[at : at + size].view(dtype).view(shape)
             at += aligned(size)
 
-    def behind(self, *wanted: Wanted) -> Arena:
+    def after(self, *wanted: Wanted) -> Arena:
         """What `carve` leaves of it."""
         return Arena(self.bytes[self.need(wanted) :])
 

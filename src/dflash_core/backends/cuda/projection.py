@@ -49,7 +49,7 @@ class AnyProjection(ABC):
 
     @abstractmethod
     def replan(self, card: Card) -> None:
-        """Plan again for what is known of the card now. Buffers for its output are made behind this, launches bound."""
+        """Plan again for what is known of the card now. Buffers for its output are made after this, launches bound."""
 
     @property
     @abstractmethod

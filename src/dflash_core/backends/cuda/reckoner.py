@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.upload import PACKED, held_type
-from dflash_core.cache_types import F16, CachePair
+from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import (
@@ -42,23 +42,17 @@ def context_bytes(processors: int) -> int:
     return processors * CONTEXT_PER_PROCESSOR
 
 
-def sequence_components(
-    footprint: Footprint,
-    drafted: bool,
-    context: int,
-    nodes: int = PASS_ROWS,
-    kv: CachePair = F16,
-    rows: int = PREFILL_ROWS,
-    window: AttentionWindow = EVERYTHING,
-) -> tuple[Component, ...]:
-    """What a sequence of `context` positions and trees of `nodes` takes, with a drafter's or without. Prompts are read
-    `rows` rows at once under `window`.
+def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tuple[Component, ...]:
+    """What a sequence takes, with a drafter's or without.
 
     What is planned has room for trees of one pass: a turn may grow to them, and should not find the card full.
     """
-    need = footprint.sequence(context, drafted=drafted, capacity=nodes, kv=kv, rows=rows, window=window)
-    positions = f"{kv}, {context:,} positions"
-    scratch = Component("scratch", need.scratch, f"a tree of {nodes} nodes, logits, activations")
+    kv, window = CachePair.parse(setup.kv), AttentionWindow.of(setup.window, setup.sinks)
+    need = footprint.sequence(
+        setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows, window=window
+    )
+    positions = f"{kv}, {setup.context:,} positions"
+    scratch = Component("scratch", need.scratch, f"a tree of {setup.nodes} nodes, logits, activations")
     held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
     return tuple(sorted((*held, scratch), key=lambda one: ORDER.index(one.name)))
 
@@ -67,7 +61,7 @@ class CardReckoner:
     """Implements `fits.Reckoner` for a target on a card and a drafter that was opened for it. `available`: bytes that
     the card has for all of it."""
 
-    spare, chunk_rows = SPARE, CHUNK_ROWS
+    auto, chunk_rows = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS
 
     def __init__(
         self,
@@ -80,9 +74,8 @@ class CardReckoner:
         available: int,
         draft_type: str = "",
         embedding: str = ON_CARD,
-        auto: Sequence[str] = ("f16",),
     ) -> None:
-        self.machine, self.available, self.auto = machine, available, auto
+        self.machine, self.available = machine, available
         self.longest_context = spec.context_length
         self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
         self._embedding = embedding
@@ -105,6 +98,9 @@ class CardReckoner:
     def base(self) -> Setup:
         return Setup(0, self.auto[-1], nodes=PASS_ROWS, draft_type=self._draft_type, embedding=self._embedding)
 
+    def spare(self, room: int) -> int:
+        return SPARE
+
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
         tighter = [kind for kind in PACKED if drafted and self._packs(setup.draft_type, kind)]
@@ -125,14 +121,13 @@ class CardReckoner:
         found = [Component("target", footprint.weights(on_host=on_host), detail)]
         if self._drafted(setup):
             found.append(Component("drafter", footprint.draft_bytes, setup.draft_type))
-        return (*found, *self._sequence(setup), self._context)
+        return (*found, *self.sequence(setup), self._context)
+
+    def sequence(self, setup: Setup) -> tuple[Component, ...]:
+        return self._sequence(replace(setup, embedding=ON_CARD))  # it does not depend on it
 
     def _reckon(self, setup: Setup) -> tuple[Component, ...]:
-        setup = replace(setup, embedding=ON_CARD)  # a sequence does not depend on it
-        return sequence_components(
-            self._of(setup), self._drafted(setup), setup.context, setup.nodes, CachePair.parse(setup.kv), setup.rows,
-            AttentionWindow.of(setup.window),
-        )  # fmt: skip
+        return sequence_components(self._of(setup), self._drafted(setup), setup)
 
     def _drafted(self, setup: Setup) -> bool:
         return setup.drafted and self._draft is not None

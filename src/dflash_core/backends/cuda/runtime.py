@@ -10,12 +10,14 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dflash_core.backends.cuda.driver import CardFacts, Driver, find_driver, open_card
+from dflash_core.backends.cuda.rectangles import Rectangle
 from dflash_core.errors import Code, KernelError, UnsupportedError
 
 Size = int | tuple[int, ...]
@@ -35,6 +37,7 @@ class Runtime:
         self.driver, self.card = driver, card
         self.torch_stream = torch.cuda.Stream()
         self.stream = int(self.torch_stream.cuda_stream)
+        self._side_stream = torch.cuda.Stream()  # of copies beside what runs
 
     @classmethod
     def open(cls, index: int = 0) -> Runtime:
@@ -57,7 +60,7 @@ class Runtime:
 
     @contextmanager
     def capture(self, name: str) -> Iterator[Graph]:
-        """Record what the body launches, without running it; the graph is ready behind the body.
+        """Record what the body launches, without running it; the graph is ready after the body.
 
         The body allocates nothing, waits for nothing, and loads no kernel.
         """
@@ -86,6 +89,49 @@ class Runtime:
     def pinned(self, shape: Size, dtype: npt.DTypeLike) -> Pinned:
         """Host memory that kernels reach, zeroed. Raises OutOfMemoryError."""
         return Pinned(self, shape, dtype)
+
+    def lock(self, address: int, nbytes: int) -> None:
+        """Page-lock memory. Raises DFlashError where the system refuses."""
+        api = self.driver.api
+        self.driver.call("page-locking memory", api.cuMemHostRegister, address, nbytes, api.CU_MEMHOSTREGISTER_PORTABLE)
+
+    def unlock(self, address: int) -> None:
+        """Undo `lock`."""
+        self.driver.release(self.driver.api.cuMemHostUnregister, address)
+
+    def bring(self, parts: Sequence[Sequence[tuple[Sequence[Rectangle], slice]]]) -> list[Callable[[], None]]:
+        """Copy from page-locked memory to the card beside what runs, in order, and after all that was launched so far.
+
+        `parts`: of some rectangles the slice of the first dimension. Each result makes what is launched from then on
+        wait for the copies of a part.
+        """
+        driver, side = self.driver, int(self._side_stream.cuda_stream)
+        begin = self.event()
+        begin.record()
+        begin.before(side)
+        arrived = list[Callable[[], None]]()
+        copy = driver.api.CUDA_MEMCPY2D()
+        copy.srcMemoryType = driver.api.CUmemorytype.CU_MEMORYTYPE_HOST
+        copy.dstMemoryType = driver.api.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        where, one, many = "a copy to the card", driver.api.cuMemcpyHtoDAsync, driver.api.cuMemcpy2DAsync
+        try:
+            for part in parts:
+                for rectangles, some in part:
+                    for place in (whole.part(some) for whole in rectangles):
+                        if place.steps * place.rows == 1:
+                            driver.call(where, one, place.to, place.source, place.width, side)
+                            continue
+                        copy.srcHost, copy.dstDevice = place.source, place.to
+                        copy.srcPitch, copy.dstPitch = place.from_pitch, place.to_pitch
+                        copy.WidthInBytes, copy.Height = place.width, place.steps * place.rows
+                        driver.call(where, many, copy, side)
+                event = self.event()
+                event.record(side)
+                arrived.append(partial(event.before, self.stream))
+        except BaseException:  # nobody waits for those under way, and nobody keeps what they read
+            driver.call("copies to the card", driver.api.cuStreamSynchronize, side)
+            raise
+        return arrived
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of the card."""
@@ -252,10 +298,16 @@ class Event:
             driver = self.runtime.driver
             driver.release(driver.api.cuEventDestroy, self.handle)
 
-    def record(self) -> None:
-        """Put it behind what was launched so far."""
+    def record(self, stream: int | None = None) -> None:
+        """Put it after what was launched so far, on the kernels' stream or another."""
         driver = self.runtime.driver
-        driver.call("an event", driver.api.cuEventRecord, self.handle, self.runtime.stream)
+        on = self.runtime.stream if stream is None else stream
+        driver.call("an event", driver.api.cuEventRecord, self.handle, on)
+
+    def before(self, stream: int) -> None:
+        """Have a stream wait for it; the host does not."""
+        driver = self.runtime.driver
+        driver.call("an event", driver.api.cuStreamWaitEvent, stream, self.handle, 0)
 
     def wait(self) -> None:
         """Until the stream has come this far."""

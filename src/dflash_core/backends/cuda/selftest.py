@@ -173,7 +173,7 @@ def _accept(device: Device, rng: np.random.Generator) -> None:
     bench.run("accept.cu", "accept", 1, WARP, [ring, np.int32(1), cancel, NULL, np.int32(0), stamps])
     slot = np.frombuffer(ring.cpu().numpy().tobytes(), RING_SLOT)[0]
     _agree("the accepted path", slot["path"][: slot["accepted"]], walk.path)
-    _agree("the token behind it", slot["bonus"], walk.next_token)
+    _agree("the token after it", slot["bonus"], walk.next_token)
 
     rows = rng.integers(0, 2**32, (LENGTH + len(tree), 4), np.uint32)
     cache = bench.put(rows)

@@ -37,7 +37,7 @@ def capacity_for(nodes: int) -> int:
 
 
 class SequenceMemory:
-    """What a target and its drafter need for `context` positions and trees of up to `capacity` nodes.
+    """What a target and its drafter need for `context` positions, at first with room for the smallest trees.
 
     mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch of passes. captured:
     outputs of chosen layers. drafting: the drafter's own. chunk: what prompts are read in, where the card can read them
@@ -49,13 +49,13 @@ class SequenceMemory:
         self,
         target: DeviceTarget,
         context: int,
-        capacity: int,
         captured: Sequence[int],
         draft: OnDevice | None = None,
         kv: CachePair = F16,
         rows: int = PREFILL_ROWS,
     ) -> None:
         device, hidden = target.device.torch_device, target.spec.embedding_length
+        capacity = CAPACITIES[0]
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
         rooms = [mixer.pass_room(context, kv) for mixer in target.mixers]
@@ -69,16 +69,16 @@ class SequenceMemory:
         lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
         own = Arena.need([*lasting, *(draft.own_room() if draft else ())])
         self.room = Arena.of(shared + own, device)
-        behind = Arena(self.room.bytes[shared:])
-        self.buffers = PassBuffers(hidden, *target.projections(), behind, self.room)
-        inside, left = self.room.behind(*partials), Arena(self.room.bytes[turn:])
+        lasting_room = Arena(self.room.bytes[shared:])
+        self.buffers = PassBuffers(hidden, *target.projections(), lasting_room, self.room)
+        inside, left = self.room.after(*partials), Arena(self.room.bytes[turn:])
         self.mixers: list[MixerMemory] = []
         for mixer in target.mixers:
             self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
-            left = left.behind(*mixer.rows_room(capacity))
-        self.captured = CapturedLayers(captured, hidden, capacity, behind.behind(*buffers))
+            left = left.after(*mixer.rows_room(capacity))
+        self.captured = CapturedLayers(captured, hidden, capacity, lasting_room.after(*buffers))
         self._first = tuple(self.mixers), self.captured.rows, capacity
-        own_room = behind.behind(*lasting)
+        own_room = lasting_room.after(*lasting)
         self.drafting: DraftMemory | None = draft.memory(context, self.room, own_room, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, Launcher, OnDevice
+from dflash_core.backends.cuda.arrival import Arrival, loads, parts_of
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
-from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory, chunk_results
+from dflash_core.backends.cuda.sequence import SequenceMemory, chunk_results
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -26,8 +27,8 @@ from dflash_core.backends.cuda.target_pass import target_pass
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.errors import Code, ContextError, UnsupportedError
-from dflash_core.fits import PREFILL_ROWS
+from dflash_core.errors import Code, ContextError, KernelError, UnsupportedError
+from dflash_core.fits import PREFILL_ROWS, Setup
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
@@ -65,9 +66,9 @@ class CudaSession:
     """Implements `backends.base.Session` for a target and, if given, a drafter: `draft` on the device, which proposes
     inside the steps, or `host_drafter`, which proposes in lock-step with them.
 
-    `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it
-    can hold. `capacity`: nodes of the largest tree that there is room for at first. `kv`: how keys and values are kept.
-    `free`: says how many bytes of the device there are for the results of a prompt's chunk, `rows`: of one, at most.
+    `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it can hold.
+    `kv`: how keys and values are kept. `free`: says how many bytes of the device there are for the results of a
+    prompt's chunk, `rows`: of one, at most.
     """
 
     def __init__(
@@ -78,7 +79,6 @@ class CudaSession:
         *,
         host_drafter: Drafter | None = None,
         context: int,
-        capacity: int = CAPACITIES[0],
         kv: CachePair = F16,
         free: Callable[[], int] | None = None,
         rows: int = PREFILL_ROWS,
@@ -94,7 +94,7 @@ class CudaSession:
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
         self._tokens: list[int] = []  # of the last pass
         with self.device.stream():
-            self.memory = SequenceMemory(target, context, capacity, self.captured_layers, draft, kv, rows)
+            self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows)
             self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
@@ -103,6 +103,7 @@ class CudaSession:
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
         self.window, self.kv, self.chunk_rows, self._free = EVERYTHING, kv, rows, free
+        self._arriving: Arrival | None = None
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
         self.steps = Steps(self)
@@ -129,6 +130,7 @@ class CudaSession:
     # ---- Backend -------------------------------------------------------------------------------------------------
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
+        self.device.host.pause()
         if self.chunk_pass is not None and len(tokens) >= LEAST_ROWS:
             return self._prefill_chunk(self.chunk_pass, tokens, cancelled)
         with self.device.stream():
@@ -138,10 +140,14 @@ class CudaSession:
                 self.plant(part, range(-1, len(part) - 1))
                 self._run_pass(len(part), 0, logits=False)
                 self._commit(range(len(part)))
-            return self._logits_of(self.memory.buffers.h[len(part) - 1])
+            if self._arriving is not None:
+                self._arriving.whole()
+            logits = self._logits_of(self.memory.buffers.h[len(part) - 1])
+            self._arriving = None  # the logits were waited for, and they for all of it
+            return logits
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        with self.device.stream():
+        with self._whole():
             self.ensure_capacity(len(tokens))
             self.plant(tokens, parents)
             rows = []
@@ -152,7 +158,7 @@ class CudaSession:
             return torch.cat(rows).numpy()
 
     def commit(self, path: Sequence[int]) -> None:
-        with self.device.stream():
+        with self._whole():
             self._commit(path)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
@@ -161,19 +167,19 @@ class CudaSession:
         if self.drafter is None:
             raise ContextError("drafts without a drafter")
         head, position = self.head.first(knobs.draft_vocabulary), self.length if at is None else at
-        with self.device.stream():
-            found = self.drafter.pairs(root, knobs, at, head, self._launch) if knobs.by_parent else None
+        with self._whole():
+            found = self.drafter.pairs(root, knobs, at, head, self.launch) if knobs.by_parent else None
             if found is not None:
                 check_finite(found.log_probs.astype(np.float32), position)
                 return found
-            logits = self.drafter.logits(root, knobs.draft_window, at, head, self._launch)
+            logits = self.drafter.logits(root, knobs.draft_window, at, head, self.launch)
         return ranked(logits[: self.drafted(knobs)], knobs, position)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if self.drafter is None:
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
-        with self.device.stream():
-            return self.drafter.logits(root, window, at, self.head, self._launch)
+        with self._whole():
+            return self.drafter.logits(root, window, at, self.head, self.launch)
 
     def look_back(self, window: AttentionWindow) -> None:
         if window != self.window:
@@ -182,15 +188,17 @@ class CudaSession:
         self.window = window
 
     def checkpoint(self) -> CudaCheckpoint:
-        with self.device.stream():
+        with self._whole():
             self.update_drafter()
             self._flush()
-            draft = self.drafter.checkpoint() if self.drafter else None
+            draft = self.drafter.checkpoint(self.device.host.empty) if self.drafter else None
             drafted = self.drafter.tensors_of(draft) if self.drafter else ()
-            return CudaCheckpoint(self.length, [memory.checkpoint() for memory in self.memory.mixers], draft, drafted)
+            kept = [self._to_host(memory.tensors) for memory in self.memory.mixers]
+            self.device.synchronize()
+            return CudaCheckpoint(self.length, kept, draft, drafted)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
-        with self.device.stream():
+        with self._whole():
             state = self.state.host
             if checkpoint is None:
                 # Also where a turn broke off: the host's copy is then older than what the card holds, so nothing of it
@@ -214,12 +222,38 @@ class CudaSession:
             if self.host_drafter is not None:
                 self.host_drafter.cut(checkpoint.length)
 
+    def grown(self, setup: Setup) -> Setup:
+        window = self.window
+        return replace(setup, nodes=self.memory.capacity, rows=self.chunk_rows, window=window.size, sinks=window.sinks)
+
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        with self.device.stream():
+        with self._whole():
             self.update_drafter()
-            found = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
-            found += self.drafter.positions(begin, end) if self.drafter else ()
+            found = self._to_host(self._positions(begin, end))
+            self.device.synchronize()
         return (*found, *(self.host_drafter.rows(begin, end) if self.host_drafter else ()))
+
+    def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
+        pieces = [tensor for memory in self.memory.mixers for tensor in memory.tensors]
+        for begin, end in spans:
+            pieces += self._positions(begin, end)
+        sizes = [piece.nbytes for piece in pieces]
+        self.device.host.prepare([*sizes, *(self.drafter.checkpoint_sizes() if self.drafter else ())], most)
+
+    def leave(self) -> None:
+        with suppress(KernelError), self._whole():  # a card that is lost copies no more
+            pass
+        self.device.host.close()
+
+    def _positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        """What is kept of the positions begin..end on the card."""
+        held = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
+        return (*held, *(self.drafter.positions(begin, end) if self.drafter else ()))
+
+    def _to_host(self, tensors: Sequence[Tensor]) -> Kept:
+        """Copies in host memory, complete when the device was waited for."""
+        copies = [self.device.host.empty(tensor.shape, tensor.dtype) for tensor in tensors]
+        return tuple(copy.copy_(tensor, non_blocking=True) for copy, tensor in zip(copies, tensors, strict=True))
 
     def state_of(self, length: int, tensors: Sequence[Tensor]) -> CudaCheckpoint:
         counts = [len(memory.tensors) for memory in self.memory.mixers]
@@ -240,21 +274,26 @@ class CudaSession:
             raise SnapshotError(f"{length:,} positions, expected {self.memory.slots - MAX_NODES:,} at most")
         check_rows(snapshot.pages, self.rows(0, 0), length)
         point = self.state_of(length, snapshot.state.tensors)
+        on_card = len(self._positions(0, 0))
         with self.device.stream():
-            for page in snapshot.pages:
-                rows = iter(page.tensors)
-                for memory in self.memory.mixers:
-                    memory.put(page.begin, rows)
-                if self.drafter is not None:
-                    self.drafter.put(page.begin, rows)
-                if self.host_drafter is not None:
+            if self.host_drafter is not None:
+                for page in snapshot.pages:
+                    rows = iter(page.tensors[on_card:])
                     self.host_drafter.resume(page.begin, tokens[page.begin : page.end], rows)
-            for memory, kept in zip(self.memory.mixers, point.kept, strict=True):
-                memory.restore(kept)
-            if self.drafter is not None:
-                self.drafter.resume(point.draft, length)
+            drafted = self.drafter.resume(point.draft, length) if self.drafter is not None else ()
+            parts = loads(self.target, self.memory.mixers, self.drafter, point.kept, drafted, snapshot.pages)
+            self._arriving = Arrival(self.device.bring(parts), point.kept, snapshot)
             self.state.host["length"] = self.state.host["draft_length"] = length
-            self.device.synchronize()  # the copies read memory that may be dropped
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """torch works in order with the launches inside, and finds all of a resumed sequence on the card."""
+        with self.device.stream():
+            if self._arriving is not None:
+                self._arriving.whole()
+                self.device.synchronize()
+                self._arriving = None
+            yield
 
     def cut(self, length: int) -> bool:
         if self.target.spec.recurrent or (self.drafter is not None and not self.drafter.reaches(length)):
@@ -265,13 +304,8 @@ class CudaSession:
     def decoder(
         self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
     ) -> CudaDecoder:
-        """What decodes one answer behind the prompt that was read last."""
+        """What decodes one answer after the prompt that was read last."""
         return CudaDecoder(self, knobs, stop_ids, context_length, policy)
-
-    @property
-    def launcher(self) -> Launcher:
-        """Binds launches under a key once, and runs them."""
-        return self._launch
 
     # ---- Session -------------------------------------------------------------------------------------------------
 
@@ -281,11 +315,11 @@ class CudaSession:
             return self.memory.captured.rows[: self._rows].to("cpu", copy=True).numpy()
 
     def observe(self, features: Logits) -> None:
-        """Give the drafter features (n, layers * hidden) of the first n positions, for drafting behind them alone."""
+        """Give the drafter features (n, layers * hidden) of the first n positions, for drafting after them alone."""
         assert self.drafter is not None, "features without a drafter"
         assert self.length == 0, "features of a sequence that has its own"
         with self.device.stream():
-            self.drafter.observe(torch.from_numpy(np.ascontiguousarray(features, np.float32)), self._launch)
+            self.drafter.observe(torch.from_numpy(np.ascontiguousarray(features, np.float32)), self.launch)
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -302,7 +336,7 @@ class CudaSession:
                 self._flush()
                 part = tokens[begin : begin + rows]
                 try:
-                    last = chunk_pass.run(part, cancelled, self.window)
+                    last = chunk_pass.run(part, cancelled, self.window, self._arriving)
                 except torch.OutOfMemoryError:  # what another program has taken since
                     if rows <= FEWEST_ROWS:
                         raise
@@ -313,7 +347,9 @@ class CudaSession:
                     self.host_drafter.observe(part, None)
             begin += len(part)
         with self.device.stream():
-            return self._logits_of(last)
+            logits = self._logits_of(last)
+            self._arriving = None  # the logits were waited for, and they for all of it
+            return logits
 
     def _rows_that_fit(self, rows: int, end: int) -> int:
         """Rows of chunks up to the position `end` by what is free now, so that the allocator need not be asked in vain
@@ -329,7 +365,7 @@ class CudaSession:
     def _logits_of(self, h: Tensor) -> Logits:
         """Logits (vocab,) of one row of the residual (hidden,)."""
         self.memory.buffers.h[0] = h
-        self._launch(("last",), self._last_launches)
+        self.launch(("last",), self._last_launches)
         row: Logits = self.head.logits(1)[0].to("cpu", copy=True).numpy()
         return row
 
@@ -365,7 +401,7 @@ class CudaSession:
         with self.device.stream():
             self.device.bind(launches, progress)
             for width in widths:
-                self._bind(("pass", width, 0, False), partial(self.pass_launches, width, 0))
+                self._pass_parts(width, 0, windowed=False)
             if self.chunk_pass is not None:
                 self.chunk_pass.warm_up()
 
@@ -375,8 +411,22 @@ class CudaSession:
 
     def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
         """A target pass up to the head's activations."""
+        return list(itertools.chain.from_iterable(self._pass_layers(width, node0, windowed=windowed)))
+
+    def _pass_layers(self, width: int, node0: int, *, windowed: bool) -> Iterator[list[Launch]]:
         head = self.head.full
-        return list(target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed))
+        return target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed)
+
+    def _pass_parts(self, width: int, node0: int, *, windowed: bool) -> list[Run]:
+        """The same as runs, one for each part of a resumed sequence."""
+        key = "pass", width, node0, windowed
+        parts = parts_of(len(self.target.blk))
+        if (*key, 0) not in self._bound:
+            layers = list(self._pass_layers(width, node0, windowed=windowed))
+            for part, some in enumerate(parts):
+                launches = list(itertools.chain.from_iterable(layers[some.start : some.stop]))
+                self._bound[*key, part] = self.device.bind(launches)
+        return [self._bound[*key, part] for part in range(len(parts))]
 
     def commit_launches(self, width: int) -> list[Launch]:
         """Keep an accepted path of up to `width` nodes: in every layer's memory, and for the drafter."""
@@ -386,7 +436,9 @@ class CudaSession:
     def update_drafter(self) -> None:
         """Leave nothing pending: the drafter's cache holds all that is committed."""
         if self.drafter is not None:
-            self.drafter.update_cache(self._launch)
+            if self._arriving is not None and self.drafter.pending:
+                self._arriving.whole()
+            self.drafter.update_cache(self.launch)
 
     def ensure_capacity(self, nodes: int) -> None:
         """Make room for trees of `nodes` nodes. Between turns: what was bound before is bound again."""
@@ -411,7 +463,7 @@ class CudaSession:
 
     def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Make a tree the one that the next pass runs."""
-        assert self.length + len(tokens) <= self.memory.slots, "positions behind the end of the sequence's memory"
+        assert self.length + len(tokens) <= self.memory.slots, "positions past the end of the sequence's memory"
         assert len(tokens) <= self.memory.capacity, "a tree that there is no room for"
         self.state.plant(tokens, parents)
         self.state.push()
@@ -421,10 +473,15 @@ class CudaSession:
     def _run_pass(self, live: int, node0: int, *, logits: bool) -> None:
         width = width_for(live, CHUNK_WIDTHS)
         windowed = self.window.size > 0
-        launches = partial(self.pass_launches, width, node0, windowed=windowed)
-        self._launch(("pass", width, node0, windowed), launches)
+        for part, run in enumerate(self._pass_parts(width, node0, windowed=windowed)):
+            if self._arriving is not None:
+                self._arriving.part(part)
+            run()
+        if self._arriving is not None:
+            self._arriving.states()  # a commit comes next
+            self._arriving.fresh = False
         if logits:
-            self._launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
+            self.launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
         if node0 == 0:
             self.state.host["pending"] = 0  # the pass has brought the states up to date
 
@@ -436,7 +493,7 @@ class CudaSession:
         self.state.commit(path)
         self.state.push()
         width = width_for(min(len(path), PASS_ROWS), CHUNK_WIDTHS) if len(path) <= PASS_ROWS else MAX_NODES
-        self._launch(("commit", width), lambda: self.commit_launches(width))
+        self.launch(("commit", width), lambda: self.commit_launches(width))
 
     def _flush(self) -> None:
         """Bring recurrent and convolution states up to date with what was committed."""
@@ -444,18 +501,14 @@ class CudaSession:
         if not state["pending"]:
             return
         self.state.push()
-        self._launch(("flush",), self._flush_launches)
+        self.launch(("flush",), self._flush_launches)
         state["pending"] = 0
 
     def _flush_launches(self) -> list[Launch]:
         return [launch for memory in self.memory.mixers for launch in memory.flush(self.state)]
 
-    def _launch(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> None:
-        self._bind(key, launches)()
-
-    def _bind(
-        self, key: tuple[object, ...], launches: Callable[[], list[Launch]], progress: Progress | None = None
-    ) -> Run:
+    def launch(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> None:
+        """Bind launches under a key once, and run them."""
         if key not in self._bound:
-            self._bound[key] = self.device.bind(launches(), progress)
-        return self._bound[key]
+            self._bound[key] = self.device.bind(launches())
+        self._bound[key]()

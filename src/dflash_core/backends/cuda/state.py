@@ -26,7 +26,7 @@ VALUE_FEATURES = FEATURES
 PASS_ROWS = 64  # nodes of one pass: the widest
 STEP_SLOTS = 8  # of the ring that steps report to
 # Rows of the passes that are compiled: a tree takes the smallest that holds it.
-WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+WIDTHS = (1, 4, 8, 16, 24, 32, 40, 48, 64)
 
 
 def width_for(rows: int, widths: Sequence[int] = WIDTHS) -> int:
@@ -227,7 +227,7 @@ def begin_turn(
     context_length: int,
     stop_ids: Sequence[int],
 ) -> None:
-    """Set what a turn fixes behind a prompt of `prompt_length` tokens, and what of its answer is drawn already: the
+    """Set what a turn fixes after a prompt of `prompt_length` tokens, and what of its answer is drawn already: the
     last token of `answer` is the root, those before it are committed.
 
     `stop_ids`: MAX_STOP_IDS at most.

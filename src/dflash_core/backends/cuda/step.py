@@ -60,7 +60,7 @@ AHEAD = 2  # steps under way or queued while the host looks at the one before th
 @dataclass(frozen=True, slots=True)
 class StepKind:
     """What distinguishes one graph from another: rows of each target pass, and what happens around them. `passes`: of
-    the drafter, one behind the other; `vocabulary`: tokens that it chooses among, 0 for all; `windowed`: the target's
+    the drafter, one after the other; `vocabulary`: tokens that it chooses among, 0 for all; `windowed`: the target's
     layers of full attention see what a window shows; `text`: the tree takes successors from the conversation's text."""
 
     widths: tuple[int, ...]
@@ -128,7 +128,7 @@ class Steps:
         return self._graphs[kind]
 
     def drain(self) -> None:
-        """Bring the drafter's cache up to date, behind what is queued."""
+        """Bring the drafter's cache up to date, after what is queued."""
         if self._drain is None:
             drafter = self.session.drafter
             assert drafter is not None, "features without a drafter"
@@ -279,7 +279,7 @@ class CudaDecoder:
         return self.knobs.max_tokens if self._halt is None else min(self.knobs.max_tokens, self._halt)
 
     def _rest(self) -> None:
-        """Behind a halt: what is queued does nothing, and the next step begins as a turn's first does."""
+        """After a halt: what is queued does nothing, and the next step begins as a turn's first does."""
         self.finish()
         self._halt, self._halted, self._over = None, False, False
         self._read, self._last, self._undrained = 0, None, 0
@@ -312,7 +312,7 @@ class CudaDecoder:
         return event
 
     def finish(self) -> Sequence[StepEvent]:
-        """End what is queued; the steps that ended before they could be stopped. The state stands behind them."""
+        """End what is queued; the steps that ended before they could be stopped. The state stands after them."""
         events: list[StepEvent] = []
         if self._begun:
             self.steps.cancel.array[0] = 1
@@ -352,7 +352,7 @@ class CudaDecoder:
         self._begun = True
 
     def _decide(self, knobs: Knobs) -> None:
-        """Ask what the next step runs; where that has changed, tell the card, behind what is queued."""
+        """Ask what the next step runs; where that has changed, tell the card, after what is queued."""
         asked, weights = (knobs, self.policy.next(knobs)), self.policy.weights(knobs)
         if asked == self._asked and weights is self._weights:
             return  # nearly always where the knobs decide: a step of a small model has few microseconds for this

@@ -14,6 +14,7 @@ from dflash_core import memory
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
@@ -40,7 +41,7 @@ from dflash_core.progress import Progress
 @functools.cache
 def open_device(index: int) -> CudaDevice:
     """A visible card, opened once. Raises DeviceError or UnsupportedError."""
-    return CudaDevice(index=index)
+    return CudaDevice(index)
 
 
 class CudaTarget(OpenedTarget):
@@ -94,7 +95,6 @@ class CudaTarget(OpenedTarget):
         return CardReckoner(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.room_and_context(), draft_type=self.draft_type, embedding=self.embedding,
-            auto=[str(one) for one in self.machine.auto_pairs],
         )  # fmt: skip
 
     def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
@@ -136,19 +136,17 @@ class CudaTarget(OpenedTarget):
             self.footprint.replan(self.device.card)
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
-        self.footprint.add_draft(opened.file, opened.config, self.draft_type)
-        self._check("drafter", self.footprint.draft_bytes)
-        with self._upload("drafter", opened.file, self.draft_type) as upload:
-            model = on_device(opened.config, upload, self.model, self.activations, opened.mask_token)
-        held = self.footprint.draft_bytes
-        return CudaDFlash(opened.file, opened.config, model, self, held, opened.notes)
+        model = self._drafter(opened, opened.mask_token)
+        return CudaDFlash(opened.file, opened.config, model, self, self.footprint.draft_bytes, opened.notes)
 
     def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CudaMtp:
+        return CudaMtp(opened, self._drafter(opened), self, self.footprint.draft_bytes)
+
+    def _drafter(self, opened: OpenedDFlash | OpenedMtp, mask_token: int = 0) -> OnDevice:
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
-            model = on_device(opened.config, upload, self.model, self.activations)
-        return CudaMtp(opened, model, self, self.footprint.draft_bytes)
+            return on_device(opened.config, upload, self.model, self.activations, mask_token)
 
     def session(
         self,

@@ -21,28 +21,33 @@ def target_pass(
     node0: int,
     head: AnyProjection,
     *,
-    windowed: bool = False,
-) -> Iterator[Launch]:
-    """A pass of `rows` rows over nodes node0.. of the tree in `state`: from token ids to the activations of `head`."""
+    windowed: bool,
+) -> Iterator[list[Launch]]:
+    """A pass of `rows` rows over nodes node0.. of the tree in `state`, layer by layer: the first begins with the token
+    ids, the last ends with the activations of `head`."""
     buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
     scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None)
-    yield target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0)
+    launches = [target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0)]
     before: Added | None = None
     for index, block in enumerate(target.blk):
         mixer, ffn = memory.mixers[block.group].layer(block.place), block.ffn
         # A norm brings the residual stream up to date first: that is the output of the layer before.
-        yield norm_launch(
+        launches.append(norm_launch(
             buffers.h, block.attn_norm, eps, rows, buffers.acts, mixer.inputs, scope.count, node0,
             added=before, captured=captured.at(index - 1), captured_width=captured.width,
-        )  # fmt: skip
-        yield from mixer.launches(scope)
-        yield norm_launch(
+        ))  # fmt: skip
+        launches += mixer.launches(scope)
+        launches.append(norm_launch(
             buffers.h, block.ffn_norm, eps, rows, buffers.acts, ffn.inputs, scope.count, node0,
             added=(mixer.out, buffers.narrow), captured_width=captured.width, normed=ffn.normed(buffers),
-        )  # fmt: skip
-        yield from ffn.launches(scope)
+        ))  # fmt: skip
+        launches += ffn.launches(scope)
         before = ffn.out, buffers.narrow
-    yield norm_launch(
+        if index < len(target.blk) - 1:
+            yield launches
+            launches = []
+    launches.append(norm_launch(
         buffers.h, target.output_norm, eps, rows, buffers.acts, head, scope.count, node0,
         added=before, captured=captured.at(len(target.blk) - 1), captured_width=captured.width,
-    )  # fmt: skip
+    ))  # fmt: skip
+    yield launches

@@ -29,8 +29,7 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import PASS_ROWS, WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.tuning import AnyProduct, Identity, Tuning
-from dflash_core.errors import DeviceError
-from dflash_core.nvml import Management
+from dflash_core.nvml import driver_version
 from dflash_core.progress import Progress
 
 LAUNCHES = 20  # of one product in a round
@@ -54,15 +53,7 @@ def identity(device: CudaDevice) -> Identity:
         texts |= kernel_source.closure(folder / file, (folder,))
     facts = device.runtime.card
     hashed = kernel_source.content_hash(texts, nvrtc.version(), facts.arch)[:32]
-    return Identity(facts.name, facts.processors, _driver(), hashed)
-
-
-def _driver() -> str:
-    try:
-        with Management() as library:
-            return library.driver
-    except DeviceError:
-        return "unknown"
+    return Identity(facts.name, facts.processors, driver_version(), hashed)
 
 
 def products_of(target: DeviceTarget) -> Groups:
@@ -178,7 +169,7 @@ class Tuner:
 
 
 def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
-    """Milliseconds of a verify pass by its width, behind a short context. The sequence is empty before and after."""
+    """Milliseconds of a verify pass by its width, after a short context. The sequence is empty before and after."""
     device = cast(CudaDevice, session.device)
     with device.stream():
         session.ensure_capacity(max(WIDTHS))

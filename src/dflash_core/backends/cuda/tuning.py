@@ -27,7 +27,7 @@ from dflash_core.progress import Progress
 FORMAT = 3
 MOST_CANDIDATES = 6
 ROUNDS = 7  # in which the candidates of a product take turns
-BUDGET_S = 5.0  # of timing; products behind it are timed at the next load
+BUDGET_S = 5.0  # of timing; products after it are timed at the next load
 LEAST_GAIN = 0.02  # over the default: less is not worth other sums on other cards
 MOST_SPREAD = 0.10  # of the middle half of the default's times: more is not the card's own speed
 LEAST_BYTES = 4 << 20  # of a product: of a smaller one a launch is most of the time

@@ -7,7 +7,7 @@ drafters/base.py of the core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -16,7 +16,8 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Inputs, Launch
+from dflash_core.backends.cuda.drafters.caches import Empty
+from dflash_core.backends.cuda.launch import Copy, Inputs, Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, Wanted
@@ -42,7 +43,7 @@ class ChunkDrafter(Protocol):
     """A drafter's part of a prompt's chunk."""
 
     def capture(self, layer: int, n: int) -> None:
-        """Called after each layer of the target, with `n` rows of the residual in the chunk."""
+        """Called after the target's embedding and each layer, with `n` rows of the residual in the chunk."""
 
     def update_cache(self, n: int) -> None:
         """The rows are committed: bring the drafter's cache up to date."""
@@ -67,7 +68,7 @@ class DeviceDrafter(Protocol):
         """Pending rows row0..row0 + rows enter the cache."""
 
     def passes(self, knobs: Knobs) -> int:
-        """Passes of its model that a draft takes with these knobs, one behind the other."""
+        """Passes of its model that a draft takes with these knobs, one after the other."""
 
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
         """In a step: what the last one committed enters the cache, and ranked candidates come out, where tree_build
@@ -75,17 +76,17 @@ class DeviceDrafter(Protocol):
 
     @property
     def tree_inputs(self) -> Inputs:
-        """What tree_build is compiled for and given besides, behind `propose_launches`."""
+        """What tree_build is compiled for and given besides, after `propose_launches`."""
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
-        """What a step proposes behind the first `at` positions, each candidate scored by the one above it; None where
+        """What a step proposes after the first `at` positions, each candidate scored by the one above it; None where
         the drafter has no such scores. Nothing of the state changes."""
 
     def commit_launches(self, width: int) -> list[Launch]:
         """An accepted path of up to `width` nodes becomes pending."""
 
     def drain_launches(self) -> list[Launch]:
-        """Everything that may be pending enters the cache, behind what is queued."""
+        """Everything that may be pending enters the cache, after what is queued."""
 
     def update_cache(self, launch: Launcher) -> None:
         """Bring the cache up to date with what is committed."""
@@ -94,10 +95,13 @@ class DeviceDrafter(Protocol):
         """Make rows (n, captured layers * hidden) the features of the next n positions, and these committed."""
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (block - 1, vocab) behind the first `at` positions, or all of them. Nothing of the state changes."""
+        """Logits (block - 1, vocab) after the first `at` positions, or all of them. Nothing of the state changes."""
 
-    def checkpoint(self) -> object:
-        """What cutting its cache would not bring back, in the host's memory; nothing is pending."""
+    def checkpoint(self, empty: Empty) -> object:
+        """What cutting its cache would not bring back, in host memory that `empty` makes; nothing is pending."""
+
+    def checkpoint_sizes(self) -> Sequence[int]:
+        """Bytes of the tensors of what `checkpoint` would make."""
 
     def reaches(self, length: int) -> bool:
         """Whether its cache can be cut back to `length` positions without a checkpoint."""
@@ -106,26 +110,23 @@ class DeviceDrafter(Protocol):
         """Before the committed length becomes `length`, where `kept` was made; 0: another sequence begins."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of what is kept of every position, of begin..end, in host memory; nothing is pending."""
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        """Put what `positions` gave of positions from `begin` on into an empty sequence's cache."""
+        """What is kept of every position, of begin..end, as it is held; nothing is pending."""
 
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> object:
-        """What `checkpoint` gave behind `length` positions, of its tensors. Raises SnapshotError."""
+        """What `checkpoint` gave after `length` positions, of its tensors. Raises SnapshotError."""
 
     def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
         """Those of what `checkpoint` gave."""
 
-    def resume(self, kept: object, length: int) -> None:
-        """An empty sequence's cache becomes that of one of `length` positions, all of which were put; `kept`: what
-        `checkpoint` gave there."""
+    def resume(self, kept: object, length: int) -> Sequence[Copy]:
+        """An empty sequence's cache becomes that of one of `length` positions; `kept`: what `checkpoint` gave there.
+        What is left to be copied for that, beside its `positions`."""
 
     def begin_turn(self) -> None:
         """An answer begins; later it may be drafted again from any of its positions."""
 
     def before_step(self, queued: int) -> None:
-        """A step is about to be queued behind `queued` others that the host has not seen the end of."""
+        """A step is about to be queued after `queued` others that the host has not seen the end of."""
 
     def chunk(self, chunk: Chunk) -> ChunkDrafter:
         """Its part of prompts read in `chunk`."""

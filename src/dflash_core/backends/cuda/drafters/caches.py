@@ -8,7 +8,7 @@ can be drafted again from any of its positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,14 +16,20 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import ceil_div
-from dflash_core.backends.cuda.to_host import to_host
+from dflash_core.backends.cuda.launch import Copy, ceil_div
 from dflash_core.errors import Code, ContextError
 from dflash_core.snapshots.base import check_tensors
 
 TILE = 64  # slots of a ring come in whole tiles of the attention, of which this is the largest
 # Positions of a ring beside its window: a block, what steps under way may commit, and what may wait to enter the cache.
 SPARE = 512
+
+# Makes a tensor of a shape and a type in host memory.
+Empty = Callable[[Sequence[int], torch.dtype], Tensor]
+
+
+def _plain(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(tuple(shape), dtype=dtype)
 
 
 def ring_slots(window: int, positions: int) -> int:
@@ -75,7 +81,7 @@ def cache_table(caches: Sequence[KVCache]) -> Tensor:
 
 
 class DraftCaches:
-    """`block`: positions that a draft takes behind the committed ones. `positions`: of the longest sequence with them.
+    """`block`: positions that a draft takes after the committed ones. `positions`: of the longest sequence with them.
     `slots`: of a ring, 0 where every layer holds all positions."""
 
     def __init__(self, layers: Sequence[Layer], block: int, positions: int) -> None:
@@ -91,11 +97,11 @@ class DraftCaches:
     # ---- Where rings have come round ---------------------------------------------------------------------------------
 
     def _oldest(self, length: int) -> int:
-        """The first position that rings hold behind which `length` are committed; a block may have been drafted."""
+        """The first position that rings hold after which `length` are committed; a block may have been drafted."""
         return max(self._first, length + self.block - self.slots)
 
     def _seen(self, length: int) -> int:
-        """The first position that a block behind `length` positions may see in a ring."""
+        """The first position that a block after `length` positions may see in a ring."""
         return max(0, length - self._window + 1)
 
     def forget(self) -> None:
@@ -103,12 +109,17 @@ class DraftCaches:
         self._first = self._copied = 0
         self._copies.clear()
 
-    def checkpoint(self, length: int) -> HostRows | None:
-        """What rings hold of what a block behind `length` positions sees."""
-        return self._copy(self._rings, self._seen(length), length) if self._rings else None
+    def checkpoint(self, length: int, empty: Empty) -> HostRows | None:
+        """What rings hold of what a block after `length` positions sees. `empty` makes what it is copied to."""
+        return self._copy(self._rings, self._seen(length), length, empty) if self._rings else None
+
+    def checkpoint_sizes(self, length: int) -> list[int]:
+        """Bytes of the tensors that `checkpoint` makes."""
+        count = length - self._seen(length)
+        return [tensor[:, :1].nbytes * count for layer in self._rings for tensor in layer.tensors]
 
     def reaches(self, length: int, before: int) -> bool:
-        """Whether rings of a sequence of `before` positions still hold what a block behind `length` sees."""
+        """Whether rings of a sequence of `before` positions still hold what a block after `length` sees."""
         return not self._rings or self._oldest(before) <= self._seen(length)
 
     def restore(self, kept: HostRows | None, length: int, before: int) -> None:
@@ -125,37 +136,38 @@ class DraftCaches:
         self._copied = length
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of the positions begin..end of the layers that hold all of them, in host memory."""
-        return tuple(to_host(tensor[:, begin:end]) for layer in self._whole for tensor in layer.tensors)
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        """Put such copies back."""
-        for layer in self._whole:
-            for tensor, held in zip(layer.tensors, rows):
-                tensor[:, begin : begin + held.shape[1]].copy_(held, non_blocking=True)
+        """The positions begin..end of the layers that hold all of them, as they are held."""
+        return tuple(tensor[:, begin:end] for layer in self._whole for tensor in layer.tensors)
 
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
-        """What `checkpoint` gave behind `length` positions, of its tensors. Raises SnapshotError."""
+        """What `checkpoint` gave after `length` positions, of its tensors. Raises SnapshotError."""
         rings, begin = [layer.tensors for layer in self._rings], self._seen(length)
         check_tensors(tensors, [tensor[:, :0] for layer in rings for tensor in layer], length - begin)
         rest = iter(tensors)
         layers = tuple(tuple(next(rest) for _ in layer) for layer in rings)
         return HostRows(begin, length, layers) if layers else None
 
-    def resume(self, kept: HostRows | None, length: int) -> None:
-        """Another sequence of `length` positions begins, where `kept` was made and all positions have been put."""
+    def resume(self, kept: HostRows | None, length: int) -> list[Copy]:
+        """Another sequence of `length` positions begins, where `kept` was made. What is left to be copied for it,
+        beside its `positions`."""
         self.forget()
-        if kept is not None:
-            self._put(self._rings, kept)
-            self._first, self._copied = kept.begin, length
+        if kept is None:
+            return []
+        self._first, self._copied = kept.begin, length
+        return [
+            (tensor[:, slots.start : slots.stop], held[:, place : place + len(slots)])
+            for layer, rows in zip(self._rings, kept.layers, strict=True)
+            for place, slots in _runs(kept.begin, kept.end, layer.slots)
+            for tensor, held in zip(layer.tensors, rows, strict=True)
+        ]
 
     def begin_turn(self, length: int) -> None:
-        """An answer begins behind `length` positions."""
+        """An answer begins after `length` positions."""
         self._copies.clear()
         self._copied = self._seen(length)
 
     def before_steps(self, length: int, committed: int, pending: int) -> None:
-        """Steps are about to commit up to `committed` positions behind `length`, `pending` of which at most are not in
+        """Steps are about to commit up to `committed` positions after `length`, `pending` of which at most are not in
         the caches yet: copy what they may overwrite."""
         if self._rings and length + committed + self.block > self._copied + self.slots:
             end = length - pending
@@ -164,7 +176,7 @@ class DraftCaches:
 
     @contextmanager
     def cut_to(self, at: int, length: int) -> Iterator[None]:
-        """Inside, a block can be drafted behind the first `at` of `length` positions; afterwards all is as before.
+        """Inside, a block can be drafted after the first `at` of `length` positions; afterwards all is as before.
 
         Raises ContextError where rings have lost what it sees.
         """
@@ -172,7 +184,7 @@ class DraftCaches:
             yield
             return
         missing = self._missing(at, length) if self._rings else []
-        # The block's own rows go behind its context, where later positions stand.
+        # The block's own rows go after its context, where later positions stand.
         held = [(self._layers, self._copy(self._layers, at, at + self.block))]
         held += [(tuple(self._rings), self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
         try:
@@ -184,23 +196,23 @@ class DraftCaches:
                 self._put(layers, rows)
 
     def _missing(self, at: int, length: int) -> list[HostRows]:
-        """What a block behind `at` positions sees and rings have lost."""
+        """What a block after `at` positions sees and rings have lost."""
         begin, end = self._seen(at), min(self._oldest(length), at)
         found = [rows.part(max(begin, rows.begin), min(end, rows.end)) for rows in self._copies
                  if max(begin, rows.begin) < min(end, rows.end)]  # fmt: skip
         if sum(rows.end - rows.begin for rows in found) < end - begin:
             raise ContextError(
-                f"the drafter no longer holds what it saw behind {at:,} positions; answer this turn again first",
+                f"the drafter no longer holds what it saw after {at:,} positions; answer this turn again first",
                 code=Code.TURN_NOT_HELD,
             )
         return found
 
     # ---- Rows between card and host ----------------------------------------------------------------------------------
 
-    def _copy(self, layers: Sequence[Layer], begin: int, end: int) -> HostRows:
+    def _copy(self, layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain) -> HostRows:
         copies = []
         for layer in layers:
-            kept = tuple(torch.empty(one.shape[0], end - begin, one.shape[2], dtype=one.dtype) for one in layer.tensors)
+            kept = tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in layer.tensors)
             for place, slots in _runs(begin, end, layer.slots):
                 for to, tensor in zip(kept, layer.tensors, strict=True):
                     for head in range(len(to)):  # one piece of memory each: no copy of it is made on the card

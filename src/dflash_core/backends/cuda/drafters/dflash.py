@@ -1,14 +1,14 @@
 """DFlash on a card: the drafter's cache, what waits to enter it, and its launches, over one sequence.
 
 Committed positions' captured layers are *pending* until they are keys and values of the drafter's own cache; a block
-[root, mask, ...] behind that context then becomes drafts in one pass.
+[root, mask, ...] after that context then becomes drafts in one pass.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -35,7 +35,7 @@ from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitO
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.state import PASS_ROWS, StopCode
+from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
@@ -53,16 +53,16 @@ class DFlashMemory:
         device, config = draft.device.torch_device, draft.config
         self.rows = config.block_size
         self.block = 1 + config.depths  # not fewer
-        positions = context + self.block  # the block's own rows lie behind the context
+        positions = context + self.block  # the block's own rows lie after the context
         slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
-        kinds = [kv.behind_a_window if layer.window else kv for layer in draft.layers]
+        kinds = [kv.windowed if layer.window else kv for layer in draft.layers]
         sizes = zip(slots, kinds, strict=True)
         self.kv = [KVCache(1, heads.kv_heads, count, heads.head_dim, device, kind) for count, kind in sizes]
         self.caches = DraftCaches(
             [Layer.of(kv, layer.window) for kv, layer in zip(self.kv, draft.layers, strict=True)], self.block, positions
         )
         self._table = cache_table(self.kv)
-        pending, rest = pending_rows(draft), own.behind(*pending_rows(draft), *convolution_rows(draft))
+        pending, rest = pending_rows(draft), own.after(*pending_rows(draft), *convolution_rows(draft))
         self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
         width, vocab = config.embedding_length, config.heads.draft_vocab or config.vocab_size or 0
         self.pairs = draft.pairs.table(self.rows, width, vocab, device) if draft.pairs else None
@@ -71,8 +71,8 @@ class DFlashMemory:
         (self.pending,) = own.carve(*pending)
         self.convolution: ConvolutionRows | None = None
         if config.heads.conv:
-            behind = own.behind(*pending)
-            self.convolution = ConvolutionRows(config.heads.conv, self.rows, config.embedding_length, behind)
+            convolved = own.after(*pending)
+            self.convolution = ConvolutionRows(config.heads.conv, self.rows, config.embedding_length, convolved)
         self.counts = torch.tensor([self.rows, PASS_ROWS], dtype=torch.int32, device=device)
 
     @property
@@ -144,7 +144,7 @@ class DFlash(InCaches):
             yield from self._store(part, buffers.wide, rows, row0, split_k=part.projection.split_k)
 
     def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Iterator[Launch]:
-        """Rows of a context's projection, f32 (split_k, rows, width), as keys and values behind those in the cache: a
+        """Rows of a context's projection, f32 (split_k, rows, width), as keys and values after those in the cache: a
         launch for layers that keep them alike."""
         draft, heads, memory = self.draft, self.draft.heads, self.memory
         layers = range(part.first, part.first + part.count)
@@ -306,9 +306,9 @@ class DFlash(InCaches):
             self.update_cache(launch)
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (depths, vocab) behind the first `at` positions, or all of them; -inf for tokens that its vocabulary
+        """Logits (depths, vocab) after the first `at` positions, or all of them; -inf for tokens that its vocabulary
         does not have. Nothing of the state changes."""
-        with self._standing(root, window, at, 1.0, launch):
+        with self._drafting(root, window, at, 1.0, launch):
             launch(("draft", head.vocab), partial(self.logits_launches, head))
             found = self._head(head).logits(self.rows)[self.rows - self.depths :].to("cpu", copy=True)
         logits: Logits = self.draft.vocabulary.spread(found).numpy()
@@ -318,26 +318,18 @@ class DFlash(InCaches):
         """What a step would propose there, each candidate scored by the one above it; None where it cannot."""
         if self.memory.pairs is None:
             return None
-        with self._standing(root, knobs.draft_window, at, knobs.tree_temperature, launch):
+        with self._drafting(root, knobs.draft_window, at, knobs.tree_temperature, launch):
             launch(("candidates", head.vocab), partial(self._candidate_launches, head))
             return self.memory.pairs.candidates(self.depths, knobs.tree_width)
 
-    @contextmanager
-    def _standing(self, root: int, window: int, at: int | None, temperature: float, launch: Launcher) -> Iterator[None]:
-        """Inside, the state is that of a draft behind the first `at` positions."""
-        self.update_cache(launch)
-        state = self.state.host
-        length = int(state["length"])
-        begin = length if at is None else at
-        with self.memory.caches.cut_to(begin, length):
-            state["root"], state["draft_window"], state["draft_depth"] = root, window, self.depths
-            state["stop"], state["inv_tree_temperature"], state["by_parent"] = StopCode.RUNNING, 1 / temperature, 1
-            state["length"] = state["draft_length"] = begin
-            try:
-                self.state.push()
-                yield
-            finally:
-                state["length"] = state["draft_length"] = length
+    def _drafting(
+        self, root: int, window: int, at: int | None, temperature: float, launch: Launcher
+    ) -> AbstractContextManager[None]:
+        inverse = 1 / temperature
+        return self.standing(
+            at, launch, root=root, draft_window=window, draft_depth=self.depths, inv_tree_temperature=inverse,
+            by_parent=1,
+        )  # fmt: skip
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 
@@ -419,7 +411,7 @@ class DFlashChunk:
         ]
 
     def capture(self, layer: int, n: int) -> None:
-        """Called after each layer, with `n` rows in chunk.h."""
+        """Called after the embedding and each layer, with `n` rows in chunk.h."""
         if layer not in self.layers:
             return
         rows = self._chunk.x[:n]  # which the next layer's norm writes again

@@ -38,7 +38,7 @@ class Context:
 
 
 class DraftLayer:
-    """One layer. `window`: positions that a row sees, 0 for all of them; `causal`: none behind its own."""
+    """One layer. `window`: positions that a row sees, 0 for all of them; `causal`: none after its own."""
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,21 +29,16 @@ if TYPE_CHECKING:
     from dflash_core.backends.cuda.target import CudaTarget
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class CudaDFlash:
     """A loaded DFlash drafter: implements `drafters.base.Draft`."""
 
-    def __init__(
-        self,
-        file: WeightFile,
-        config: DraftConfig,
-        model: OnDevice,
-        target: CudaTarget,
-        weight_bytes: int,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        """`weight_bytes`: what the weights take on the card."""
-        self.file, self.config, self.model, self.target = file, config, model, target
-        self.weight_bytes, self.notes = weight_bytes, notes
+    file: WeightFile
+    config: DraftConfig
+    model: OnDevice
+    target: CudaTarget
+    weight_bytes: int  # on the card
+    notes: tuple[str, ...] = ()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -90,7 +86,7 @@ class CudaMtp:
         assert isinstance(drafter, Mtp), "the drafter of another head"
         rows = []
         with session.device.stream():
-            for at, (token, behind) in enumerate(itertools.pairwise(tokens)):
+            for at, (token, root) in enumerate(itertools.pairwise(tokens)):
                 drafter.follow(token, torch.from_numpy(outputs[at]))
-                rows.append(drafter.chain(behind, 1, None, session.head, session.launcher))
+                rows.append(drafter.chain(root, 1, None, session.head, session.launch))
         return np.concatenate(rows)

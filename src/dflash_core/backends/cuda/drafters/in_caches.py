@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import Launcher
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, HostRows
-from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, Empty, HostRows
+from dflash_core.backends.cuda.launch import Copy, Launch
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
 
 PENDING_ROWS = MAX_NODES  # committed positions that may wait for the caches: those of the longest path at the least
 UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the caches by
@@ -35,9 +36,12 @@ class InCaches(ABC):
         """Committed positions."""
         return int(self.state.host["length"])
 
-    def checkpoint(self) -> HostRows | None:
-        """What its caches cannot be cut back to, behind the committed positions; nothing may be pending."""
-        return self.caches.checkpoint(self.length)
+    def checkpoint(self, empty: Empty) -> HostRows | None:
+        """What its caches cannot be cut back to, after the committed positions; nothing may be pending."""
+        return self.caches.checkpoint(self.length, empty)
+
+    def checkpoint_sizes(self) -> list[int]:
+        return self.caches.checkpoint_sizes(self.length)
 
     def reaches(self, length: int) -> bool:
         return self.caches.reaches(length, self.length)
@@ -53,30 +57,27 @@ class InCaches(ABC):
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         return self.caches.positions(begin, end)
 
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        self.caches.put(begin, rows)
-
     def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
         return kept.tensors if isinstance(kept, HostRows) else ()
 
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
         return self.caches.kept_of(length, tensors)
 
-    def resume(self, kept: object, length: int) -> None:
+    def resume(self, kept: object, length: int) -> list[Copy]:
         assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        self.caches.resume(kept, length)
+        return self.caches.resume(kept, length)
 
     def begin_turn(self) -> None:
-        """An answer begins behind what is committed."""
+        """An answer begins after what is committed."""
         self.caches.begin_turn(self.length)
 
     def before_step(self, queued: int) -> None:
-        """A step is about to be queued behind `queued` others that the host has not seen the end of."""
+        """A step is about to be queued after `queued` others that the host has not seen the end of."""
         most = self.block * (queued + 1)
         self.caches.before_steps(self.length, most, self.most_pending)
 
     def drain_launches(self) -> list[Launch]:
-        """Everything that may be pending enters the cache, behind what is queued."""
+        """Everything that may be pending enters the cache, after what is queued."""
         rows0 = range(0, PENDING_ROWS, PASS_ROWS)
         updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
         return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
@@ -94,3 +95,20 @@ class InCaches(ABC):
             rows = width_for(min(PASS_ROWS, pending - row0), UPDATE_WIDTHS)
             launch(("update", rows, row0), partial(self.update_launches, rows, row0))
         self.state.host["draft_length"] = self.state.host["length"]
+
+    @contextmanager
+    def standing(self, at: int | None, launch: Launcher, **fields: float) -> Iterator[None]:
+        """Inside, the state is that of a draft after the first `at` positions, or all of them, with these `fields`."""
+        self.update_cache(launch)
+        state, length = self.state.host, self.length
+        begin = length if at is None else at
+        with self.caches.cut_to(begin, length):
+            for name, value in fields.items():
+                state[name] = value
+            state["stop"] = StopCode.RUNNING
+            state["length"] = state["draft_length"] = begin
+            try:
+                self.state.push()
+                yield
+            finally:
+                state["length"] = state["draft_length"] = length

@@ -37,7 +37,7 @@ class DeviceMarkov:
 
 
 class MarkovTable(PairTable):
-    """Filled by a Markov head. Candidates of a position are the best behind the best token of the one before, so
+    """Filled by a Markov head. Candidates of a position are the best after the best token of the one before, so
     positions come one after the other."""
 
     def __init__(self, markov: DeviceMarkov, rows: int, hidden: int, vocab: int, device: torch.device) -> None:

@@ -1,6 +1,6 @@
 """An MTP head on a card: its cache of pairs, what waits to enter it, and its launches, over one sequence.
 
-Pair s is (token s, hidden behind token s - 1), in slot s of the head's own cache. Committed pairs are *pending* until
+Pair s is (token s, hidden after token s - 1), in slot s of the head's own cache. Committed pairs are *pending* until
 they are there; the newest token makes the pair that drafts, and every drafted token the next one. What those leave in
 the cache is written over: pairs that count have the target's own hiddens.
 """
@@ -33,7 +33,7 @@ from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitO
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.state import PASS_ROWS, StopCode
+from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
@@ -42,13 +42,13 @@ from dflash_core.knobs import MOST_MTP_DEPTH, Knobs
 
 BLOCK = 1 + MOST_MTP_DEPTH  # the pairs of a draft, the root's and those of its tokens but the last, and what they bring
 STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the longest path of the step before
-HIDDEN_WINDOW = 2  # a draft behind `length` positions sees the hidden of the last of them
+HIDDEN_WINDOW = 2  # a draft after `length` positions sees the hidden of the last of them
 COPY_THREADS = 256
 JOIN_WARPS = 20  # of mtp_join at most
 
 
 class MtpMemory:
-    """What the head takes for `context` positions, beside its weights. `hidden`: the target's residual stream behind
+    """What the head takes for `context` positions, beside its weights. `hidden`: the target's residual stream after
     the newest positions, `tokens` the tokens there, position p in slot p % slots."""
 
     def __init__(self, draft: DeviceMtp, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
@@ -107,7 +107,7 @@ class Mtp(InCaches):
         """Keys and values of the pairs of a pass, and queries of the one that drafts."""
         draft, memory, buffers, eps = self.draft, self.memory, self.memory.buffers, self.draft.config.rms_eps
         eh_proj, mixer, heads, place = draft.eh_proj, draft.mixer, draft.heads, [np.int32(first), np.int32(depth)]
-        # Behind depth 0 the hidden is the head's own, which its norm left in the first row.
+        # After depth 0 the hidden is the head's own, which its norm left in the first row.
         hidden, norm = (buffers.h, self.norm) if depth else (memory.hidden, self.output_norm)
         slots = 1 if depth else len(memory.hidden)
         width = draft.config.embedding_length
@@ -176,7 +176,7 @@ class Mtp(InCaches):
         return knobs.mtp_depth
 
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
-        """In a step: what the last one committed enters the cache, then one token behind the other is drafted."""
+        """In a step: what the last one committed enters the cache, then one token after the other is drafted."""
         return [launch for depth in range(passes) for launch in self._token_launches(head, depth)]
 
     def _token_launches(self, head: Head, depth: int) -> list[Launch]:
@@ -192,7 +192,7 @@ class Mtp(InCaches):
         """None: its tokens are scored by the ones above them as they are, along one chain."""
 
     def commit_launches(self, width: int) -> list[Launch]:
-        """The residual behind an accepted path of up to `width` nodes, and its tokens, become pending pairs."""
+        """The residual after an accepted path of up to `width` nodes, and its tokens, become pending pairs."""
         features, memory = self.captured, self.memory
         grid = (ceil_div(ceil_div(features.width, 4), COPY_THREADS), width)
         return [
@@ -208,7 +208,7 @@ class Mtp(InCaches):
         raise AssertionError("features alone say nothing to an MTP head")
 
     def keep(self, rows: Tensor) -> None:
-        """The target's residual stream (n, hidden) behind the last committed positions."""
+        """The target's residual stream (n, hidden) after the last committed positions."""
         slots = len(self.memory.hidden)
         rows = rows[-slots:]
         first = (int(self.state.host["length"]) - len(rows)) % slots
@@ -223,27 +223,17 @@ class Mtp(InCaches):
         self.keep(row[None].to(self.memory.hidden.device))
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (MOST_MTP_DEPTH, vocab) behind the first `at` positions, or all of them. Nothing of the state
+        """Logits (MOST_MTP_DEPTH, vocab) after the first `at` positions, or all of them. Nothing of the state
         changes."""
         return self.chain(root, MOST_MTP_DEPTH, at, head, launch)
 
     def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """The same of `depths` tokens, one behind the other."""
-        self.update_cache(launch)
-        state = self.state.host
-        length = int(state["length"])
-        begin, rows = length if at is None else at, list[Tensor]()
-        with self.memory.caches.cut_to(begin, length):
-            state["root"], state["draft_depth"], state["inv_tree_temperature"] = root, depths, 1
-            state["stop"] = StopCode.RUNNING
-            state["length"] = state["draft_length"] = begin
-            try:
-                self.state.push()
-                for depth in range(depths):  # the next pass works where these logits are
-                    launch(("draft", depth, head.vocab), partial(self._token_launches, head, depth))
-                    rows.append(head.logits(1).to("cpu", copy=True))
-            finally:
-                state["length"] = state["draft_length"] = length
+        """The same of `depths` tokens, one after the other."""
+        rows = list[Tensor]()
+        with self.standing(at, launch, root=root, draft_depth=depths, inv_tree_temperature=1):
+            for depth in range(depths):  # the next pass works where these logits are
+                launch(("draft", depth, head.vocab), partial(self._token_launches, head, depth))
+                rows.append(head.logits(1).to("cpu", copy=True))
         return torch.cat(rows).numpy()
 
     # ---- Prompts -------------------------------------------------------------------------------------------------

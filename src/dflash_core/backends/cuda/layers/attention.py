@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -138,7 +138,7 @@ class AttentionLayers:
     ) -> Sequence[int]:
         q = len(self.turns(kv)[0]), self.heads.group, rows, self.heads.head_dim
         if window.hides(end):
-            copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # others are unpacked behind each other
+            copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # others are unpacked one after the other
             return windowed_pieces(q, seen_by(window, rows, end), copies)
         return (math.prod(q) * torch.float16.itemsize,)
 
@@ -147,7 +147,7 @@ class AttentionLayers:
 
 
 def slots_of(context: int) -> int:
-    """A tree's nodes lie behind the committed positions."""
+    """A tree's nodes lie after the committed positions."""
     return context + MAX_NODES
 
 
@@ -175,11 +175,8 @@ class AttentionMemory:
     def flush(self, state: DeviceState) -> list[Launch]:
         return []
 
-    def checkpoint(self) -> Kept:
-        return ()
-
     def restore(self, kept: Kept | None) -> None:
-        """Rows behind the committed length are never read."""
+        """Rows past the committed length are never read."""
 
     @property
     def tensors(self) -> Kept:
@@ -188,11 +185,8 @@ class AttentionMemory:
     def positions(self, begin: int, end: int) -> Kept:
         return self.kv.positions(begin, end)
 
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        self.kv.load(begin, (next(rows), next(rows)))
-
     def keep(self) -> None:
-        """A chunk only writes behind the committed length."""
+        """A chunk only writes past the committed length."""
 
     def undo(self) -> None:
         """See `keep`."""
@@ -288,44 +282,26 @@ class AttentionBranch:
         grid = (ceil_div(count * (heads.group + 2), PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
-        held, unpack = [], list[Op]()
-        for name, rows, kind in (("keys", keys, kv.kv.k), ("values", values, kv.kv.v)):
-            held.append(rows[together.start : together.stop] if kind == F16.k else unpacked[len(unpack)])
-            if kind != F16.k:
-                to: list[Argument] = [chunk.count, rows[together.start :], np.int32(count), slots, held[-1]]
-                unpack.append(chunk.ops.add(
-                    Launch("attention_rows.cu", f"attn_unpack_{name}", defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
-                ))  # fmt: skip
-
-        def seen() -> tuple[Tensor, Tensor]:
-            """Keys and values of the chunk's runs, one behind the other."""
-            found, packed = list[Tensor](), iter(unpack)
-            for rows, kind, whole in zip((keys, values), (kv.kv.k, kv.kv.v), held):
-                if kind == F16.k:
-                    found.append(torch.cat([whole[:, run] for run in chunk.runs], dim=1))
-                    continue
-                launch, end = next(packed).launch, 0
-                for place, run in enumerate(chunk.runs):
-                    begin = together.start * kv.slots + run.start
-                    some: list[Argument] = [
-                        At(chunk.run_counts, 2 * place), At(rows, begin * rows.shape[-1]), np.int32(count), slots,
-                        At(whole, end * dim),
-                    ]  # fmt: skip
-                    self.layers.device.bind([replace(launch, args=some)])()
-                    end += run.stop - run.start
-                found.append(whole[:, :end])
-            return found[0], found[1]
+        room_left = iter(unpacked)
+        keys_held, values_held = seen = [
+            self._held(
+                chunk, together, f"attn_unpack_{name}", rows, defines, None if kind == F16.k else next(room_left)
+            )
+            for name, rows, kind in (("keys", keys, kv.kv.k), ("values", values, kv.kv.v))
+        ]
 
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
             if chunk.runs:
-                mixed = windowed_attention(q, *seen(), chunk.window, length, LIBRARY)
+                k, v = self._of_runs(chunk, together, keys_held), self._of_runs(chunk, together, values_held)
+                mixed = windowed_attention(q, k, v, chunk.window, length, LIBRARY)
             else:
-                for op in unpack:
-                    op()
-                k, v = (t[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for t in held)
+                for one in seen:
+                    if one.unpack is not None:
+                        one.unpack()
+                k, v = (one.halves[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for one in seen)
                 with sdpa_kernel(LIBRARY):
                     mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
             # The queries are done with; rows of all heads side by side take their place.
@@ -339,3 +315,40 @@ class AttentionBranch:
             products.multiply(rows.view(n, -1), out, chunk.h[:n], add=True)
 
         return run
+
+    def _held(
+        self, chunk: Chunk, together: range, name: str, rows: Tensor, defines: Mapping[str, object], room: Tensor | None
+    ) -> _Held:
+        """Keys, or values, of some kv heads: the cache's `rows`, or in `room` what the kernel `name` makes of them."""
+        if room is None:
+            return _Held(rows, rows[together.start : together.stop], None)
+        count, slots = np.int32(len(together)), np.int32(self.kv.slots)
+        to: list[Argument] = [chunk.count, rows[together.start :], count, slots, room]
+        launch = Launch("attention_rows.cu", name, defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
+        return _Held(rows, room, chunk.ops.add(launch))
+
+    def _of_runs(self, chunk: Chunk, together: range, held: _Held) -> Tensor:
+        """Those of the chunk's runs, one after the other, as halves."""
+        halves = held.halves
+        if held.unpack is None:
+            return torch.cat([halves[:, run] for run in chunk.runs], dim=1)
+        count, slots, end = np.int32(len(together)), np.int32(self.kv.slots), 0
+        for place, run in enumerate(chunk.runs):
+            begin = together.start * self.kv.slots + run.start
+            some: list[Argument] = [
+                At(chunk.run_counts, 2 * place), At(held.rows, begin * held.rows.shape[-1]), count, slots,
+                At(halves, end * halves.shape[-1]),
+            ]  # fmt: skip
+            self.layers.device.bind([replace(held.unpack.launch, args=some)])()
+            end += run.stop - run.start
+        return halves[:, :end]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Keys, or values, that a chunk's rows see: `rows` of the whole cache, `halves` of the kv heads at work, and what
+    unpacks them where the cache is packed."""
+
+    rows: Tensor
+    halves: Tensor
+    unpack: Op | None

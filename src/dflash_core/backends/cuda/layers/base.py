@@ -66,7 +66,7 @@ class PassBuffers:
         self.acts = Acts(*acts)
         partials = self.partials(inputs, outputs)
         self.wide, self.narrow = room.carve(*partials)
-        self.inside = room.behind(*partials)
+        self.inside = room.after(*partials)
 
     @staticmethod
     def lasting(hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[Wanted]:
@@ -141,21 +141,15 @@ class MixerMemory(Protocol):
     def flush(self, state: DeviceState) -> list[Launch]:
         """Bring up to date what otherwise the next pass commits."""
 
-    def checkpoint(self) -> Kept:
-        """A copy of what cannot be rewound."""
-
-    def restore(self, kept: Kept | None) -> None:
-        """Return to a checkpoint, or to the empty state."""
-
     @property
     def tensors(self) -> Kept:
-        """What a checkpoint copies, as it is held."""
+        """What cannot be rewound, as it is held: of all layers, which are the first dimension."""
+
+    def restore(self, kept: Kept | None) -> None:
+        """Return to a copy of `tensors`, or to the empty state."""
 
     def positions(self, begin: int, end: int) -> Kept:
-        """Copies of what is kept of the committed positions begin..end, in host memory."""
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        """Put what `positions` gave of positions from `begin` on back, as many tensors as it gives."""
+        """What is kept of the positions begin..end, as it is held: of all layers, which are the first dimension."""
 
     def keep(self) -> None:
         """Note what a prompt's chunk changes; no pass comes in between `keep` and `undo`."""

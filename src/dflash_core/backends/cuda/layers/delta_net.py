@@ -22,7 +22,6 @@ from dflash_core.backends.cuda.products import Arena, Op, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
-from dflash_core.backends.cuda.to_host import to_host
 from dflash_core.cache_types import F16, CachePair
 
 
@@ -159,12 +158,6 @@ class DeltaMemory:
 
     def positions(self, begin: int, end: int) -> Kept:
         return ()
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        """Nothing is kept by position."""
-
-    def checkpoint(self) -> Kept:
-        return to_host(self.s), to_host(self.conv)
 
     def restore(self, kept: Kept | None) -> None:
         for at, state in enumerate((self.s, self.conv)):

@@ -16,7 +16,7 @@ PAST = 3  # inputs that the convolution looks back on
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
 BATCH = 16  # rows of the pending path that gdn_recurrence stages at a time
 MOST_WIDTH = 128  # columns of a block
-# A block that takes more leaves the multiprocessor so little L1 that the matmuls behind it are slower.
+# A block that takes more leaves the multiprocessor so little L1 that the matmuls after it are slower.
 MOST_SHARED = 160 << 10
 ORDER_INTS = 1 + MAX_NODES  # of gdn_order: how many visits, then these
 SCHEDULERS = 4  # of a multiprocessor: each issues one warp's instruction at a time
@@ -211,7 +211,7 @@ def first_pass_levels(nodes: int) -> int:
 
 
 def later_pass_levels(nodes: int) -> int:
-    """The same for a pass of `nodes` rows below nodes of earlier passes, which are run again but do not count."""
+    """The same for a pass of `nodes` rows below the nodes of passes before it, which are run again but do not count."""
     return nodes.bit_length() - 1
 
 

@@ -22,7 +22,7 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
 ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores that a block of `router` makes: of a pass, of a chunk
-ROUTER_TURN = 8  # rows that it goes through together
+ROUTER_TURN = 4  # rows that it goes through together
 ROUTE_THREADS = 1024
 MOST_USED, MOST_EXPERTS = 32, 1024  # that `route` has lanes and threads for
 

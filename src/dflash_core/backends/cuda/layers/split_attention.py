@@ -15,6 +15,8 @@ MAX_STAGES = 3
 # which the matmuls around it stream. With 203 KB per block an attention layer of an H200 cost 36 us more.
 MOST_SHARED = 163 << 10
 MAX_PARTS = 64
+ROW_WARPS = 3  # of a block that has rows for them: with 4 column warps all registers of an SM
+COLUMN_WARPS = 4  # beside which they stand
 PACKED_WARPS = 8  # that share a tile of packed keys and values, which they turn into halves
 PATH_BYTES = MAX_NODES + 128  # of attn_split, for one node's ancestors
 ACCUMULATORS = 96  # registers of a thread that hold output sums: what leaves room for the rest without spilling
@@ -110,37 +112,81 @@ def tile_stride(kind: CacheType, head_dim: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class WarpLayout:
+    """How a block's warps lie over rows and columns; no bit depends on it.
+
+    More `row_warps` read a key fewer times, from fewer and larger blocks. A warp of fewer `column_warps` than the order
+    has does several of its columns. With `once` all warps turn a tile of packed keys or values into halves before any
+    of them multiplies, instead of each for itself.
+    """
+
+    row_warps: int
+    column_warps: int
+    once: bool = False
+
+    @staticmethod
+    def of(order: SplitOrder, tiles: int) -> list[WarpLayout]:
+        """For so many tiles of 16 rows, the best first where blocks are equally large.
+
+        To unpack a tile once gains from two tiles of rows per row warp on (docs/RESULTS.md).
+        """
+        narrow = WarpLayout(1, order.column_warps)
+        if not order.near or tiles == 1 or (order.kv != F16 and tiles <= ROW_WARPS):
+            return [narrow]
+        wide = WarpLayout(min(ROW_WARPS, tiles), min(COLUMN_WARPS, order.column_warps))
+        packed = F16.k not in (order.kv.k, order.kv.v)
+        return [replace(wide, once=True), wide, narrow] if packed else [wide, narrow]
+
+
+@dataclass(frozen=True, slots=True)
 class SplitLaunch:
     """One width's launch of attn_split or draft_split."""
 
     heads: HeadShape
     order: SplitOrder
     rows: int
+    layout: WarpLayout
     row_tiles: int
-    row_warps: int
     stages: int
 
     @staticmethod
-    def of(heads: HeadShape, order: SplitOrder, rows: int, shared_limit: int, *, row_warps: int = 1) -> SplitLaunch:
+    def of(
+        heads: HeadShape,
+        order: SplitOrder,
+        rows: int,
+        shared_limit: int,
+        layout: WarpLayout | None = None,
+    ) -> SplitLaunch:
         """For passes of `rows`: the largest blocks that fit, then as many tiles on their way as fit.
 
-        More `row_warps` read a key fewer times, from fewer and larger blocks.
+        `layout` stands for the choice of WarpLayout.of.
         """
+        tiles = ceil_div(heads.packed_rows(rows), 16)
+        layouts = [layout] if layout else WarpLayout.of(order, tiles)
+        found = [SplitLaunch._laid(heads, order, rows, one, shared_limit) for one in layouts]
+        fitting = [one for one in found if one.shared <= shared_limit]
+        return max(fitting, key=lambda one: one.block_rows, default=found[-1])
+
+    @staticmethod
+    def _laid(heads: HeadShape, order: SplitOrder, rows: int, layout: WarpLayout, shared_limit: int) -> SplitLaunch:
+        """The largest blocks of a layout that fit; the smallest where none does."""
         limit = min(shared_limit, MOST_SHARED)
-        tiles = -(-heads.packed_rows(rows) // 16)
-        dim_tiles = heads.head_dim // order.column_warps // 8
+        tiles, row_warps = ceil_div(heads.packed_rows(rows), 16), layout.row_warps
+        dim_tiles = heads.head_dim // layout.column_warps // 8
+        # With many warps a tile may travel while they are at the other half of the one before.
+        fewest, most_stages = (1 if row_warps > 1 else 2), (1 if layout.once else MAX_STAGES)
         for most in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
-            blocks = -(-tiles // (most * row_warps))
-            row_tiles = -(-tiles // (blocks * row_warps))
-            for stages in range(MAX_STAGES, 1, -1):
-                launch = SplitLaunch(heads, order, rows, row_tiles, row_warps, stages)
+            blocks = ceil_div(tiles, most * row_warps)
+            row_tiles = ceil_div(tiles, blocks * row_warps)
+            for stages in range(most_stages, fewest - 1, -1):
+                launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages)
                 if launch.shared <= limit:
                     return launch
         return launch
 
     @property
     def block_rows(self) -> int:
-        return 16 * self.row_tiles * self.row_warps
+        return 16 * self.row_tiles * self.layout.row_warps
 
     @property
     def defines(self) -> dict[str, int]:
@@ -149,12 +195,14 @@ class SplitLaunch:
             "ROTARY": self.heads.rotary,
             "GROUP": self.heads.group,
             "ROW_TILES": self.row_tiles,
-            "ROW_WARPS": self.row_warps,
-            "COLUMN_WARPS": self.order.column_warps,
+            "ROW_WARPS": self.layout.row_warps,
+            "COLUMN_WARPS": self.layout.column_warps,
             "TILE": self.order.tile,
             "CHUNK": self.order.chunk,
             "STAGES": self.stages,
             **({"NEAR": self.order.near} if self.order.near else {}),
+            **({"COLUMNS": self.order.column_warps} if self.layout.column_warps != self.order.column_warps else {}),
+            **({"UNPACK_ONCE": 1} if self.layout.once else {}),
         }
 
     @property
@@ -165,19 +213,15 @@ class SplitLaunch:
 
     @property
     def block(self) -> int:
-        return WARP * self.row_warps * self.order.column_warps
+        return WARP * self.layout.row_warps * self.layout.column_warps
 
     @property
     def shared(self) -> int:
-        """Bytes of dynamic shared memory: Q, P, the ring of K and V tiles, the exchange between column warps."""
+        """Bytes of dynamic shared memory: Q, P, what is unpacked, the ring of K and V tiles, the columns' exchange."""
         dim, tile = self.heads.head_dim, self.order.tile
         # One node of many heads may need more rows than a block of a narrow pass.
-        rows = max(self.block_rows, 16 * self.row_warps * ceil_div(self.heads.group, 16 * self.row_warps))
+        rows = max(self.block_rows, 16 * self.layout.row_warps * ceil_div(self.heads.group, 16 * self.layout.row_warps))
         stage = tile * (tile_stride(self.order.kv.k, dim) + tile_stride(self.order.kv.v, dim))
         queries = 2 * rows * (dim + tile) + 4 * self.order.column_warps * rows
-        return queries + self.stages * stage + (PATH_BYTES if self.order.near else 0)
-
-    @property
-    def partial_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the f32 partial sums; the statistics are f32 of the same shape but for a last dimension of 2."""
-        return self.order.parts, self.heads.kv_heads, self.heads.packed_rows(self.rows), self.heads.head_dim
+        halves = 2 * tile * dim if self.layout.once else 0
+        return queries + halves + self.stages * stage + (PATH_BYTES if self.order.near else 0)

@@ -1,0 +1,218 @@
+"""Host memory that copies of sequences lie in: page-locked, so that the card fetches it by itself at full speed.
+
+Locking takes the system's time and the driver's lock, so a thread does it between turns: of what copies were made in
+meanwhile, and of what the next copy will need. A block whose tensors are gone is used again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+import mmap
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.errors import DFlashError
+
+LOG = logging.getLogger(__name__)
+LEAST_LOCKED = 1 << 20  # bytes: smaller pieces are not worth a block of their own
+STEPS = 8  # sizes of blocks from one power of two to the next
+HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+class HostRoom(Protocol):
+    """Where a device's copies of sequences lie."""
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor of any contents in host memory."""
+
+    def prepare(self, sizes: Sequence[int], most: int) -> None:
+        """Between turns: pieces of so many bytes will be asked for next. What is held ready takes `most` bytes at
+        most."""
+
+    def pause(self) -> None:
+        """A turn begins: nothing is prepared until it has ended."""
+
+    def settle(self) -> None:
+        """Wait until all is prepared that was asked for, as it is soon after a turn."""
+
+    def close(self) -> None:
+        """No copy will be asked for any more; those that there are stay."""
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    memory: mmap.mmap
+    nbytes: int
+    address: int
+    locked: bool = False
+
+
+class LockedRoom:
+    """Implements `HostRoom`. `lock` and `unlock` page-lock memory for the card: an address and bytes, an address. Where
+    `lock` raises DFlashError memory stays as it is, which the log says."""
+
+    def __init__(self, lock: Callable[[int, int], object], unlock: Callable[[int], object]) -> None:
+        self._lock, self._unlock = lock, unlock
+        self._blocks: dict[int, _Block] = {}  # all of them, by address
+        self._free: list[_Block] = []
+        self._returned: deque[int] = deque()  # addresses; tensors go in any thread, at any time
+        self._guard = threading.RLock()
+        self._go = threading.Event()
+        self._wanted: deque[int] = deque()  # sizes of blocks to be made ready
+        self._thread: threading.Thread | None = None
+        self._locking: _Block | None = None
+        self._refused = self._closed = False
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        count = math.prod(shape)
+        nbytes = count * dtype.itemsize
+        if nbytes < LEAST_LOCKED or self._refused or self._closed:
+            return torch.empty(tuple(shape), dtype=dtype)
+        with self._guard:
+            block = self._take(nbytes) or self._new(nbytes)
+        array = np.frombuffer(block.memory, np.uint8, nbytes)
+        weakref.finalize(array, self._returned.append, block.address).atexit = False
+        return torch.from_numpy(array).view(dtype).view(tuple(shape))
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether the memory of a tensor is locked."""
+        block = self._blocks.get(tensor.untyped_storage().data_ptr())
+        return block is not None and block.locked
+
+    @property
+    def nbytes(self) -> tuple[int, int]:
+        """Bytes of all blocks, and of those that nothing lies in."""
+        with self._guard:
+            self._collect()
+            return sum(block.nbytes for block in self._blocks.values()), sum(block.nbytes for block in self._free)
+
+    def prepare(self, sizes: Sequence[int], most: int) -> None:
+        if self._refused or self._closed:
+            return
+        with self._guard:
+            self._collect()
+            wanted = sorted((size for size in sizes if size >= LEAST_LOCKED), reverse=True)
+            spare, left = list(self._free), most
+            self._wanted.clear()
+            for size in wanted:
+                if (block := _fitting(spare, size)) is not None:
+                    spare.remove(block)
+                    left -= block.nbytes
+                elif block_size(size) <= left:
+                    self._wanted.append(block_size(size))
+                    left -= block_size(size)
+            left = min(left, sum(wanted))
+            for block in spare:  # no more than what is asked for
+                left -= block.nbytes
+                if left < 0 and block is not self._locking:
+                    self._drop(block)
+            busy = self._wanted or any(not block.locked for block in self._blocks.values())
+            self._go.set()
+            if busy and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._work, name="host room", daemon=True)
+                self._thread.start()
+
+    def pause(self) -> None:
+        self._go.clear()
+
+    def settle(self) -> None:
+        self._go.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            self._wanted.clear()
+        self.settle()
+        with self._guard:
+            self._collect()
+            for block in list(self._free):
+                self._drop(block)
+            for block in self._blocks.values():
+                self._release(block)
+            self._blocks.clear()
+
+    # ---- Blocks ------------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        while self._returned:
+            block = self._blocks.get(self._returned.popleft())
+            if block is not None:
+                self._free.append(block)
+
+    def _take(self, nbytes: int) -> _Block | None:
+        self._collect()
+        if (block := _fitting(self._free, nbytes)) is not None:
+            self._free.remove(block)
+        return block
+
+    def _new(self, nbytes: int) -> _Block:
+        size = block_size(nbytes)
+        memory = mmap.mmap(-1, size)  # pages that it shares with nothing else
+        if HUGE is not None:
+            with suppress(OSError):  # a kernel without them
+                memory.madvise(HUGE)
+        address = np.frombuffer(memory, np.uint8).ctypes.data
+        block = self._blocks[address] = _Block(memory, size, address)
+        return block
+
+    def _drop(self, block: _Block) -> None:
+        self._release(block)
+        self._free.remove(block)
+        del self._blocks[block.address]
+
+    def _release(self, block: _Block) -> None:
+        if block.locked:
+            block.locked = False
+            self._unlock(block.address)
+
+    # ---- The thread --------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while not self._closed and not self._refused:
+            self._go.wait()
+            with self._guard:
+                block = next((block for block in self._blocks.values() if not block.locked), None)
+                fresh = None
+                if block is None:
+                    if not self._wanted:
+                        return
+                    block = fresh = self._new(self._wanted.popleft())
+                self._locking = block
+            if fresh is not None:
+                ctypes.memset(fresh.address, 0, fresh.nbytes)  # the driver would do that under its lock
+            try:
+                self._lock(block.address, block.nbytes)
+            except DFlashError as error:
+                LOG.warning("copies of conversations lie in memory that is not page-locked, which is slower: %s", error)
+                self._refused = True
+            else:
+                block.locked = True
+            with self._guard:
+                self._locking = None
+                if fresh is not None:
+                    self._free.append(fresh)
+
+
+def _fitting(blocks: Sequence[_Block], nbytes: int) -> _Block | None:
+    """The smallest of blocks for so many bytes, half of which they fill at least: a locked one, if there is."""
+    found = [block for block in blocks if nbytes <= block.nbytes <= 2 * block_size(nbytes)]
+    return min(found, key=lambda block: (not block.locked, block.nbytes), default=None)
+
+
+def block_size(nbytes: int) -> int:
+    """Bytes of the block that a piece of `nbytes` lies in: an eighth more at most."""
+    step = max(1 << max(nbytes.bit_length() - 1, 0), STEPS * mmap.PAGESIZE) // STEPS
+    return -(-nbytes // step) * step

@@ -1,0 +1,66 @@
+"""Tensors as the card's copying engines see them: rows of bytes, one pitch apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """Two tensors of `steps` slices of the first dimension, each of `rows` rows of `width` bytes. `to_pitch` and
+    `from_pitch`: bytes from one row to the next, of what lies at `to` and at `source`."""
+
+    to: int
+    source: int
+    steps: int
+    rows: int
+    width: int
+    to_pitch: int
+    from_pitch: int
+
+    def part(self, some: slice) -> Rectangle:
+        """Some slices of the first dimension, as one row where they lie side by side."""
+        begin, end, _ = some.indices(self.steps)
+        count, first = end - begin, begin * self.rows
+        to, source = self.to + first * self.to_pitch, self.source + first * self.from_pitch
+        if self.to_pitch == self.from_pitch == self.width:
+            width = count * self.rows * self.width
+            return Rectangle(to, source, 1, 1, width, width, width)
+        return Rectangle(to, source, count, self.rows, self.width, self.to_pitch, self.from_pitch)
+
+
+def rectangle(to: Tensor, source: Tensor) -> Rectangle:
+    """How one copy brings `source` to `to`, of the same shape and type. Raises ValueError for two that it takes more
+    copies for."""
+    shape = tuple(to.shape)
+    if shape != tuple(source.shape) or to.dtype != source.dtype:
+        raise ValueError(f"{to.dtype} {shape} of {source.dtype} {tuple(source.shape)}")
+    layout = _layout(shape, to.stride(), source.stride(), to.element_size())
+    return Rectangle(to.data_ptr(), source.data_ptr(), shape[0], *layout)
+
+
+@lru_cache(maxsize=64)  # the pages of a sequence are all alike
+def _layout(
+    shape: tuple[int, ...], to: tuple[int, ...], source: tuple[int, ...], size: int
+) -> tuple[int, int, int, int]:
+    """Rows of a slice of the first dimension, and the bytes of a row and of both pitches."""
+    width, at = 1, len(shape)
+    while at > 1 and (shape[at - 1] == 1 or to[at - 1] == source[at - 1] == width):
+        width *= shape[at - 1]
+        at -= 1
+    pitches = _pitch(shape[:at], to, width) * size, _pitch(shape[:at], source, width) * size
+    return math.prod(shape[1:at]), width * size, *pitches
+
+
+def _pitch(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> int:
+    """Elements from one row to the next, rows being counted through `shape`."""
+    outer = [(size, stride) for size, stride in zip(shape, strides) if size > 1]
+    for (_, far), (size, near) in itertools.pairwise(outer):
+        if far != size * near:
+            raise ValueError(f"rows of sizes {shape} at strides {strides}")
+    return outer[-1][1] if outer else width
