@@ -6,7 +6,8 @@ attn_combine of all layers are recorded in a graph; a figure is the median over 
     python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
 
 An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
-splits, column_warps, tile and blocks as in SplitOrder, stages as in SplitLaunch.
+splits, column_warps, tile and blocks as in SplitOrder; stages as in SplitLaunch; row_warps
+and, beside it, warps (column_warps) and once as in WarpLayout.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dflash_core.backends.cuda.kv import KVCache, defines
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits, slots_of
 from dflash_core.backends.cuda.layers.base import acts_for
-from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, WarpLayout
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.runtime import seconds_of
@@ -84,7 +85,8 @@ class Layers:
         """The order with `changes`, and its launch. Raises DFlashError."""
         found: dict[str, int] = {}
         for name, _, value in (part.partition("=") for part in changes.split(",") if part != "auto"):
-            if name not in ("splits", "column_warps", "tile", "blocks", "stages") or not value.isdigit():
+            known = ("splits", "column_warps", "tile", "blocks", "stages", "row_warps", "warps", "once")
+            if name not in known or not value.isdigit():
                 raise DFlashError(f"order {changes!r}: expected auto, or such as splits=28,column_warps=8,stages=3")
             found[name] = int(value)
         stages, order = found.pop("stages", 0), self.order
@@ -95,7 +97,10 @@ class Layers:
             tile=found.get("tile", order.tile),
             blocks=found.get("blocks", order.blocks),
         )
-        launch = SplitLaunch.of(self.heads, order, rows, self.device.card.shared_bytes)
+        layout = None
+        if row_warps := found.get("row_warps", 0):
+            layout = WarpLayout(row_warps, found.get("warps", order.column_warps), bool(found.get("once", 0)))
+        launch = SplitLaunch.of(self.heads, order, rows, self.device.card.shared_bytes, layout)
         return order, replace(launch, stages=stages) if stages else launch
 
 
@@ -122,8 +127,10 @@ def compare(
                         seconds = statistics.median(seconds_of(device.runtime, run) for _ in range(REPLAYS))
                         us = seconds * 1e6 / layers.count
                         rate = depth * layers.heads.kv_heads * kv.row_bytes(layers.heads.head_dim) / us / 1e6
-                        taken = f"{order.splits} splits, {order.column_warps} warps, {launch.stages} stages"
-                        yield f"{kv!s:12} {depth:>8,} rows {rows:<3} {name:20} {us:8.2f} us {rate:6.2f} TB/s  ({taken})"
+                        layout = launch.layout
+                        warps = f"{layout.row_warps} x {layout.column_warps} warps of {launch.row_tiles} tiles"
+                        taken = f"{order.splits} splits, {warps}, {launch.stages} stages"
+                        yield f"{kv!s:12} {depth:>8,} rows {rows:<3} {name:27} {us:8.2f} us {rate:6.2f} TB/s  ({taken})"
                 del layers
                 torch.cuda.empty_cache()
 

@@ -41,7 +41,7 @@ def measure(
     window: int = 0,
     embedding: str = ON_CARD,
 ) -> dict[str, Any]:
-    """Load, decode `steps` steps behind a context that is nearly full, under an attention window if there is one, and
+    """Load, decode `steps` steps after a context that is nearly full, under an attention window if there is one, and
     compare."""
     card = CardOptions(vram_limit=limit, embedding=embedding)
     planned = plan_pair(target, draft, "cuda", context=context, kv=kv, card=card)

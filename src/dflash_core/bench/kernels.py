@@ -184,7 +184,7 @@ def ladder(device: CudaDevice, progress: Progress | None = None, activations: Ac
 
 
 def chain(device: CudaDevice, progress: Progress | None = None, activations: Activations = DEFAULT) -> dict[int, float]:
-    """Seconds for all products of a step one behind the other, each with weights of its own, by width."""
+    """Seconds for all products of a step one after the other, each with weights of its own, by width."""
     found = chains(device, [Way()], progress=progress, activations=activations)
     return {width: statistics.median(found[Way(), width]) for width in WIDTHS}
 
@@ -197,7 +197,7 @@ def chains(
     progress: Progress | None = None,
     activations: Activations = DEFAULT,
 ) -> dict[tuple[Way, int], list[float]]:
-    """The same in several ways, taking turns, with a pause of `gap_us` behind every product: seconds of each round."""
+    """The same in several ways, taking turns, with a pause of `gap_us` after every product: seconds of each round."""
     products = products_27b()
     bench = Bench(device, sum(p.nbytes for p in products), products, activations)
     projections, at = [], 0
@@ -248,7 +248,7 @@ def chain_table(found: dict[int, float]) -> list[str]:
 def ways_table(found: Mapping[tuple[Way, int], Sequence[float]], gap_us: float) -> list[str]:
     """Lines of a table: milliseconds by way and width, least and most of the rounds."""
     products = len(products_27b())
-    lines = [f"{products} products of a step, {gap_us:g} us behind each; ms without the pauses"]
+    lines = [f"{products} products of a step, {gap_us:g} us after each; ms without the pauses"]
     for (way, width), rounds in found.items():
         least, middle, most = (
             1e3 * (seconds(rounds) - products * gap_us * 1e-6) for seconds in (min, statistics.median, max)
@@ -258,12 +258,12 @@ def ways_table(found: Mapping[tuple[Way, int], Sequence[float]], gap_us: float) 
 
 
 def main() -> None:
-    """Print the table, and with --chain the products of a whole step behind each other."""
+    """Print the table, and with --chain the products of a whole step after each other."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--chain", action="store_true", help="also a whole step's products in a row; 17 GiB of the card"
     )
-    parser.add_argument("--gap", type=float, default=0.0, metavar="US", help="pause behind every product of the chain")
+    parser.add_argument("--gap", type=float, default=0.0, metavar="US", help="pause after every product of the chain")
     parser.add_argument("--activations", choices=CHOICES, default=DEFAULT.name, help="how inputs are rounded")
     parser.add_argument("ways", nargs="*", type=Way.of, metavar="WAY", help="compare chains alone, computed in these")
     options = parser.parse_args()

@@ -11,7 +11,7 @@ WARM_TOKENS, TIMED_TOKENS = 4, 20
 
 
 def plain_loop_ms(backend: Backend, token: int) -> float:
-    """Median milliseconds per token behind what `backend` has read, beginning with `token`."""
+    """Median milliseconds per token after what `backend` has read, beginning with `token`."""
     times = []
     for _ in range(WARM_TOKENS + TIMED_TOKENS):
         began = time.perf_counter()

@@ -1,6 +1,6 @@
 """Answers with the drafts of every one of their positions: what any policy would have done on them is then exact.
 
-The text of an answer depends on no policy, at any temperature. So whatever tree is built behind some position, how far
+The text of an answer depends on no policy, at any temperature. So whatever tree is built after some position, how far
 the target would have walked is known: as far as the tree holds the text.
 """
 
@@ -18,16 +18,18 @@ from dflash_core.tree import Candidates
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One answer. `tokens` and `log_probs` (answer - 1, depths, ranks): the drafts behind each of its tokens but the
-    last; the answer's first token is the first root."""
+    """One answer. `tokens` and `log_probs` (answer - 1, depths, ranks): the drafts after each of its tokens but the
+    last; the answer's first token is the first root. `certain` (answer,): the target's own probability of each token;
+    empty where that was not recorded."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
     tokens: npt.NDArray[np.int64]
     log_probs: npt.NDArray[np.float64]
+    certain: tuple[float, ...] = ()
 
     def drafts(self, at: int) -> Candidates:
-        """What was offered behind the token `at` of the answer."""
+        """What was offered after the token `at` of the answer."""
         return Candidates(self.tokens[at], self.log_probs[at])
 
 
@@ -43,6 +45,8 @@ def save(path: Path, texts: Sequence[Recorded], **more: npt.NDArray[np.generic])
         "answers": np.concatenate(answers).astype(np.int32),
         "answer_offsets": _offsets([len(one) for one in answers]),
     }
+    if all(one.certain for one in texts):
+        arrays["certain"] = np.concatenate([one.certain for one in texts]).astype(np.float16)
     np.savez_compressed(path, **arrays, **more)  # type: ignore[arg-type]
 
 
@@ -52,12 +56,13 @@ def load(path: Path) -> list[Recorded]:
         arrays = {name: file[name] for name in file.files}
     tokens, log_probs = arrays["tokens"].astype(np.int64), arrays["log_probs"].astype(np.float64)
     drafts, prompts, answers = (arrays[f"{name}_offsets"].tolist() for name in ("draft", "prompt", "answer"))
-    texts = []
+    certain, texts = arrays.get("certain", np.zeros(0)).tolist(), []
     for n in range(len(drafts) - 1):
         rows = slice(drafts[n], drafts[n + 1])
         prompt = arrays["prompts"][prompts[n] : prompts[n + 1]].tolist()
         answer = arrays["answers"][answers[n] : answers[n + 1]].tolist()
-        texts.append(Recorded(tuple(prompt), tuple(answer), tokens[rows], log_probs[rows]))
+        known = tuple(certain[answers[n] : answers[n + 1]])
+        texts.append(Recorded(tuple(prompt), tuple(answer), tokens[rows], log_probs[rows], known))
     return texts
 
 

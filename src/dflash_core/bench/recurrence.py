@@ -84,7 +84,7 @@ class Recurrences:
         self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=device.torch_device)
 
     def plant(self, parents: Sequence[int], accepted: int) -> None:
-        """The tree that is run, behind a commit of `accepted` nodes."""
+        """The tree that is run, after a commit of `accepted` nodes."""
         self.state.plant([0] * len(parents), parents)
         self.state.host["pending"], self.state.host["pending_path"][:accepted] = accepted, range(accepted)
         self.state.push()

@@ -27,9 +27,9 @@ from dflash_core.errors import Code, UnsupportedError
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import Knobs
 
-DEPTH = 200  # committed positions that most steps run behind
+DEPTH = 200  # committed positions that most steps run after
 DEEP = 32_768
-BEHIND = 512  # positions behind the deepest case, for its steps
+BEHIND = 512  # positions after the deepest case, for its steps
 CONTEXT = DEEP + BEHIND
 PREFILL = 2048
 WARM_STEPS = 4
@@ -42,7 +42,7 @@ MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions behind it."""
+    """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions after it."""
 
     name: str
     knobs: Knobs
@@ -103,7 +103,7 @@ class StepReport:
 
 
 DEPTHS = (1, 2, 3, 4, 6, 8)
-"""Lengths of chains that are timed where the drafter drafts one token behind the other."""
+"""Lengths of chains that are timed where the drafter drafts one token after the other."""
 
 
 def default_cases(
@@ -111,7 +111,7 @@ def default_cases(
 ) -> list[Case]:
     """The steps that are always timed, and where lengths are given, the same with that acceptance forced. `depths`: of
     chains of a drafter whose every token costs a pass of it; others draft their `block` at once. `contexts`: positions
-    that plain steps, and where there are several of them trees too, are timed behind."""
+    that plain steps, and where there are several of them trees too, are timed after."""
     base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
     # With the chain put in first: a forced walk goes down it.
     seeded = base.replace(mode="tree", chain_seed=True)

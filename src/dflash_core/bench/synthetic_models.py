@@ -58,7 +58,7 @@ class Model:
 
     @property
     def with_block(self) -> dict[str, Any]:
-        """The settings with an MTP block behind the last layer."""
+        """The settings with an MTP block after the last layer."""
         return {**self.settings, "block_count": self.settings["block_count"] + 1, "nextn_predict_layers": 1}
 
     def mtp(self) -> MtpConfig:

@@ -35,7 +35,7 @@ DraftLogits = npt.NDArray[np.float32]
 
 
 class Drafter(Protocol):
-    """Proposes tokens behind one sequence. New ones stand before the first token."""
+    """Proposes tokens after one sequence. New ones stand before the first token."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -52,7 +52,7 @@ class Drafter(Protocol):
         there, concatenated in the order of `capabilities.captured_layers`; None where it asks for none."""
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
-        """Ranked tokens for each depth behind what was committed and `root`; fewer depths, even none, where it has
+        """Ranked tokens for each depth after what was committed and `root`; fewer depths, even none, where it has
         nothing to say. Raises NumericsError.
 
         With `at` it looks at the first `at` committed positions only, as it did when they were all. Changes nothing.
@@ -73,7 +73,7 @@ class DenseDrafter(Drafter, Protocol):
     """A drafter that gives a probability to every token of the vocabulary."""
 
     def logits(self, root: int, window: int, at: int | None = None) -> DraftLogits:
-        """Logits (depths, vocab) behind `root`; `window`: positions that it looks back at, 0 for all; `at` as in
+        """Logits (depths, vocab) after `root`; `window`: positions that it looks back at, 0 for all; `at` as in
         `Drafter.propose`."""
 
 
@@ -115,8 +115,8 @@ class DraftTarget(Protocol):
         """An MTP head's weights, held as this target's are. Raises OutOfMemoryError, UnsupportedError."""
 
 
-class Draft(Protocol):
-    """A loaded drafter, bound to its target."""
+class ForTarget(Protocol):
+    """What a drafter says of itself, opened or loaded."""
 
     @property
     def target(self) -> DraftTarget: ...
@@ -127,14 +127,18 @@ class Draft(Protocol):
         """Of a drafter with a model of its own; None for one without."""
 
     @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+class Draft(ForTarget, Protocol):
+    """A loaded drafter, bound to its target."""
+
+    @property
     def weight_bytes(self) -> int:
         """What its weights take in memory as they are held."""
 
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        """Draft rows 1..block-1 behind a context: (block - 1, vocab) float32.
+        """Draft rows 1..block-1 after a context: (block - 1, vocab) float32.
 
         `features` (n, layers * hidden): what `Target.hidden(ids, capabilities.captured_layers)` gives for the n tokens
         before the anchor. Raises MismatchError for another width and for a drafter without logits, ContextError for an
@@ -150,21 +154,12 @@ class HostDraft(Protocol):
         """Its state over a new sequence."""
 
 
-class OpenedDraft(Protocol):
+class OpenedDraft(ForTarget, Protocol):
     """A drafter whose header was read and found to fit `target`."""
 
     @property
-    def target(self) -> DraftTarget: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
-    @property
     def file(self) -> WeightFile | None:
         """Its weights; None for a drafter without."""
-
-    @property
-    def config(self) -> DraftModel | None: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
         """Read the weights, held as the target's are, in float32 unless asked otherwise. Raises OutOfMemoryError."""
@@ -178,7 +173,7 @@ class DraftOpener(Protocol):
 
 
 def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:
-    """The best tokens of each row of dense draft logits (depths, vocab), drafted behind `position` tokens.
+    """The best tokens of each row of dense draft logits (depths, vocab), drafted after `position` tokens.
 
     Raises NumericsError where a row's best is no number; -inf rules a single token out.
     """
@@ -186,7 +181,7 @@ def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:
     return candidates(logits, knobs.tree_width, knobs.tree_temperature)
 
 
-def check_finite(logits: DraftLogits, position: int) -> None:
-    """Raises NumericsError where the best of a row of draft logits (depths, vocab) is no number."""
+def check_finite(logits: DraftLogits, position: int, model: str = "drafter") -> None:
+    """Raises NumericsError where the best of a row of logits (n, vocab) is no number; -inf rules a token out."""
     if not np.isfinite(logits.max(axis=-1)).all():
-        raise not_finite("drafter", position)
+        raise not_finite(model, position)

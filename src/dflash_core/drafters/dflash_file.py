@@ -15,15 +15,16 @@ from typing import Any
 from dflash_core.arch.draft_heads import Heads
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import gguf_scaling, json_scaling
+from dflash_core.arch.spec import EMBEDDING
 from dflash_core.config import DraftConfig, Flavour
 from dflash_core.drafters.dflash_heads import gguf_heads, table_vocabulary, zlab_heads
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
-from dflash_core.formats.metadata import Settings
+from dflash_core.formats.metadata import MOST_EPS, Settings
 from dflash_core.formats.safetensors import open_safetensors, read_json
-from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors
+from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors, shown
 
 FLAVOURS: dict[str, Flavour] = {
     "dflash": "dflash",
@@ -67,7 +68,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     keys = Settings(source, weights.metadata, architecture + ".")
     check_heads(source, weights.tensors)
     check_families(source, weights.tensors)
-    if keys.get("dflash.domino.enabled") or keys.get("dflash.dspark.enabled"):
+    if keys.flag("dflash.domino.enabled") or keys.flag("dflash.dspark.enabled"):
         raise UnsupportedError(
             f"{source} has a Domino or DSpark head of a fork's own kind, expected a drafter of DFlash, DFlash 2, or"
             " DSpark with a vanilla Markov head; use one of those"
@@ -86,7 +87,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         head_count=keys.uniform("attention.head_count"),
         head_count_kv=keys.uniform("attention.head_count_kv"),
         key_length=keys.integer("attention.key_length"),
-        rms_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        rms_eps=keys.number("attention.layer_norm_rms_epsilon", high=MOST_EPS),
         rope_freq_base=base,
         block_size=keys.integer("dflash.block_size", "block_size", low=2, high=MAX_BLOCK, default=DEFAULT_BLOCK),
         target_layers=_gguf_layers(keys),
@@ -108,8 +109,8 @@ def _gguf_causal(keys: Settings, sliding: tuple[bool, ...], heads: Heads) -> tup
 
     Converters write attention.causal = false for every plain drafter; there it says nothing about sliding layers.
     """
-    said = keys.get("attention.causal")
-    if said is True:
+    said = keys.flag("attention.causal")
+    if said:
         return (True,) * len(sliding)
     return (False,) * len(sliding) if heads.markov or (heads.selector and said is False) else sliding
 
@@ -121,8 +122,8 @@ def _optional(keys: Settings, *names: str, low: int = 1) -> int | None:
 def _gguf_layers(keys: Settings) -> tuple[int, ...]:
     """0-based layer ids. Upstream stores the layer whose input is taken, one more than the layer whose output it is."""
     if keys.find("target_layers"):
-        return tuple(layer - 1 for layer in keys.integers("target_layers", low=1, high=MAX_LAYER + 1))
-    return keys.integers("dflash.target_layer_ids", low=0, high=MAX_LAYER)
+        return tuple(layer - 1 for layer in keys.integers("target_layers", low=EMBEDDING + 1, high=MAX_LAYER + 1))
+    return keys.integers("dflash.target_layer_ids", low=EMBEDDING, high=MAX_LAYER)
 
 
 def _gguf_vocabulary(keys: Settings) -> int | None:
@@ -131,10 +132,13 @@ def _gguf_vocabulary(keys: Settings) -> int | None:
 
 
 def _gguf_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
-    window = keys.integer("attention.sliding_window", low=0, default=0)
+    pattern = "attention.sliding_window_pattern"
+    # Layers that slide need the window's length: without it they would see all.
+    slides = keys.find(pattern) is not None and any(keys.flags(pattern, count=blocks))
+    window = keys.integer("attention.sliding_window", low=0, default=None if slides else 0)
     if not window:
         return 0, (False,) * blocks
-    sliding = keys.flags("attention.sliding_window_pattern", count=blocks)
+    sliding = keys.flags(pattern, count=blocks)
     return (window if any(sliding) else 0), sliding
 
 
@@ -178,14 +182,17 @@ def _check_zlab(source: str, raw: Mapping[str, Any]) -> None:
             f"{source}: architectures is {architectures!r}, expected one of {' '.join(ZLAB_ARCHITECTURES)};"
             " give the folder of a drafter of those kinds"
         )
+    keys = Settings(source, raw)
+    rope = Settings(source, _sub(keys, "rope_parameters"))
     for what, found, expected in (
-        ("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0), 1.0),
-        ("attention_bias", raw.get("attention_bias", False), False),
-        ("hidden_act", raw.get("hidden_act", "silu"), "silu"),
+        ("partial_rotary_factor", rope.get("partial_rotary_factor"), 1.0),
+        ("partial_rotary_factor", keys.get("partial_rotary_factor"), 1.0),
+        ("attention_bias", keys.get("attention_bias"), False),
+        ("hidden_act", keys.get("hidden_act"), "silu"),
     ):
-        if found != expected:
+        if found not in (None, expected):
             raise UnsupportedError(
-                f"{source}: {what} is {found!r}, expected {expected!r}; this drafter cannot run here"
+                f"{source}: {what} is {shown(repr(found))}, expected {expected!r}; this drafter cannot run here"
             )
 
 
@@ -198,10 +205,9 @@ def _flat(source: str, raw: dict[str, Any]) -> dict[str, Any]:
     ids = raw.get("aux_hidden_state_layer_ids")
     if isinstance(ids, list) and "target_layer_ids" not in flat:
         flat["target_layer_ids"] = [id - 1 if type(id) is int else id for id in ids]  # it counts the embedding as 0
-    if "sliding_window_non_causal" in raw and "is_causal" not in raw:
-        flat["is_causal"] = not raw["sliding_window_non_causal"] and "sliding_attention" in (
-            layers.get("layer_types") or []
-        )
+    non_causal = Settings(source, raw).flag("sliding_window_non_causal")
+    if non_causal is not None and raw.get("is_causal") is None:
+        flat["is_causal"] = not non_causal and "sliding_attention" in (layers.get("layer_types") or [])
     return flat
 
 
@@ -223,7 +229,7 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
         head_count=keys.integer("num_attention_heads"),
         head_count_kv=keys.integer("num_key_value_heads"),
         key_length=keys.integer("head_dim"),
-        rms_eps=keys.number("rms_norm_eps"),
+        rms_eps=keys.number("rms_norm_eps", high=MOST_EPS),
         rope_freq_base=rope.number("rope_theta"),
         rope_scaling=json_scaling(keys, rope.number("rope_theta")),
         block_size=both.integer("block_size", "dspark_block_size", low=2, high=MAX_BLOCK),
@@ -251,21 +257,21 @@ def _zlab_layers(keys: Settings, blocks: int, target_blocks: int | None) -> tupl
     """The layer ids, or the spread that z-lab's code takes where a file has none."""
     names = ("target_layer_ids", "dspark_target_layer_ids")
     if keys.find(*names) or target_blocks is None:
-        return keys.integers(*names, low=0, high=MAX_LAYER)
+        return keys.integers(*names, low=EMBEDDING, high=MAX_LAYER)
     if blocks == 1:
         return (target_blocks // 2,)
     return tuple(round(1 + index * (target_blocks - 4) / (blocks - 1)) for index in range(blocks))
 
 
 def _zlab_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
-    kinds = keys.get("layer_types")
+    kinds, used = keys.get("layer_types"), keys.flag("use_sliding_window")
     if kinds is None:
         # As Hugging Face has it for this kind of model: layers from max_window_layers on, where windows are used.
-        first = keys.integer("max_window_layers", low=0, default=28) if keys.get("use_sliding_window") else blocks
+        first = keys.integer("max_window_layers", low=0, default=28) if used else blocks
         kinds = ["full_attention" if index < first else "sliding_attention" for index in range(blocks)]
     known = ("full_attention", "sliding_attention")
     if not isinstance(kinds, list) or len(kinds) != blocks or not all(kind in known for kind in kinds):
         raise FormatError(f"{keys.source}: layer_types is {str(kinds)[:80]}, expected {blocks} of {' or '.join(known)}")
-    used = keys.get("use_sliding_window") is not False  # which overrules the list
-    sliding = tuple(used and kind == "sliding_attention" for kind in kinds)
+    # The flag overrules the list.
+    sliding = tuple(used is not False and kind == "sliding_attention" for kind in kinds)
     return (keys.integer("sliding_window") if any(sliding) else 0), sliding

@@ -28,7 +28,7 @@ def table_vocabulary(tensors: Mapping[str, TensorInfo]) -> int | None:
 
 def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
     """Of a GGUF file; keys of both families of names are the same."""
-    first = keys.get("sample_from_anchor", "dflash.sample_from_anchor")
+    first = keys.flag("sample_from_anchor", "dflash.sample_from_anchor")
     return _heads(
         keys, tensors, hidden, "embedding_length", two=False, anchor_first=first is not False,
         embedding_scale=_scale(keys, "embedding_scale", "dflash.embedding_scale"),
@@ -40,11 +40,11 @@ def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -
 def zlab_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
     """Of a folder with a config.json. `keys`: those of dflash_config before those outside of it."""
     # The speculators format means a row for the anchor beside the proposals where it says nothing.
-    first = keys.get("sample_from_anchor")
+    first = keys.flag("sample_from_anchor")
     silent = not keys.find("speculators_model_type", "speculators_config")
     return _heads(
         keys, tensors, hidden, "hidden_size", two=keys.get("architectures") == ["DFlash2DraftModel"],
-        anchor_first=silent if first is None else first is True,
+        anchor_first=silent if first is None else first,
         embedding_scale=_scale(keys, "input_embedding_scale"),
         logit_scale=_scale(keys, "output_multiplier"),
         softcap=_scale(keys, "final_logit_softcapping", none=0.0),
@@ -99,14 +99,14 @@ def _markov(keys: Settings, have: Mapping[str, tuple[int, ...]]) -> Markov | Non
     known = keys.integer(rank, high=MOST_RANK) if rank else shape[-1] or 1
     head = have.get("conf_proj.weight")
     confidence = head[-1] if head else 0
-    joined = keys.get("confidence_head_with_markov")
-    if keys.get("enable_confidence_head") is True and head is None:
+    joined = keys.flag("confidence_head_with_markov")
+    if keys.flag("enable_confidence_head") and head is None:
         raise FormatError(
             f"{keys.source}: enable_confidence_head is true and there is no confidence head, expected its tensors;"
             " the file is incomplete"
         )
     hidden = keys.integer("embedding_length", "hidden_size")
-    allowed = {True: (hidden + known,), False: (hidden,)}.get(joined, (hidden, hidden + known))
+    allowed = (hidden, hidden + known) if joined is None else (hidden + known * joined,)
     if confidence and confidence not in allowed:
         raise FormatError(
             f"{keys.source}: the confidence head has {confidence} inputs, expected {' or '.join(map(str, allowed))};"

@@ -34,7 +34,7 @@ OUTSIDE = {
     "confidence_head.proj.weight": "conf_proj.weight",
     "confidence_head.proj.bias": "conf_proj.bias",
 }
-# The same inside a block; the names of files are those behind `blk.N.` or `layers.N.`, without `.weight`.
+# The same inside a block; the names of files are those after `blk.N.` or `layers.N.`, without `.weight`.
 INSIDE = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",

@@ -1,4 +1,4 @@
-"""MTP heads: the block behind the trunk of some models, trained to say the token after the next.
+"""MTP heads: the block after the trunk of some models, trained to say the token after the next.
 
 A head drafts token by token: from the newest token and the hidden of the position before it, as the target's head sees
 it, then from its own token and its own hidden. It lies in the target's file, or in one of its own made from that.
@@ -95,7 +95,7 @@ def _spec(file: GGUFFile) -> ModelSpec:
 
 def _layer(source: str, spec: ModelSpec) -> LayerSpec:
     """What its head is made of: its own, as a file beside it may have experts fused that the target has apart."""
-    found = f"{source} has {spec.block_count} layers and {_counted(spec.nextn_predict_layers)} behind them"
+    found = f"{source} has {spec.block_count} layers and {_counted(spec.nextn_predict_layers)} after them"
     instead = "draft with a DFlash drafter made for it, or from the text"
     if spec.nextn_predict_layers != 1 or spec.nextn is None:
         raise UnsupportedError(f"{found}, expected one to draft with; {instead}")
@@ -110,7 +110,7 @@ def _check_fit(source: str, spec: ModelSpec, target: ModelSpec) -> None:
     wrong = [
         f"{what} {found:,}, expected {expected:,}"
         for what, found, expected in (
-            ("its head stands behind layer", spec.block_count, target.block_count),
+            ("its head stands after layer", spec.block_count, target.block_count),
             ("hidden size", spec.embedding_length, target.embedding_length),
         )
         if found != expected
@@ -124,7 +124,7 @@ def _check_fit(source: str, spec: ModelSpec, target: ModelSpec) -> None:
 
 
 def _head(file: GGUFFile, layer: LayerSpec, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
-    """The head in `file` behind a target of this shape, its tensors checked."""
+    """The head in `file` after a target of this shape, its tensors checked."""
     prefix = f"blk.{target.block_count}."
     tensors = {name: info for name, info in file.tensors.items() if name.startswith(prefix)}
     nextn = NextN(*(prefix + name in tensors for name in (NORM, EMBEDDING, HEAD)))

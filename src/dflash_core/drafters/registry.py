@@ -24,7 +24,7 @@ NAMED: dict[str, Kind] = {
     "text": Kind("dflash_core.drafters.text:open_text", "copies what followed the last tokens the last time"),
 }
 """Kinds that need no file, by the name that stands where a file would."""
-DFLASH = Kind("dflash_core.drafters.dflash:open_dflash", "DFlash: denoises a block of masks behind the context")
+DFLASH = Kind("dflash_core.drafters.dflash:open_dflash", "DFlash: denoises a block of masks after the context")
 HERE = Path()
 MTP = Kind("dflash_core.drafters.mtp:open_mtp", "an MTP head in a file of its own")
 

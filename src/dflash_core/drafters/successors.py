@@ -1,7 +1,7 @@
 """Where each short run of tokens was seen last, and what followed it there: a sequence's own text as drafts.
 
 Runs of one, two and three tokens are kept by their latest place. A place is verified against the text and the match
-extended backwards, so what is proposed always followed the run that it is proposed behind.
+extended backwards, so what is proposed always followed the run that it is proposed after.
 """
 
 from __future__ import annotations

@@ -71,13 +71,13 @@ class Laboratory:
         return ExactReplay(self._engine.propose, record.start.prompt_ids, answer, knobs, budgets, self._engine.stop_ids)
 
     def time_plain(self, record: TurnRecord) -> PlainRun:
-        """How fast plain decoding is behind the turn's prompt."""
+        """How fast plain decoding is after the turn's prompt."""
         return PlainRun(self._engine, record)
 
     def time_steps(
         self, record: TurnRecord, budgets: Sequence[int], costs: StepCosts, drafter: str = ""
     ) -> Iterator[ExperimentProgress]:
-        """Time a few steps of each budget behind the turn's prompt, into `costs`; what they write is thrown away. The
+        """Time a few steps of each budget after the turn's prompt, into `costs`; what they write is thrown away. The
         named one of several drafters drafts.
 
         The budgets take turns, so that a busy machine is busy for all of them. Stop iterating to give up; what was

@@ -22,7 +22,7 @@ FEWEST_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class PlainSpeed:
-    """Tokens per second of steps without drafts: how many steps, behind how many positions, when (ISO 8601, UTC)."""
+    """Tokens per second of steps without drafts: how many steps, after how many positions, when (ISO 8601, UTC)."""
 
     tokens_per_second: float
     steps: int
@@ -32,7 +32,7 @@ class PlainSpeed:
 
 
 class PlainRun:
-    """Decodes plainly behind the prompt of a turn and throws the tokens away. Iterate; `speed` is there at the end.
+    """Decodes plainly after the prompt of a turn and throws the tokens away. Iterate; `speed` is there at the end.
 
     Raises what the engine raises.
     """

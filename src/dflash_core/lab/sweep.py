@@ -83,7 +83,28 @@ def default_repeats(prompts: int) -> int:
     return math.ceil(FEWEST_PAIRS / prompts)
 
 
-class Sweep:
+class Experiment:
+    """What runs of settings have in common: they answer prompts, and can be ended."""
+
+    def __init__(self, answerer: Answerer) -> None:
+        self._answerer = answerer
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """End after the step under way; its run is dropped, all earlier ones are kept. Callable from any thread."""
+        self._cancelled = True
+        self._answerer.stop()
+
+    def _answer(self, messages: Sequence[Message], knobs: Knobs) -> TurnReport | str | None:
+        """One answer; None where it was cancelled, and why where its prompt has to be left out."""
+        try:
+            report = self._answerer.answer(messages, knobs)
+        except ContextError as error:
+            return str(error)
+        return ENDED_AT_ONCE if report is not None and report.stats.steps == 0 else report
+
+
+class Sweep(Experiment):
     """Iterate it once, in any one thread; `result` is what there is so far, at any time and from any thread.
 
     The session that the engine holds stands afterwards where it stood before. Raises what answering raises; a prompt
@@ -99,13 +120,12 @@ class Sweep:
         axes: Sequence[str] = (),
         about: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self._answerer = answerer
+        super().__init__(answerer)
         self._settings, self._cases, self._repeats = tuple(settings), tuple(cases), repeats
         self._axes, self._about = tuple(axes), tuple(about)
         self._trials: list[Trial] = []
         self._excluded: dict[int, str] = {}
         self._complete = False
-        self._cancelled = False
         self._seconds: dict[int, list[float]] = {}
 
     @property
@@ -121,11 +141,6 @@ class Sweep:
             complete=self._complete,
             about=self._about,
         )
-
-    def cancel(self) -> None:
-        """End after the step under way; its run is dropped, all earlier ones are kept. Callable from any thread."""
-        self._cancelled = True
-        self._answerer.stop()
 
     def __iter__(self) -> Iterator[ExperimentProgress]:
         """Yields before every run and at the end."""
@@ -171,15 +186,11 @@ class Sweep:
 
     def _run(self, prompt: int, knobs: Knobs) -> TurnReport | None:
         """One answer; None where it was cancelled or its prompt had to be left out."""
-        try:
-            report = self._answerer.answer(self._cases[prompt].messages, knobs)
-        except ContextError as error:
-            self._excluded[prompt] = str(error)
+        found = self._answer(self._cases[prompt].messages, knobs)
+        if isinstance(found, str):
+            self._excluded[prompt] = found
             return None
-        if report is not None and report.stats.steps == 0:
-            self._excluded[prompt] = ENDED_AT_ONCE
-            return None
-        return report
+        return found
 
     def _left(self, rest: Sequence[Slot]) -> float | None:
         """Seconds for the runs to come, each as long as its setting's have been, or as all have where it had none."""

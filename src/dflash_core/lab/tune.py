@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from dflash_core.bench.answering import Answerer
-from dflash_core.errors import ContextError, DFlashError
+from dflash_core.errors import DFlashError
 from dflash_core.events import TurnReport
 from dflash_core.lab.candidates import around
 from dflash_core.lab.halving import Arm, Halving, Next, Run, Standing, Verdict
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.sweep import ENDED_AT_ONCE, WARM_UP_TOKENS, Case
+from dflash_core.lab.sweep import WARM_UP_TOKENS, Case, Experiment
 from dflash_core.limits import Limits
 
 TOKENS = 96
@@ -21,7 +21,7 @@ FINE = 4
 """When as few settings as this are left, neighbours of the best one are let in."""
 
 
-class Tune:
+class Tune(Experiment):
     """Iterate it once, in any one thread; `standings` and `verdict` are what is known so far, from any thread.
 
     The session that the engine holds stands afterwards where it stood before. Raises what answering raises, and
@@ -29,12 +29,12 @@ class Tune:
     """
 
     def __init__(self, answerer: Answerer, arms: Sequence[Arm], cases: Sequence[Case], limits: Limits) -> None:
-        self._answerer, self._cases, self._limits = answerer, list(cases), limits
+        super().__init__(answerer)
+        self._cases, self._limits = list(cases), limits
         self._halving = Halving(arms)
         self._left_out: dict[str, str] = {}
         self._seconds: list[float] = []
         self._began = 0.0
-        self._cancelled = False
         self._refined = False
         self._positions = 0
         self.standings: list[Standing] = []  # every setting that was measured, the best first
@@ -53,11 +53,6 @@ class Tune:
     def complete(self) -> bool:
         """It ended by itself."""
         return self._halving.over and not self._cancelled
-
-    def cancel(self) -> None:
-        """End after the step under way; its run is dropped, all earlier ones are kept. Callable from any thread."""
-        self._cancelled = True
-        self._answerer.stop()
 
     def __iter__(self) -> Iterator[ExperimentProgress]:
         """Yields before every run and at the end."""
@@ -109,15 +104,11 @@ class Tune:
     def _run(self, case: Case, arm: Arm, tokens: int = TOKENS) -> TurnReport | None:
         """One answer; None where it was cancelled, or where the prompt had to be left out."""
         knobs = arm.setting.knobs.replace(max_tokens=min(arm.setting.knobs.max_tokens, tokens))
-        try:
-            report = self._answerer.answer(case.messages, knobs)
-        except ContextError as error:
-            self._leave_out(case, str(error))
+        found = self._answer(case.messages, knobs)
+        if isinstance(found, str):
+            self._leave_out(case, found)
             return None
-        if report is not None and report.stats.steps == 0:
-            self._leave_out(case, ENDED_AT_ONCE)
-            return None
-        return report
+        return found
 
     def _leave_out(self, case: Case, why: str) -> None:
         place = self._cases.index(case)

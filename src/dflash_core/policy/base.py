@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from dflash_core.tree import Candidates, Tree
 
 
+LATELY = 16
+"""Newest tokens that tell how certain the target is: about as many as a block has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a step really runs, and why it is not something else. `budget`: nodes below the root at most, 0 where none;
@@ -57,14 +61,18 @@ class Policy(Protocol):
         """The text that a device's trees by value take successors from; None: none."""
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
-        """The tree behind `root` for what `next` has said, no node of it below depth `deepest`; None: the best-first
+        """The tree after `root` for what `next` has said, no node of it below depth `deepest`; None: the best-first
         tree that the knobs describe."""
 
-    def observe(self, step: StepEvent) -> None:
-        """A step that was decided here is over. Steps come in order, on a card a few of them late."""
+    def asks_certain(self, knobs: Knobs) -> bool:
+        """Whether `observe` is to be told, under `knobs`, how certain the target was: that takes time."""
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
+        """A step that was decided here is over. Steps come in order, on a card a few of them late. `certain`: the
+        target's own probability of each of its last tokens, LATELY at most, where it asks and the host knows."""
 
     def said(self, tokens: Sequence[int]) -> None:
-        """Tokens were put behind the answer without a step."""
+        """Tokens were put after the answer without a step."""
 
     def end(self) -> None:
         """The answer is over."""

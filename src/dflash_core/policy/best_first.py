@@ -35,7 +35,7 @@ DEEPEST = 40
 class ValueTree:
     """Nodes in the order of their values, the root first; a list per column. `log_probs`: what the drafter states.
 
-    `off`: 0 on the spine, else the steps since it was left. `found[i]`: the successor that the text has behind node i,
+    `off`: 0 on the spine, else the steps since it was left. `found[i]`: the successor that the text has after node i,
     `trial[i]` its features where the drafter's first choice there is another token.
     """
 

@@ -55,7 +55,7 @@ class Shape:
 
 CPU = Shape({1: 18.3, 4: 22.3, 8: 25.5, 16: 28.5, 23: 32.5, 40: 40.0, 64: 51.5}, plain=9.6, draft=7.8)
 """The demo pair on one core."""
-WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)  # when these were recorded; a measured table brings its own
 H200 = Shape(
     {1: 6.41, 8: 6.79, 16: 7.28, 24: 7.94, 32: 8.95, 40: 10.53, 48: 11.85, 64: 15.15}, plain=5.49, draft=0.92,
     widths=WIDTHS,
@@ -79,12 +79,15 @@ class StepCosts:
         self._any: deque[float] = deque(maxlen=KEPT)  # measured over what the shape says
         self._curve: list[float] | None = None
         self._by_shape = True  # nothing of the curve was measured
+        self._plain: float | None = None
+        self._draft: float | None = None
 
     def add(self, step: StepEvent, drafted: bool) -> float:
         """Count a step: the milliseconds it took. What the program did between two steps is no part of it."""
         ms, rows = step.stages.total - step.stages.host, self._shape.filled(len(step.tree.tokens))
         if ms <= 0:
             return 0.0
+        self._plain = self._draft = None
         times = self._drafted if drafted else self._verified
         times.setdefault(rows, deque(maxlen=KEPT)).append(ms)
         if drafted:
@@ -123,9 +126,10 @@ class StepCosts:
     @property
     def draft(self) -> float:
         """Milliseconds of drafting alone."""
-        if len(self._drafts) >= FEWEST:
-            return statistics.median(self._drafts)
-        return self._shape.draft * self.scale
+        if self._draft is None:
+            known = len(self._drafts) >= FEWEST
+            self._draft = statistics.median(self._drafts) if known else self._shape.draft * self.scale
+        return self._draft
 
     @property
     def knows_plain(self) -> bool:
@@ -135,8 +139,10 @@ class StepCosts:
     @property
     def plain(self) -> float:
         """Milliseconds of a step without drafts."""
-        found = _medians(self._verified).get(1)
-        return found if found is not None else self._shape.plain * self.scale
+        if self._plain is None:
+            times = self._verified.get(1, ())
+            self._plain = statistics.median(times) if len(times) >= FEWEST else self._shape.plain * self.scale
+        return self._plain
 
     def copying(self) -> list[float]:
         """Milliseconds by rows, as `curve`, of a step that drafts nothing; one row is plain decoding."""

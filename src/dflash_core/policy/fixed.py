@@ -43,7 +43,11 @@ class FixedPolicy:
         """None: the tree is what the knobs describe."""
         return None
 
-    def observe(self, step: StepEvent) -> None:
+    def asks_certain(self, knobs: Knobs) -> bool:
+        """False: nothing depends on it."""
+        return False
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         """Nothing is learned."""
 
     def said(self, tokens: Sequence[int]) -> None:

@@ -37,7 +37,7 @@ class KeptPart(msgspec.Struct, frozen=True):
     counts: list[list[float]] = []  # trials, stated, expected, found: sums by class
     copies: tuple[list[float], list[float]] = ([], [])
     worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)
-    drafts: dict[str, tuple[float, float, float, float]] = {}  # by circumstance: `Found` as it is
+    drafts: dict[str, tuple[float, ...]] = {}  # by circumstance: `Found` as it is; older files have a fourth sum
 
 
 class KeptPair(msgspec.Struct, frozen=True):
@@ -173,9 +173,9 @@ def _part(path: Path, kept: KeptPart) -> PartState:
         raise NotKeptError(f"{path} is damaged: a worth of drafts that is none")
     part.worth = Worth(net, variance, tokens, ms, drafts)
     for circumstance, sums in kept.drafts.items():
-        if not all(0 <= one < 1e6 for one in sums):
-            raise NotKeptError(f"{path} is damaged: drafts behind {circumstance[:20]!r} that are none")
-        part.drafts[circumstance] = Found(*sums)
+        if len(sums) < 3 or not all(0 <= one < 1e6 for one in sums):
+            raise NotKeptError(f"{path} is damaged: drafts after {circumstance[:20]!r} that are none")
+        part.drafts[circumstance] = Found(*sums[:3])
     return part
 
 
@@ -199,7 +199,7 @@ def packed(pair: str, state: PairState) -> KeptPair:
             learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
             (part.copies.trials, part.copies.hits),
             (worth.net, worth.variance, worth.tokens, worth.ms, worth.drafts),
-            {name: (found.tokens, found.plain, found.steps, found.squares) for name, found in part.drafts.items()},
+            {name: (found.tokens, found.plain, found.steps) for name, found in part.drafts.items()},
         )  # fmt: skip
     pace = state.pace
     return KeptPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))

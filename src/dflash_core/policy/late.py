@@ -8,21 +8,19 @@ tables that lag by as many steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import LONGEST
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
-from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.learned import most_nodes
 from dflash_core.policy.pace import START_ROWS
-from dflash_core.policy.pair import PairPolicy, PairState
+from dflash_core.policy.pair import PairPolicy
 from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Array, Features, Stated, logit
 from dflash_core.tree import Candidates
 
@@ -37,18 +35,10 @@ FIRST_STEPS = 4  # before anything is known
 
 
 class LatePolicy(PairPolicy):
-    """Implements `policy.base.Policy` for a drafter on the device; the arguments are those of `LearnedPolicy`."""
+    """Implements `policy.base.Policy` for a drafter on the device."""
 
-    def __init__(
-        self,
-        drafter: Capabilities | None,
-        state: PairState,
-        costs: StepCosts,
-        *,
-        think_ids: tuple[int, int] | None = None,
-        keep: Callable[[PairState], None] | None = None,
-    ) -> None:
-        super().__init__(drafter, state, costs, think_ids=think_ids, keep=keep)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._means = dict.fromkeys(CHOICES, 0.0)
         self._steps = 0
         self._text = TextTable()
@@ -95,7 +85,11 @@ class LatePolicy(PairPolicy):
         """None: the device builds the tree."""
         return None
 
-    def observe(self, step: StepEvent) -> None:
+    def asks_certain(self, knobs: Knobs) -> bool:
+        """False: what the device draws from stays there."""
+        return False
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         if self._free(step.knobs):
             self._count(step)
         self._follow(step.tokens)
@@ -129,8 +123,8 @@ class LatePolicy(PairPolicy):
 
     def _trials(self, step: StepEvent) -> Trials:
         """What a step has shown of its candidates."""
-        assert self._drafter is not None, "a step that was drafted without a drafter"
-        if step.knobs.by_parent and "by_parent" in self._drafter.knobs:
+        assert self.drafter is not None, "a step that was drafted without a drafter"
+        if step.knobs.by_parent and "by_parent" in self.drafter.knobs:
             return shown(step, self._stops)
         tree, stated = described(step)
         path = step.tree.accepted[: len(step.tokens)]
@@ -142,7 +136,7 @@ class LatePolicy(PairPolicy):
         return trials(tree, stated, path, step.tokens, self._stops)
 
     def _look_up(self, tree: ValueTree, stated: Stated, path: Sequence[int]) -> None:
-        """What the text has behind each node of the walk, no deeper than the drafts."""
+        """What the text has after each node of the walk, no deeper than the drafts."""
         tail = self._text.tail()
         for node in path:
             if node:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import Chooser, Expected, Picked
-from dflash_core.policy.costs import MOST_ROWS, StepCosts, least_slopes, paying
+from dflash_core.policy.costs import MOST_ROWS, least_slopes, paying
 from dflash_core.policy.pace import START_ROWS, Chain, chain, chain_rows
 from dflash_core.policy.pair import PairPolicy, PairState
 from dflash_core.policy.values import Stated
@@ -52,55 +51,45 @@ class _Step:
     tree: ValueTree | None = None
     stated: Stated | None = None
     rate: float = 0.0
-    row_cost: float = 0.0
     picked: Picked | None = None
 
 
+@dataclass(eq=False, repr=False)
 class LearnedPolicy(PairPolicy):
     """Implements `policy.base.Policy` for a drafter in lock-step with its target.
 
-    `pausing`: the drafter may be switched off while it does not pay. `think_ids`: the tokens that open and close
-    reasoning, where the vocabulary has them. `keep` is called behind an answer that something was learned from.
+    `pausing`: the drafter may be switched off while it does not pay.
     """
 
-    def __init__(
-        self,
-        drafter: Capabilities | None,
-        state: PairState,
-        costs: StepCosts,
-        *,
-        think_ids: tuple[int, int] | None = None,
-        pausing: bool = True,
-        keep: Callable[[PairState], None] | None = None,
-    ) -> None:
-        super().__init__(drafter, state, costs, think_ids=think_ids, keep=keep)
-        self._pausing = pausing
-        self._copies_only = drafter is not None and drafter.kind == "text"
+    pausing: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._text = Successors()
         self._step: _Step | None = None
         self._rest: tuple[Knobs, Rest] | None = None
-        self._chooser, self._at = Chooser([self.kind], [self.block]), 0
+        self._chooser, self._at = Chooser([self.kind]), 0
 
     @property
     def kind(self) -> str:
         """Its drafter's; "" without one."""
-        return self._drafter.kind if self._drafter is not None else ""
+        return self.drafter.kind if self.drafter is not None else ""
 
     @property
     def block(self) -> int:
         """Positions of its drafter's block."""
-        return self._drafter.block if self._drafter is not None else 1
+        return self.drafter.block if self.drafter is not None else 1
 
     @property
     def copies_only(self) -> bool:
         """Whether its drafter copies text and has nothing else."""
-        return self._copies_only
+        return self.kind == "text"
 
     @property
     def rate(self) -> float:
         """Tokens per millisecond at present; what plain decoding makes where that is more, for it can be had."""
         present = super().rate
-        return max(present, 1 / self.costs.plain) if self._pausing else present
+        return max(present, 1 / self.costs.plain) if self.pausing else present
 
     def join(self, chooser: Chooser, at: int) -> None:
         """Be one of several: `chooser` picks among them, this one being number `at`, and `take` says whom."""
@@ -113,7 +102,7 @@ class LearnedPolicy(PairPolicy):
     def rest(self, knobs: Knobs, rate: float) -> Rest:
         """The next step, if nobody drafts it, at `rate` tokens per millisecond."""
         if self._rest is None or self._rest[0] != knobs:
-            known = self._text if knobs.from_text or self._copies_only else Successors()
+            known = self._text if knobs.from_text or self.copies_only else Successors()
             found = chain(known, self._state.copies, self._stops, most_nodes(knobs))
             self._rest = knobs, Rest(found, *chain_rows(found, self.costs.copying(), rate))
         return self._rest[1]
@@ -153,8 +142,13 @@ class LearnedPolicy(PairPolicy):
             return self._as_asked(step, knobs, root, drafts, deepest)
         return self._valued(step, knobs, root, drafts, deepest)
 
-    def observe(self, step: StepEvent) -> None:
+    def asks_certain(self, knobs: Knobs) -> bool:
+        """Where it may rest: after steps without a draft it tells most of what one would bring."""
+        return self.pausing and not self.copies_only and self._free(knobs)
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         done, self._step, self._rest = self._step, None, None
+        self._chooser.said(certain)
         if done is not None:
             self._learn(done, step)
         self._text.extend(step.tokens)
@@ -171,14 +165,14 @@ class LearnedPolicy(PairPolicy):
         return self.costs.curve()[_TRIED_ROWS] / self.costs.plain
 
     def _picked(self, knobs: Knobs) -> Picked:
-        if self._copies_only or not self._free(knobs):
+        if self.copies_only or not self._free(knobs):
             return Picked(None)
-        if not self._pausing:
+        if not self.pausing:
             return Picked(self._at)
         rate = self.rate
         none = self.rest(knobs, rate).brings
         return self._chooser.pick(
-            {self._at: self.expected()}, none, rate * self.costs.plain, sure=self.costs.knows_plain
+            {self._at: self.expected()}, none, rate * self.costs.plain, sure=self.costs.knows_plain, part=self._part
         )
 
     def _decide(self, knobs: Knobs, picked: Picked) -> _Step:
@@ -187,7 +181,7 @@ class LearnedPolicy(PairPolicy):
         if picked.at is None:
             return self._without_drafts(knobs, picked)
         why = "auto: as many candidates as pay"
-        if picked.tries is not None:
+        if picked.tries:
             why = f"auto: drafts are tried again; {picked.lost:.1f} plain steps may be lost"
         decision = Decision("tree", most_nodes(knobs), why, depth=self._depth(knobs))
         return _Step(decision, knobs, rate=self.rate, picked=picked)
@@ -196,14 +190,14 @@ class LearnedPolicy(PairPolicy):
         rate = self.rate
         rest = self.rest(knobs, rate)
         if rest.nodes:
-            why = f"copying: {rest.nodes} rows from the text"
-        elif self._copies_only:
+            why = f"copying: {rest.nodes} row{'s' if rest.nodes > 1 else ''} from the text"
+        elif self.copies_only:
             why = "auto: nothing to copy that pays"
-        elif picked.tries is not None:
+        elif picked.tries:
             why = "auto: a plain step, to see what it costs"
         else:
             draft = self.expected()
-            soon = self._chooser.wait(self._at, draft, rest.brings, rate * self.costs.plain)
+            soon = self._chooser.wait(self._at, draft, rest.brings, rate * self.costs.plain, self._part)
             why = f"auto: a draft would bring {draft.tokens:.1f} tokens in {draft.plain:.1f} plain steps; next try in "
             why += f"{soon} steps" if soon > 1 else "a step"
         decision = Decision("chain" if rest.nodes else "ar", rest.nodes, why, drafts=False)
@@ -253,9 +247,8 @@ class LearnedPolicy(PairPolicy):
     def _valued(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan:
         step.tree, step.stated, curve = self._tree(knobs, root, drafts, step.rate, deepest)
         nodes = paying(step.tree.values, curve, step.rate)
-        step.nodes, step.row_cost = nodes, curve[nodes + 1]
         tree = step.tree.first(nodes)
-        tried = step.picked is not None and step.picked.tries is not None
+        tried = step.picked is not None and step.picked.tries
         why = step.decision.reason if tried else _why(step.tree, nodes, curve, step.rate)
         decision = replace(step.decision, budget=nodes, reason=why)
         return Plan(tree, decision, Choice(brings(step.tree.values), nodes + 1))

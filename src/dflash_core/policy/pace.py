@@ -59,7 +59,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Copied text behind the root, without a drafter. `values`: of the paths, the root's 1 first."""
+    """Copied text after the root, without a drafter. `values`: of the paths, the root's 1 first."""
 
     found: tuple[Successor, ...]
     values: tuple[float, ...]

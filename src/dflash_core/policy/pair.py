@@ -48,21 +48,22 @@ KINDS = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class PairPolicy:
-    """The part of `policy.base.Policy` that is the same wherever trees are built; arguments as of `LearnedPolicy`."""
+    """The part of `policy.base.Policy` that is the same wherever trees are built.
 
-    def __init__(
-        self,
-        drafter: Capabilities | None,
-        state: PairState,
-        costs: StepCosts,
-        *,
-        think_ids: tuple[int, int] | None = None,
-        keep: Callable[[PairState], None] | None = None,
-    ) -> None:
-        self.state, self.costs = state, costs
-        self._drafter, self._think_ids, self._keep = drafter, think_ids, keep
-        self._fixed = FixedPolicy(drafter)
+    `think_ids`: the tokens that open and close reasoning, where the vocabulary has them. `keep` is called after an
+    answer that something was learned from.
+    """
+
+    drafter: Capabilities | None
+    state: PairState
+    costs: StepCosts
+    think_ids: tuple[int, int] | None = field(default=None, kw_only=True)
+    keep: Callable[[PairState], None] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._fixed = FixedPolicy(self.drafter)
         self._stops = frozenset[int]()
         self._part: Part = "answer"
         self._depths: dict[Part, Depths] = {part: Depths() for part in PARTS}
@@ -87,8 +88,8 @@ class PairPolicy:
         self._follow(ids)
 
     def end(self) -> None:
-        if self._news and self._keep is not None:
-            self._keep(self.state)
+        if self._news and self.keep is not None:
+            self.keep(self.state)
         self._news = False
 
     def found(self) -> tuple[FoundRow, ...]:
@@ -116,7 +117,7 @@ class PairPolicy:
     @property
     def _by_token(self) -> bool:
         """Whether every token costs a pass of the drafter."""
-        return self._drafter is not None and self._drafter.kind == "mtp"
+        return self.drafter is not None and self.drafter.kind == "mtp"
 
     def _count_depth(self, step: StepEvent) -> None:
         if not self._by_token:
@@ -126,11 +127,11 @@ class PairPolicy:
 
     def _free(self, knobs: Knobs) -> bool:
         """Whether the knobs leave the choice to this policy."""
-        return self._drafter is not None and knobs.mode == "auto" and knobs.policy != "fixed"
+        return self.drafter is not None and knobs.mode == "auto" and knobs.policy != "fixed"
 
     def _follow(self, ids: Sequence[int]) -> None:
         """The text has come into reasoning with `ids`, or out of it."""
-        if self._think_ids is not None:
-            last = next((token for token in reversed(ids) if token in self._think_ids), None)
+        if self.think_ids is not None:
+            last = next((token for token in reversed(ids) if token in self.think_ids), None)
             if last is not None:
-                self._part = "thinking" if last == self._think_ids[0] else "answer"
+                self._part = "thinking" if last == self.think_ids[0] else "answer"

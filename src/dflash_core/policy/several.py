@@ -31,7 +31,7 @@ class SeveralPolicy:
         self._drafting = [one for one in policies if not one.copies_only]
         # A step that nobody drafts belongs to the one that copies text, or to the first.
         self._resting = next((one for one in policies if one.copies_only), self.policies[0])
-        self._chooser = Chooser([one.kind for one in self._drafting], [one.block for one in self._drafting])
+        self._chooser = Chooser([one.kind for one in self._drafting])
         blocks = [one.block for one in self._drafting]
         self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
         self._resting.join(self._chooser, 0)  # it counts the steps that nobody drafts
@@ -71,14 +71,18 @@ class SeveralPolicy:
         plan = self.current.plan(knobs, root, drafts, deepest)
         return plan and replace(plan, decision=self._named(plan.decision))
 
-    def observe(self, step: StepEvent) -> None:
+    def asks_certain(self, knobs: Knobs) -> bool:
+        """Where one of them asks."""
+        return any(one.asks_certain(knobs) for one in self.policies)
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         drafted = step.mode != "ar" if self._picked is None else self._picked.at is not None
         spent = step.stages.total - step.stages.host
         if spent > 0 and self._picked is not None:
             self._pace.add(len(step.tokens), spent, self._unit, drafted=drafted)
         for one in self.policies:
             if one is self.current:
-                one.observe(step)
+                one.observe(step, certain)
                 continue
             one.said(step.tokens)
             if not drafted:
@@ -114,9 +118,11 @@ class SeveralPolicy:
         fixed = knobs.policy == "fixed"  # every step is drafted then
         none = -math.inf if fixed else self._resting.rest(knobs, rate).brings
         expected = [one.expected() for one in self._drafting]
-        furthest = self._furthest if self._resting.part == "answer" else None
+        part = self._resting.part
+        furthest = self._furthest if part == "answer" else None
         sure = self._resting.costs.knows_plain
-        picked = self._chooser.pick(dict(enumerate(expected)), none, rate * plain, sure=sure, furthest=furthest)
+        known = dict(enumerate(expected))
+        picked = self._chooser.pick(known, none, rate * plain, sure=sure, furthest=furthest, part=part)
         self._picked = picked
         self._current = self._resting if picked.at is None else self._drafting[picked.at]
         self._current.take(knobs, picked)
@@ -124,9 +130,9 @@ class SeveralPolicy:
 
     def _said(self, picked: Picked, expected: Sequence[Expected]) -> str:
         """Why this one, or each drafter's tokens and time of a step, the picked one first."""
-        if picked.at is None and picked.tries is not None:
+        if picked.at is None and picked.tries:
             return "no draft is tried"
-        if picked.tries is not None or picked.doubtful:
+        if picked.tries:
             return f"{self._current.kind} is tried"
         if picked.lost > 0:
             return f"{self._current.kind} begins: its block reaches furthest"

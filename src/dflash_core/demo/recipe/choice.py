@@ -2,7 +2,7 @@
 
     python -m dflash_core.demo.recipe.choice --prompts FOLDER
 
-Answers are greedy and lossless, so their text is known, and so is what every drafter would have proposed behind each
+Answers are greedy and lossless, so their text is known, and so is what every drafter would have proposed after each
 of their tokens. The policies then decode the same stream of answers, in mixed order. Steps cost what they cost the demo
 pair on one core (`policy/costs.py`), drafting as each drafter was timed. Minutes on a CPU.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from dflash_core.text.tokenizer import THINK_TAGS
 from dflash_core.tree import NO_CANDIDATES, Candidates
 
 from .bench_prompts import FILES, file_questions, held_questions
-from .record_drafts import _facts, _fresh
+from .record_drafts import _facts, _fresh, _say, certain
 
 LONGEST = 96
 LONGEST_PROMPT = 600
@@ -42,12 +41,13 @@ PASSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer with what each drafter proposes behind every token of it."""
+    """An answer with what each drafter proposes after every token of it."""
 
     group: str
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
     drafts: dict[str, list[Candidates]]
+    certain: tuple[float, ...] = ()  # the target's own probability of each token of the answer
 
 
 class Pair:
@@ -77,7 +77,7 @@ class Pair:
             places = range(len(prompt), len(whole) - 1)
             drafts[kind] = [session.propose(whole[at], Knobs(), at=at) if kind != "text" else NO_CANDIDATES
                             for at in places]  # fmt: skip
-        return Answered(group, tuple(prompt), answer, drafts)
+        return Answered(group, tuple(prompt), answer, drafts, certain(self.target, prompt, answer))
 
     def draft_ms(self, kind: str, prompt: Sequence[int]) -> float:
         """What drafting takes in a step, the median of an answer's."""
@@ -107,7 +107,7 @@ def speeds(
     found: dict[str, tuple[int, float]] = {}
     for one in answers:
         tokens, ms = found.get(one.group, (0, 0.0))
-        said, took = decode_known(one.prompt, one.answer, one.drafts, policy, costs, kind, pair.stops)
+        said, took = decode_known(one.prompt, one.answer, one.drafts, policy, costs, kind, pair.stops, one.certain)
         found[one.group] = tokens + said, ms + took
     return found
 
@@ -159,11 +159,6 @@ def main() -> None:
             _say(_row(f"{kind}, order {seed}", speeds(pair, mixed, policy(kind), costs, kind), groups))
         several = SeveralPolicy([policy(kind) for kind in kinds])
         _say(_row(f"auto, order {seed}", speeds(pair, mixed, several, costs, kinds[0]), groups))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ numpy, gguf and tokenizers only.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
-from multiprocessing import active_children
 
 import torch
 import torch._dynamo
@@ -24,7 +22,7 @@ from .answers import answer_all, plain_prompts
 from .corpus import build
 from .data import ANSWER, Documents
 from .draft_net import draft_forward, selected_losses
-from .head_run import begun, head_options
+from .head_run import begun, end_now, head_options, rounded
 from .loop import Clock, batches, schedule, split_tokens
 from .mtp import documents, shipped_tokenizer
 from .optim import Optimiser
@@ -59,7 +57,7 @@ class Head:
         return hidden, block, inside[..., 1:]
 
     def losses(self, head: Weights, tokens: Tensor, seg: Tensor, count: int, draws: torch.Generator) -> Tensor:
-        """Mean weighted cross-entropies: of the plain scores, and of those behind the true token before."""
+        """Mean weighted cross-entropies: of the plain scores, and of those after the true token before."""
         hidden, block, inside = self.rows(head, tokens, seg, count, draws)
         decay = torch.exp(-torch.arange(self.dc.block - 1, device=hidden.device) / GAMMA)
         weight = inside * decay
@@ -129,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         step += 1
         clock.stepped(step)
         if step % 100 == 0:
-            log(step=step, epoch=epoch, progress=round(clock.progress, 3), loss=_rounded(running / 100))
+            log(step=step, epoch=epoch, progress=round(clock.progress, 3), loss=rounded(running / 100))
             running.zero_()
     use_compile(False)
     final = quantised({name: w.detach() for name, w in weights.items()}, shapes)
@@ -142,10 +140,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     plain, path = model.accepted(head, tokens, seg, a.anchors, draws)
     with torch.no_grad():
         losses = model.losses(head, tokens, seg, a.anchors, draws)
-    log(held=True, steps=step, loss=_rounded(losses), chain=round(plain, 3), path=round(path, 3))
-    for worker in active_children():
-        worker.terminate()
-    os._exit(0)
+    log(held=True, steps=step, loss=rounded(losses), chain=round(plain, 3), path=round(path, 3))
+    end_now()
 
 
 def _held(c: TargetConfig, w: Weights, held: Documents, count: int) -> Documents:
@@ -156,10 +152,6 @@ def _held(c: TargetConfig, w: Weights, held: Documents, count: int) -> Documents
         torch.cat([torch.from_numpy(p), torch.from_numpy(a.astype("int64") | ANSWER)]) for p, a in zip(prompts, answers)
     ]
     return Documents.of([row.numpy().astype("uint16") for row in rows])
-
-
-def _rounded(values: Tensor) -> list[float]:
-    return [round(float(value), 4) for value in values.detach()]
 
 
 if __name__ == "__main__":

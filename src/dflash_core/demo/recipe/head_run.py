@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from multiprocessing import active_children
 from pathlib import Path
+from typing import NoReturn
 
 import torch
+from torch import Tensor
 
 from ..pair import demo_target_path
 from .loop import Log
@@ -40,3 +43,15 @@ def begun(a: argparse.Namespace, log_name: str) -> tuple[Log, torch.device, floa
         torch._dynamo.config.recompile_limit = 64
         use_compile(not a.plain)
     return log, device, log.start + a.time_limit - WRITING_S
+
+
+def rounded(values: Tensor) -> list[float]:
+    """As a log keeps them."""
+    return [round(float(value), 4) for value in values.detach()]
+
+
+def end_now() -> NoReturn:
+    """The next epoch is still being made beside this: nobody waits for it, and its makers must not outlive this."""
+    for worker in active_children():
+        worker.terminate()
+    os._exit(0)

@@ -1,19 +1,18 @@
 """Trains the demo target's MTP head on one GPU: `python -m dflash_core.demo.recipe.mtp --out FOLDER`.
 
 The target stays as it ships. The head learns what the target itself would say next, from its logits over new documents
-of the recipe, up to `--depth` tokens behind the one it starts from. Writes `demo-mtp.gguf`, a file of the head alone,
+of the recipe, up to `--depth` tokens after the one it starts from. Writes `demo-mtp.gguf`, a file of the head alone,
 and `mtp-log.jsonl`. The learning rate follows the clock, so that it always ends inside `--time-limit`. Needs torch,
 numpy, gguf and tokenizers only.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context
 from pathlib import Path
 
 import gguf
@@ -32,7 +31,7 @@ from . import data, export, prepare
 from . import tokenizer as tok
 from .corpus import build
 from .data import Documents
-from .head_run import begun, head_options
+from .head_run import begun, end_now, head_options, rounded
 from .loop import Clock, Fresh, batches, schedule, split_tokens
 from .mtp_net import mtp_forward
 from .optim import Optimiser
@@ -137,7 +136,7 @@ def write_mtp(path: Path, c: TargetConfig, weights: Weights) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = head_options(__doc__, seconds=300, documents=60_000)
-    parser.add_argument("--depth", type=int, default=4, help="tokens that it learns to draft one behind the other")
+    parser.add_argument("--depth", type=int, default=4, help="tokens that it learns to draft one after the other")
     a = parser.parse_args(argv)
     log, device, deadline = begun(a, "mtp-log.jsonl")
     c, tokenizer = target_config(), shipped_tokenizer(a.target, a.out)
@@ -165,8 +164,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         step += 1
         clock.stepped(step)
         if step % 50 == 0 or step < 4:
-            log(step=step, epoch=epoch, progress=round(clock.progress, 3), loss=_rounded(losses), right=_rounded(right),
-                whole=_rounded(whole))  # fmt: skip
+            log(step=step, epoch=epoch, progress=round(clock.progress, 3), loss=rounded(losses), right=rounded(right),
+                whole=rounded(whole))  # fmt: skip
     use_compile(False)
     final = quantised({name: w.detach() for name, w in weights.items()}, shapes)
     write_mtp(a.out / "demo-mtp.gguf", c, final)
@@ -174,15 +173,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     sample, head = min(a.batch, len(packed)), effective(final, shapes, 0.0, dtype)
     with torch.no_grad():
         found = model.losses(head, packed.tokens[:sample].to(device), packed.seg[:sample].to(device), a.depth)
-    log(held=True, steps=step, loss=_rounded(found[0]), right=_rounded(found[1]), whole=_rounded(found[2]))
-    # The next epoch is still being made in the background: nobody waits for it, and its makers must not outlive this.
-    for worker in active_children():
-        worker.terminate()
-    os._exit(0)
-
-
-def _rounded(values: Tensor) -> list[float]:
-    return [round(float(value), 4) for value in values.detach()]
+    log(held=True, steps=step, loss=rounded(found[0]), right=rounded(found[1]), whole=rounded(found[2]))
+    end_now()
 
 
 if __name__ == "__main__":

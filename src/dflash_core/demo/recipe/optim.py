@@ -47,7 +47,7 @@ TABLES = ("token_embd.weight", "output.weight", "selector_predecessor.weight", "
 
 
 class Optimiser:
-    """Both optimisers behind one `step(scale)`; `scale` is the schedule's share of the peak learning rates."""
+    """Both optimisers after one `step(scale)`; `scale` is the schedule's share of the peak learning rates."""
 
     def __init__(self, weights: dict[str, Tensor], muon_lr: float = 0.02, adam_lr: float = 3e-3) -> None:
         def is_matrix(name: str, p: Tensor) -> bool:

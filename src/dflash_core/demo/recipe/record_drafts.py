@@ -1,4 +1,4 @@
-"""Records answers of the demo target with drafts behind every position, for `bench/replay.py`.
+"""Records answers of the demo target with drafts after every position, for `bench/replay.py`.
 
     python -m dflash_core.demo.recipe.record_drafts --out FOLDER --prompts FOLDER
 
@@ -24,6 +24,7 @@ from dflash_core.bench.prompts import read_prompts
 from dflash_core.bench.recorded import Recorded, save
 from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_target_path
+from dflash_core.sampling import probability
 
 from . import export
 from .acceptance import draft_candidates
@@ -60,7 +61,7 @@ class Recording:
         return self.target.tokenizer.decode(ids)
 
     def record(self, prompts: Sequence[Sequence[int]], most: int, temperature: float) -> list[Recorded]:
-        """Answers to `prompts`, and the drafts behind each of their tokens."""
+        """Answers to `prompts`, and the drafts after each of their tokens."""
         ids = [np.array(prompt) for prompt in prompts]
         answers = answer_all(
             self.config, self.weights, ids, batch=min(BATCH, len(ids)), most=most, temperature=temperature, seed=SEED
@@ -73,7 +74,14 @@ class Recording:
         tokens, log_probs = draft_candidates(
             self.config, self.weights, self.draft, self.draft_weights, ids, anchors
         )  # fmt: skip
-        return Recorded(tuple(prompt), tuple(answer), tokens.astype(np.int64), log_probs)
+        known = certain(self.target, prompt, answer)
+        return Recorded(tuple(prompt), tuple(answer), tokens.astype(np.int64), log_probs, known)
+
+
+def certain(target: Target, prompt: Sequence[int], answer: Sequence[int]) -> tuple[float, ...]:
+    """The target's own probability of each token of an answer."""
+    logits = target.logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
+    return tuple(probability(row, token) for row, token in zip(logits, answer, strict=True))
 
 
 def _fresh(questions: Sequence[Question], copies: set[int], most: int, part: int = 0) -> list[Question]:

@@ -1,4 +1,4 @@
-"""The demo pair's tokenizer: byte-level BPE of 8,192 tokens behind the qwen35 pre-tokenizer."""
+"""The demo pair's tokenizer: byte-level BPE of 8,192 tokens after the qwen35 pre-tokenizer."""
 
 from __future__ import annotations
 
