@@ -21,7 +21,7 @@ class AttentionWindow:
 
     @staticmethod
     def of(size: int, system: int = 0) -> AttentionWindow:
-        """A window of `size`, behind a system message that ends at `system`; without a size everything is seen."""
+        """A window of `size`, after a system message that ends at `system`; without a size everything is seen."""
         return AttentionWindow(size, max(LEAST_SINKS, system)) if size else EVERYTHING
 
     def hides(self, length: int) -> bool:

@@ -75,7 +75,7 @@ class CachePair:
         return self.k.row_bytes(numbers) + self.v.row_bytes(numbers)
 
     @property
-    def behind_a_window(self) -> CachePair:
+    def windowed(self) -> CachePair:
         """What a drafter's layer with a window keeps, which is little: floats, whatever is wished for the others."""
         return self if self == EXACT else F16
 

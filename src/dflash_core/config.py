@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,7 @@ from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
-from dflash_core.arch.spec import LayerSpec, ModelSpec, layer_tensors
+from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
@@ -33,7 +33,7 @@ UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabular
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """A block drafter. `target_layers` are 0-based: the outputs of these target layers are its features."""
+    """A block drafter. `target_layers` are 0-based, or EMBEDDING: the outputs of these are its features."""
 
     name: str
     flavour: Flavour
@@ -68,7 +68,7 @@ class DraftConfig:
 
     @property
     def depths(self) -> int:
-        """Positions behind the anchor that a block proposes for."""
+        """Positions after the anchor that a block proposes for."""
         return self.block_size if self.heads.anchor_first else self.block_size - 1
 
     @property
@@ -88,7 +88,7 @@ class DraftConfig:
     def position_bytes(self, kv: CachePair) -> int:
         """What it keeps for every position, also those that a layer with a window does not see any more."""
         layers = (layer.mixer for layer in self.layers)
-        kept = (kv.behind_a_window if window else kv for window in self.sliding)
+        kept = (kv.windowed if window else kv for window in self.sliding)
         return sum(mixer.position_bytes(one) for mixer, one in zip(layers, kept, strict=True))
 
     def tensors(self) -> Shapes:
@@ -116,7 +116,7 @@ class MtpConfig:
         return 1
 
     def position_bytes(self, kv: CachePair) -> int:
-        """Keys and values, and the hidden of the position, floats whatever is wished: behind an earlier one, drafting
+        """Keys and values, and the hidden of the position, floats whatever is wished: after an earlier one, drafting
         begins with that."""
         return self.layer.mixer.position_bytes(EXACT) + 4 * self.embedding_length
 
@@ -169,6 +169,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
         raise UnsupportedError(
             f"{source} holds only the MTP blocks of a model; give it as the draft, beside the model's own file"
         )
+    _check_nextn(source, tensors, spec)
     scales = [name for name in tensors if name.endswith((".scale", ".input_scale"))]
     if scales:
         raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
@@ -176,6 +177,18 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     file = apart(gguf, spec)
     check_tensors(source, file.tensors, spec.tensors(), mtp_tensors(file, spec))
     return file, spec
+
+
+def _check_nextn(source: str, tensors: Iterable[str], spec: ModelSpec) -> None:
+    """Refuse a file that counts a layer of its trunk as an MTP block, which would leave it out."""
+    for index in range(spec.block_count, spec.block_count + spec.nextn_predict_layers):
+        prefix = f"blk.{index}."
+        held = [name for name in tensors if name.startswith(prefix)]
+        if held and not any(name.startswith(prefix + "nextn.") for name in held):
+            raise FormatError(
+                f"{source}: nextn_predict_layers is {spec.nextn_predict_layers} and block {index} has no nextn tensors,"
+                " expected an MTP block behind the layers; convert the model again"
+            )
 
 
 def _architecture(source: str, name: str) -> Architecture:
@@ -217,13 +230,15 @@ def check_pair(target: ModelSpec, draft: DraftConfig, target_mask_token: int | N
     wrong = []
     if draft.embedding_length != target.embedding_length:
         wrong.append(f"hidden size {draft.embedding_length}, expected {target.embedding_length}")
-    beyond = [layer for layer in draft.target_layers if not 0 <= layer < target.block_count]
+    beyond = [layer for layer in draft.target_layers if not EMBEDDING <= layer < target.block_count]
     if beyond:
         wrong.append(f"reads target layer {beyond[0]}, expected 0 to {target.block_count - 1}")
     if draft.target_block_count not in (None, target.block_count):
         wrong.append(f"made for {draft.target_block_count} target layers, expected {target.block_count}")
     if draft.vocab_size not in (None, target.vocab_size):
         wrong.append(f"vocabulary of {draft.vocab_size:,} tokens, expected {target.vocab_size:,}")
+    if not (draft.rope_freq_base or _rope_base(target)):
+        wrong.append("no rotary base in its file, and no attention layer in the target to take it from")
     mask = target_mask_token if draft.mask_token_id is None else draft.mask_token_id
     if mask is None:
         wrong.append("no mask token in its file nor in the target's")
@@ -292,7 +307,7 @@ def paired(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None)
     from_target = draft.flavour == "lucebox" or not draft.rope_freq_base
     return dataclasses.replace(
         draft,
-        rope_freq_base=_rope_base(target) if from_target else draft.rope_freq_base,
+        rope_freq_base=(from_target and _rope_base(target)) or draft.rope_freq_base,
         mask_token_id=target_mask_token if draft.mask_token_id is None else draft.mask_token_id,
     )
 
@@ -325,7 +340,7 @@ def _vocabulary_notes(gguf: GGUFFile, config: ModelSpec) -> list[str]:
     unused = types.count(UNUSED_TOKEN) if isinstance(types, list) else 0
     padding = config.vocab_size - len(tokens) + unused
     notes = [f"{padding:,} of {config.vocab_size:,} vocabulary rows are padding"] if padding > 0 else []
-    if "tokenizer.chat_template" not in gguf.metadata:
+    if not str(gguf.metadata.get("tokenizer.chat_template", "")).strip():
         notes.append("no chat template in the file")
     return notes
 

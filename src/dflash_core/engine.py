@@ -10,16 +10,14 @@ from pathlib import Path
 
 import torch
 
-from dflash_core import memory
-from dflash_core.arch.spec import ModelSpec
-from dflash_core.attention_window import AttentionWindow
-from dflash_core.backends.base import Machine, Session, Target
-from dflash_core.cache_types import AUTO, CachePair, Choice, checked
-from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
+from dflash_core import fits, memory
+from dflash_core.backends.base import Session, Target
+from dflash_core.cache_types import AUTO, Choice, checked, named
+from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import MismatchError, OutOfMemoryError
 from dflash_core.events import Event, FoundRow
-from dflash_core.fits import RanOutError, check_context, plan, ran_out
+from dflash_core.fits import RanOutError, Reckoner, Setup
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
@@ -72,18 +70,16 @@ class Engine:
         wished = checked(kv)
         if draft is not None and draft.target is not target:
             raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
-        check_context(context_length)
         self.target, self.draft = target, draft
-        config, drafting = target.config, draft.config if draft else None
-        self.machine = target.machine
-        seen = AttentionWindow.of(window)
-        context, self.kv = _cache(self.machine, config, drafting, context_length, wished, seen)
-        self._rows = self.machine.rows_at_once(config, drafting, context, self.kv.pair, seen)
-        needed = self.machine.sequence(config, drafting, context, kv=self.kv.pair, rows=self._rows, window=seen)
-        fits = self.machine.context_that_fits(config, drafting, self.kv.pair)
-        remedies = f"a context of {fits:,} positions fits; a smaller model or fewer open programs leave room for more"
-        memory.check(self.machine.breakdown(needed), remedies)
-        self.session: Session = target.session(draft, context=context, kv=self.kv.pair, rows=self._rows)
+        config, self.machine = target.config, target.machine
+        self._reckoner = target.reckoner(draft)
+        room = fits.loaded_room(self._reckoner, self.machine.room())
+        self._setup = fits.asked(self._reckoner, context_length, wished, window, room)
+        context, self.kv = self._setup.context, _choice(self._reckoner, self._setup, wished)
+        less = fits.default_context(self._reckoner, self._setup.kv, room)
+        remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave room for more"
+        memory.check(self.machine.breakdown(self._reckoner.sequence(self._setup)), remedies)
+        self.session: Session = target.session(draft, context=context, kv=self.kv.pair, rows=self._setup.rows)
         self.kept = tuple(kept)
         self._learners: tuple[LearnedPolicy | LatePolicy, ...] = ()
         self.policy = self._policy()
@@ -175,11 +171,11 @@ class Engine:
         """What is said where memory is short in mid-turn. The next turn may find it there again."""
         held = self.memory()
         reckoner = self.target.reckoner(self.draft)
-        setup = replace(reckoner.base, context=self.context_length, kv=str(self.kv.pair))
+        setup = replace(reckoner.base, context=self.context_length, kv=self._setup.kv)
         # All that is not somebody else's: what this engine holds would be free for another way of loading it.
         others = sum(one.bytes for one in held.components if one.name == OTHERS)
-        found = plan(reckoner, setup, available=held.total - others)
-        return ran_out(found, held)
+        found = fits.plan(reckoner, setup, available=held.total - others)
+        return fits.ran_out(found, held)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; from any thread."""
@@ -198,7 +194,7 @@ class Engine:
         self.runner.reset()
 
     def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
-        """What the drafter offers behind an earlier position, see `Runner.propose`. Raises ContextError."""
+        """What the drafter offers after an earlier position, see `Runner.propose`. Raises ContextError."""
         return self.runner.propose(before, root, knobs)
 
     def scratch(self) -> AbstractContextManager[None]:
@@ -216,9 +212,10 @@ class Engine:
         notes += [said for said in (self.target.template.notice, self.target.template.thinking_note) if said]
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
-        if self._rows < min(self.machine.prefill_chunk, self.context_length):
-            notes.append(f"prompts are read {self._rows:,} tokens at once, not {self.machine.prefill_chunk:,}: there "
-                         "is no room for more beside the rest")  # fmt: skip
+        rows, usual = self._setup.rows, self.machine.prefill_chunk
+        if rows < min(usual, self.context_length):
+            notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: there is "
+                         "no room for more beside the rest")  # fmt: skip
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
@@ -232,7 +229,7 @@ class Engine:
         components = [Component("target", target.weight_bytes, detail)]
         if draft and drafting:
             components.append(Component("drafter", draft.weight_bytes, f"{drafting.block_count} layers"))
-        components += self.machine.sequence(target.config, drafting, self.context_length, self.session, self.kv.pair)
+        components += self._reckoner.sequence(self.session.grown(self._setup))
         return self.machine.breakdown(tuple(components), self.session)
 
     def predicted_step_seconds(self, knobs: Knobs) -> float | None:
@@ -242,18 +239,11 @@ class Engine:
         return seconds if seconds is not None and seconds > SLOW_STEP_S else None
 
 
-def _cache(
-    machine: Machine, target: ModelSpec, draft: DraftModel | None, asked: int | None, wished: str, seen: AttentionWindow
-) -> tuple[int, Choice]:
-    """The context length and how keys and values are kept: as asked for, or as `auto` chooses."""
-    pairs = machine.auto_pairs if wished == AUTO else (CachePair.parse(wished),)
-    context = machine.context_that_fits(target, draft, pairs[-1]) if asked is None else asked
-    context = min(context, target.context_length)
-    ways = ((one, whole) for whole in (False, True) for one in pairs)
-    held = (one for one, whole in ways if machine.holds(target, draft, context, one, seen, whole=whole))
-    pair = next(held, pairs[0])
-    before = [str(one) for one in pairs[: pairs.index(pair)]]
-    return context, Choice(pair, f"{context:,} positions do not fit as {' or '.join(before)}" if before else "")
+def _choice(reckoner: Reckoner, setup: Setup, wished: str) -> Choice:
+    """How keys and values are kept, and why where `auto` chose it."""
+    before = reckoner.auto[: reckoner.auto.index(setup.kv)] if wished == AUTO else ()
+    why = f"{setup.context:,} positions do not fit as {' or '.join(before)}" if before else ""
+    return Choice(named(setup.kv), why)
 
 
 def load_pair(
@@ -275,7 +265,7 @@ def load_pair(
     could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept; `states`: where states
     of conversations are kept, also those of an engine before this one. `kv`, `window`: as of `Engine`."""
     say, kv = progress or silent, checked(kv)
-    check_context(context_length)
+    fits.check_context(context_length)
     _leave_a_core()
     opened = open_target(target, device, progress=say, card=card)
     if knobs is not None:

@@ -73,6 +73,10 @@ class TemplateError(DFlashError):
     """The chat template of a file does not compile, or raises while rendering."""
 
 
+class LateTemplateError(TemplateError):
+    """A chat template that was ended at its limit of time."""
+
+
 class KnobError(DFlashError):
     """A parameter that does not exist, does not parse, or lies outside its range."""
 
@@ -101,15 +105,15 @@ class NumericsError(DFlashError):
 class DeviceError(DFlashError):
     """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit."""
 
-    def __init__(self, message: str, *, code: Code | None = Code.NO_DEVICE) -> None:
-        super().__init__(message, code=code)
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=Code.NO_DEVICE)
 
 
 class KernelError(DFlashError):
     """A CUDA call or kernel failed in mid-work; the message names it. `reload`: nothing on the device can be used."""
 
-    def __init__(self, message: str, *, reload: bool = False, code: Code | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(self, message: str, *, reload: bool = False) -> None:
+        super().__init__(message)
         self.reload = reload
 
 

@@ -57,7 +57,7 @@ class StepTree:
 
 @dataclass(frozen=True, slots=True)
 class StepDrafts:
-    """What the drafter offered behind the root: per depth, from 1 on, its candidates, best first.
+    """What the drafter offered after the root: per depth, from 1 on, its candidates, best first.
 
     `tokens[d - 1][r]` has the log-probability `log_probs[d - 1][r]` (nats, normalised over the whole vocabulary at the
     tree temperature). The tree holds some of them; which, budget and `p_min` decide.

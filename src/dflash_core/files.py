@@ -82,7 +82,7 @@ def read_input(path: Path, most: int) -> bytes:
 
 
 def read_most(file: BinaryIO, most: int, name: str) -> bytes:
-    """All that a stream holds, at most `most` bytes of it. Raises InputError where it goes on behind them."""
+    """All that a stream holds, at most `most` bytes of it. Raises InputError where it goes on after them."""
     parts: list[bytes] = []
     left = most + 1
     while left and (part := file.read(min(left, 1 << 20))):

@@ -41,7 +41,7 @@ class Setup:
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that there is room for;
     `draft_type`: what a drafter's matrices are packed as, "" as they are; `drafted`: with the drafter; `embedding`:
     where the target's token embedding lies; `rows`: of a prompt that are read at once; `window`: of attention, 0 where
-    all is seen.
+    all is seen; `sinks`: positions at the beginning that a window leaves in sight, where they are more than the least.
     """
 
     context: int
@@ -52,6 +52,7 @@ class Setup:
     embedding: str = ON_CARD
     rows: int = PREFILL_ROWS
     window: int = 0
+    sinks: int = 0
 
 
 class Reckoner(Protocol):
@@ -65,9 +66,8 @@ class Reckoner(Protocol):
     def available(self) -> int:
         """Bytes that all components together may take."""
 
-    @property
-    def spare(self) -> int:
-        """Bytes that are left free where a type of keys and values may be chosen."""
+    def spare(self, room: int) -> int:
+        """Bytes of `room` that are left free where a context or a type of keys and values may be chosen."""
 
     @property
     def chunk_rows(self) -> Sequence[int]:
@@ -94,6 +94,9 @@ class Reckoner(Protocol):
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         """All that is taken, the machine's own share included."""
+
+    def sequence(self, setup: Setup) -> tuple[Component, ...]:
+        """What of it a sequence of full length takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,16 @@ def ran_out(plan: MemoryPlan, held: MemoryBreakdown) -> RanOutError:
 def total(reckoner: Reckoner, setup: Setup) -> int:
     """Bytes of all components."""
     return sum(one.bytes for one in reckoner.components(setup))
+
+
+def sequence_bytes(reckoner: Reckoner, setup: Setup) -> int:
+    """Bytes of the components of a sequence."""
+    return sum(one.bytes for one in reckoner.sequence(setup))
+
+
+def loaded_room(reckoner: Reckoner, free: int) -> int:
+    """What there is for all components, where the pair is loaded and `free` bytes are left for a sequence."""
+    return free + total(reckoner, reckoner.base) - sequence_bytes(reckoner, reckoner.base)
 
 
 def settled(reckoner: Reckoner, setup: Setup, room: int) -> Setup:
@@ -209,7 +222,7 @@ def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, ava
     wished = context or default_context(reckoner, kinds[-1], room)
     setup = replace(reckoner.base, context=min(wished, reckoner.longest_context), window=window)
     ways = [replace(setup, kv=kind) for kind in kinds]
-    rooms = (room - reckoner.spare, room)
+    rooms = (room - reckoner.spare(room), room)
     chosen = (way for room in rooms for way in ways if least(reckoner, way) <= room)
     return settled(reckoner, next(chosen, ways[0]), room)
 
@@ -218,7 +231,8 @@ def default_context(reckoner: Reckoner, kv: str, room: int) -> int:
     """Positions that are taken where nobody asks for more: the largest halving of CEILING that leaves `spare` of `room`
     bytes with keys and values of type `kv`."""
     context, base = min(CEILING, reckoner.longest_context), replace(reckoner.base, kv=kv)
-    while context > SMALLEST_CONTEXT and total(reckoner, replace(base, context=context)) > room - reckoner.spare:
+    room -= reckoner.spare(room)
+    while context > SMALLEST_CONTEXT and total(reckoner, replace(base, context=context)) > room:
         context //= 2
     return context
 

@@ -163,7 +163,7 @@ class Knobs:
         "speculation", choices=("auto", "dflash", "dflash2", "dspark", "mtp", "text"),
     )  # fmt: skip
     mtp_depth: int = _knob(
-        3, "MTP depth", "tokens that an MTP head drafts one behind the other",
+        3, "MTP depth", "tokens that an MTP head drafts one after the other",
         "speculation", bounds=(1, MOST_MTP_DEPTH), slider=(1, MOST_MTP_DEPTH),
     )  # fmt: skip
     draft_vocabulary: int = _knob(

@@ -82,6 +82,15 @@ class Management:
             raise DeviceError(str(error)) from None
 
 
+def driver_version() -> str:
+    """The driver's version, such as 580.95.05; "unknown" where the library does not tell."""
+    try:
+        with Management() as management:
+            return management.driver
+    except DeviceError:
+        return "unknown"
+
+
 def held_by_others(bus: str) -> int:
     """Bytes that other processes hold on the card at this PCI address; 0 where the library does not tell."""
     try:

@@ -38,7 +38,8 @@ def version() -> tuple[int, int]:
 class KernelUse:
     """What one kernel takes of a multiprocessor: registers per thread, bytes of static shared memory per block.
 
-    `spilled`: bytes of registers per thread that did not fit and go through memory. `stack`: bytes of local arrays.
+    `spilled`: bytes of registers per thread that did not fit and go through memory, in the kernel and in what it calls.
+    `stack`: bytes of local arrays.
     `releases`, `waits`: whether it lets the next kernel begin while it runs, and waits for the one before.
     """
 
@@ -77,22 +78,24 @@ def report(
     return {
         kernel: KernelUse(
             int(registers),
-            int(stores) + int(loads),
+            sum(int(stores) + int(loads) for stores, loads in _SPILLS.findall(section)),
             int(shared or 0),
             int(stack),
             "griddepcontrol.launch_dependents" in bodies[kernel],
             "griddepcontrol.wait" in bodies[kernel],
         )
-        for kernel, stack, stores, loads, registers, shared in _USE.findall(log)
+        for section in log.split("Compiling entry function")
+        for kernel, stack, registers, shared in _USE.findall(section)
     }
 
 
 _ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\{(.*?)\n\}", re.DOTALL)
 _USE = re.compile(
     r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?(\d+) bytes stack frame, "
-    r"(\d+) bytes spill stores, (\d+) bytes spill loads"
+    r"\d+ bytes spill stores, \d+ bytes spill loads"
     r"\s+ptxas info\s*: Used (\d+) registers(?:[^\n]*?(\d+) bytes smem)?"
 )
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 @contextmanager

@@ -6,11 +6,14 @@ its confidence head may say how likely the best candidate is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from dflash_core.errors import not_finite
 
 Array = npt.NDArray[np.float64]
 
@@ -19,7 +22,7 @@ Array = npt.NDArray[np.float64]
 class Factors:
     """What a head multiplies. positions: (depths, rank); candidates: (depths, candidates, rank); above(token): (rank,).
 
-    accepted(depth, token): how likely the best candidate behind `token` is right, where the head knows.
+    accepted(depth, token): how likely the best candidate after `token` is right, where the head knows.
     """
 
     positions: Array
@@ -30,11 +33,13 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class PairScores:
-    """Implements `tree.Given`. `marginal` (depths, candidates): log-probabilities at the tree temperature."""
+    """Implements `tree.Given`. `marginal` (depths, candidates): log-probabilities at the tree temperature. `position`:
+    how many tokens stand before the root, for messages. Raises NumericsError where the best score is no number."""
 
     marginal: Array
     factors: Factors
     temperature: float
+    position: int
     _known: dict[tuple[int, int], Array] = field(default_factory=dict)
 
     def log_probs(self, depth: int, parent: int) -> Array:
@@ -48,8 +53,10 @@ class PairScores:
         f, marginal = self.factors, self.marginal[depth]
         pairs: Array = f.candidates[depth] @ (f.above(parent) * f.positions[depth])
         scores = marginal + pairs / self.temperature
-        log_probs: Array = scores - _log_sum(scores) + _log_sum(marginal)
         said = f.accepted(depth, parent) if f.accepted else None
+        if not np.isfinite(scores.max()) or (said is not None and math.isnan(said)):
+            raise not_finite("drafter", self.position)
+        log_probs: Array = scores - _log_sum(scores) + _log_sum(marginal)
         return log_probs if said is None else _trusted(log_probs, said)
 
 

@@ -47,7 +47,7 @@ class FirstRejection:
 def rejected(step: StepEvent) -> tuple[Rejected, ...]:
     """The candidates that the tree's builder looked at and did not take: under each node the best one left.
 
-    Likelier paths first. What stands behind them, later siblings and all descendants, was never looked at.
+    Likelier paths first. What stands after them, later siblings and all descendants, was never looked at.
     """
     tree, drafts = step.tree, step.drafts
     children = Counter(tree.parents[1:])

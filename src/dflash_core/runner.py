@@ -66,7 +66,7 @@ class Runner:
         self._cancelled.set()
 
     def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
-        """What the drafter offers a step with `knobs` behind the tokens `before` and `root`.
+        """What the drafter offers a step with `knobs` after the tokens `before` and `root`.
 
         The drafter runs alone, over what the session still holds; the state stays as it is. Not while an answer is
         under way. Raises ContextError where the session does not hold `before`, or has no drafter.
@@ -206,6 +206,8 @@ class Runner:
         finally:
             if self.policy is not None:
                 self.policy.end()
+            if self.snapshots is not None and self._committed and not self._scratch:
+                self.snapshots.prepare(self.backend, self._committed, self._window)
 
     def _told(self, event: StepEvent) -> StepEvent:
         """The event, which says where a window hid something."""
@@ -242,7 +244,7 @@ class Runner:
         return self.backend.decoder(knobs, self.stop_ids, self.context_length, self.policy)
 
     def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
-        """Tell the policy what an answer begins behind."""
+        """Tell the policy what an answer begins after."""
         if self.policy is not None:
             stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids
             self.policy.begin([*ids, token], stops)
@@ -308,26 +310,34 @@ class Runner:
         # An answer that is left, as its conversation goes on without its reasoning, is not asked for again; one of a
         # conversation that is left is.
         whole = len(lost) == len(self._checkpoints) and 2 * reachable < len(self._committed)
-        self._keep([self.backend.checkpoint()] if whole else [], lost)
+        self._keep(lost, whole=whole)
 
-    def _keep(self, end: Sequence[Checkpoint], points: Sequence[Checkpoint]) -> None:
-        """Keep the state at the end of what is committed, and earlier ones, the newest of them last: a history that
-        leaves out what an answer thought goes on from there. A sequence that can be cut needs its end alone."""
+    def _keep(self, points: Sequence[Checkpoint], *, whole: bool) -> None:
+        """Keep the state at the end of what is committed, if `whole`, and earlier ones, the newest of them last: a
+        history that leaves out what an answer thought goes on from there. A sequence that can be cut needs its end
+        alone."""
         if self.snapshots is None or self._scratch:
             return
-        for point in (end or points[-1:]) if self.snapshots.cut else (*end, *points):
+        held = whole and self.snapshots.held(self._committed, self._window)
+        found = [self.backend.checkpoint()] if whole and not held else []
+        if not self.snapshots.cut:
+            found += points
+        elif not whole:
+            found += points[-1:]
+        for point in found:
             self.snapshots.keep(self.backend, self._committed[: point.length], point, self._window)
 
     def leave(self) -> None:
         """Keep all that the session could go on from: something else may be asked of it."""
         if self._committed and self.backend.length == len(self._committed):
-            self._keep([self.backend.checkpoint()], self._checkpoints)
+            self._keep(self._checkpoints, whole=True)
 
     def close(self) -> None:
         """The session will not be asked again: keep its states, on disk too where that is wished."""
         if self.snapshots is not None:
             self.leave()
             self.snapshots.write()
+        self.backend.leave()
 
     def _prefill(
         self, ids: Sequence[int], keep: frozenset[int], on_prefill: Callable[[int, int], None] | None
@@ -347,7 +357,7 @@ class Runner:
             if end in keep:
                 points = [*self._checkpoints, self.backend.checkpoint()]
                 self._checkpoints = points[-MAX_CHECKPOINTS:]
-                self._keep((), points[:-MAX_CHECKPOINTS])
+                self._keep(points[:-MAX_CHECKPOINTS], whole=False)
             if on_prefill:
                 on_prefill(end, len(ids))
         return logits

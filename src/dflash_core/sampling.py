@@ -50,6 +50,12 @@ def gumbel(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.ND
     return noise
 
 
+def probability(logits: npt.NDArray[np.float32], token: int) -> float:
+    """Of `token` by `logits` (vocab,) as they are, before any knob."""
+    best = logits.max()
+    return float(np.exp(logits[token] - best) / np.exp(logits - best).sum())
+
+
 class Sampler:
     """Draws tokens from target logits as the knobs say. Holds no state between draws."""
 

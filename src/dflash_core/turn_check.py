@@ -77,7 +77,7 @@ class TurnCheck:
             found = "a step" if self._last is None else "a second prompt"
             raise FormatError(f"{found} in a turn; expected its prompt first, then its steps")
         if self._last is not None and self._last.stop is not None:
-            raise FormatError(f"a step behind the end of its answer ({self._last.stop})")
+            raise FormatError(f"a step after the end of its answer ({self._last.stop})")
         _duration("the time of a piece since the one before it", at - self._at)
         _duration("the time of a piece", at)
         if isinstance(event, PrefillEvent):
@@ -102,7 +102,7 @@ class TurnCheck:
 
 def _check_prefill(event: PrefillEvent) -> None:
     if len(event.tokens) > 1:
-        raise FormatError(f"a prompt with {len(event.tokens):,} tokens drawn behind it; expected one, or none")
+        raise FormatError(f"a prompt with {len(event.tokens):,} tokens drawn after it; expected one, or none")
     _within("a token id", event.tokens, 0, MOST_ID)
     _read("the prompt", event.prompt_tokens, event.reused_tokens)
     _duration("the time of the prompt", event.elapsed_ms, 1e3)

@@ -106,7 +106,7 @@ class Heads:
         return self.selector is not None or self.markov is not None
 
     def tensors(self, hidden: int, vocab: int) -> Shapes:
-        """Those behind the layers."""
+        """Those after the layers."""
         head = self.draft_vocab or vocab
         shapes: Shapes = {"output.weight": (head, hidden)} if self.own_head else {}
         if self.draft_vocab:

@@ -113,7 +113,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNet:
-    """A gated delta net: a recurrent state for each of `value_heads` heads, behind a short causal convolution.
+    """A gated delta net: a recurrent state for each of `value_heads` heads, after a short causal convolution.
 
     Value head i reads key head i % key_heads. eps: of the norm over the heads of its output.
     """
@@ -172,7 +172,7 @@ class DeltaNet:
 
 @dataclass(frozen=True, slots=True)
 class NextN:
-    """What an MTP block ("nextn") has beside a layer: it joins the token behind a position with the hidden there.
+    """What an MTP block ("nextn") has beside a layer: it joins the token after a position with the hidden there.
 
     own_norm, own_embedding, own_head: whether it has these itself, or uses the model's.
     """

@@ -24,7 +24,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
 
 def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForward]) -> ModelSpec:
-    """A model of gated attention and delta nets. `ffn`: what stands behind these in layer i."""
+    """A model of gated attention and delta nets. `ffn`: what follows these in layer i."""
     reading.check_settings(keys)
     blocks = keys.integer("block_count", high=1024)
     nextn = keys.integer("nextn_predict_layers", low=0, high=blocks - 1, default=0)

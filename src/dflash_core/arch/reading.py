@@ -10,7 +10,7 @@ from dflash_core.arch.rope import gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_core.formats.metadata import Settings
+from dflash_core.formats.metadata import MOST_EPS, Settings
 from dflash_core.formats.weights import in_parts
 
 SOFTMAX = (0, 1)
@@ -40,7 +40,7 @@ def attention(keys: Settings, *, gated: bool, rotary: int | None = None) -> Atte
         head_dim=head_dim,
         rope_base=base,
         rotary=keys.integer("rope.dimension_count", low=2, high=head_dim, default=rotary),
-        eps=keys.number("attention.layer_norm_rms_epsilon"),
+        eps=keys.number("attention.layer_norm_rms_epsilon", high=MOST_EPS),
         gated=gated,
         scaling=gguf_scaling(keys, base),
     )
@@ -75,7 +75,7 @@ def experts(keys: Settings, head: Head, index: int) -> Experts:
         used=used,
         width=width,
         shared=shared,
-        normalised=keys.flags("expert_weights_norm", count=1)[0] if keys.find("expert_weights_norm") else True,
+        normalised=keys.flag("expert_weights_norm") is not False,
         scale=scale,
         fused=f"blk.{index}.{GATE_UP}" in head.names,
     )

@@ -121,7 +121,7 @@ def json_scaling(keys: Settings, base: float) -> Scaling | None:
     return _scaling(
         keys.source, inner.get("rope_type", "type"), base, factor, original, attention,
         turns=lambda: (inner.number("beta_fast", default=FAST), inner.number("beta_slow", default=SLOW)),
-        truncate=inner.flags("truncate", count=1)[0] if inner.find("truncate") else True,
+        truncate=inner.flag("truncate") is not False,
     )  # fmt: skip
 
 

@@ -12,6 +12,9 @@ from dflash_core.cache_types import CachePair
 Kind = TypeVar("Kind")
 
 
+EMBEDDING = -1  # among layers whose outputs are captured: what layer 0 reads
+
+
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
     """h += mixer(attn_norm h); h += ffn(ffn_norm h). `ffn_norm`: how the architecture names the second norm."""

@@ -97,7 +97,7 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
 
 
 def architecture_of(path: str | Path) -> MetaValue | None:
-    """What a GGUF file names as its architecture, read no further than that: vocabularies stand behind it. Raises
+    """What a GGUF file names as its architecture, read no further than that: vocabularies stand after it. Raises
     FormatError or UnsupportedError."""
     cursor, _, _, count = _read_counts(Path(path))
     return _read_metadata(cursor, count, until=ARCHITECTURE).get(ARCHITECTURE)
@@ -137,7 +137,7 @@ def _read_shard(path: Path, index: int) -> _Opened:
 class _Cursor:
     """A position in the header. `inside` names what is being read, for the message if the file ends there.
 
-    `data` is the file up to somewhere behind the position; it grows as the header is read.
+    `data` is the file up to somewhere after the position; it grows as the header is read.
     """
 
     def __init__(self, name: str, shard: Shard) -> None:

@@ -10,6 +10,9 @@ import numpy as np
 
 from dflash_core.errors import FormatError
 
+MOST_EPS = 1.0
+"""What the epsilon of a norm stays under: in files it is some 1e-6, and near 1 a norm makes nothing but noise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -39,12 +42,17 @@ class Settings:
         """A whole number from `low` to `high`."""
         return int(self._checked(names, self._whole(low, high), f"a whole number from {low:,} to {high:,}", default))
 
-    def number(self, *names: str, default: float | None = None) -> float:
-        """A positive number, as the shortest decimal of its float32.
+    def number(self, *names: str, high: float = 1e30, default: float | None = None) -> float:
+        """A positive number under `high`, as the shortest decimal of its float32.
 
         GGUF stores float32, JSON decimals: so 1e-6 is the same number whichever file it comes from.
         """
-        return float(str(np.float32(self._checked(names, _positive, "a positive number", default))))
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, int | float) and not isinstance(value, bool) and 1e-30 < value < high
+
+        expected = "a positive number" + (f" under {high:g}" if high < 1e30 else "")
+        return float(str(np.float32(self._checked(names, fits, expected, default))))
 
     def text(self, *names: str, default: str | None = None) -> str:
         """Text for people and messages: of one line, and nothing in it that a terminal would obey."""
@@ -67,6 +75,10 @@ class Settings:
 
         value = self._checked(names, fits, f"true or false, or a list of {count} of them", None)
         return (value,) * count if isinstance(value, bool) else tuple(value)
+
+    def flag(self, *names: str) -> bool | None:
+        """True or false; None where the file does not say."""
+        return self.flags(*names, count=1)[0] if self.find(*names) else None
 
     def uniform(self, *names: str, low: int = 1) -> int:
         """A whole number, or a per-layer list of it. Layers that do not use it may hold 0."""
@@ -106,10 +118,6 @@ class Settings:
     @staticmethod
     def _whole(low: int, high: int) -> Any:
         return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-30 < value < 1e30
 
 
 def _is_list(value: Any) -> bool:

@@ -21,7 +21,7 @@ class Guard(Protocol):
     """Watches one answer, token by token. What it decides depends on the tokens alone, never on how they came in steps.
 
     Steps of a card are under way before the ones before them were seen, so a limit that comes up in mid-answer leaves
-    them room: it is LAG tokens behind the token that brought it up, or further.
+    them room: it is LAG tokens after the token that brought it up, or further.
     """
 
     @property
@@ -30,7 +30,7 @@ class Guard(Protocol):
 
     @property
     def intervention(self) -> Intervention | None:
-        """What to do behind the last token, where decoding has halted; None to go on, because what the limit stood for
+        """What to do after the last token, where decoding has halted; None to go on, because what the limit stood for
         is over."""
 
     def see(self, tokens: Sequence[int], *, said: bool = False) -> None:

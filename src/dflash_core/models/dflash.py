@@ -1,4 +1,4 @@
-"""Block drafters in plain torch: one bidirectional pass denoises a block of masks behind the committed context.
+"""Block drafters in plain torch: one bidirectional pass denoises a block of masks after the committed context.
 
 DFlash borrows embedding and head from its target. DFlash 2 adds convolutions over the block and a selector; DSpark
 brings an embedding, a head and a Markov head of its own. Attributes carry the names of the `dflash` GGUF flavour.
@@ -20,7 +20,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig, draft_tokens
 from dflash_core.models.attention import Attention, attend
 from dflash_core.models.convolution import Around, Convolution
-from dflash_core.models.draft_heads import MarkovHead, Selector
+from dflash_core.models.draft_heads import MarkovHead, Selector, best
 from dflash_core.models.feed_forward import SwiGLU
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
@@ -69,12 +69,12 @@ class DraftBlock:
         if not (self.causal or self.window):
             return None
         keys = torch.arange(first, length + len(queries))
-        behind = queries[:, None] - keys[None, :]
-        visible = torch.ones_like(behind, dtype=torch.bool)
+        distance = queries[:, None] - keys[None, :]
+        visible = torch.ones_like(distance, dtype=torch.bool)
         if self.causal:
-            visible &= behind >= 0
+            visible &= distance >= 0
         if self.window:
-            visible &= behind.abs() < self.window
+            visible &= distance.abs() < self.window
         return visible
 
 
@@ -107,7 +107,7 @@ class DFlash:
 
     def new_states(self, kv: CachePair | None = None) -> list[KVCache]:
         """Of an empty context. `kv`: how layers that see all of it keep it; those with a window keep halves then."""
-        return [block.mixer.new_state(kv.behind_a_window if kv and block.window else kv) for block in self.blk]
+        return [block.mixer.new_state(kv.windowed if kv and block.window else kv) for block in self.blk]
 
     def update_cache(self, features: Tensor, start: int, states: Sequence[KVCache]) -> None:
         """Add context: features (n, captured layers * hidden) of positions start.. as every layer's keys and values."""
@@ -151,28 +151,29 @@ class DFlash:
         return full
 
     @torch.inference_mode()
-    def path(self, root: int, hidden: Tensor, logits: Tensor) -> list[int]:
-        """The best token of each depth behind `root`, each scored by the one before it where a head does so. `hidden`
-        (depths, hidden) of `forward`, `logits` (depths, vocab) of `spread`."""
+    def path(self, root: int, hidden: Tensor, logits: Tensor, position: int) -> list[int]:
+        """The best token of each depth after `root`, each scored by the one before it where a head does so. `hidden`
+        (depths, hidden) of `forward`, `logits` (depths, vocab) of `spread`; `position`: how many tokens stand before
+        `root`, for messages. Raises NumericsError where the best is no number."""
         if self.selector is not None:
-            return self.selector.path(root, hidden, logits)
-        if self.markov is None:
-            best: list[int] = logits.argmax(-1).tolist()
-            return best
-        return [int(row.argmax()) for row in self._biased(root, logits)]
+            return self.selector.path(root, hidden, logits, position)
+        rows = logits if self.markov is None else self._biased(root, logits, position)
+        return [best(row, position) for row in rows]
 
-    def _biased(self, root: int, logits: Tensor) -> list[Tensor]:
-        """Rows (vocab,) with what the Markov head adds behind the best token of the row before."""
+    def _biased(self, root: int, logits: Tensor, position: int) -> list[Tensor]:
+        """Rows (vocab,) with what the Markov head adds after the best token of the row before. Raises as `path`."""
         assert self.markov is not None, "a bias without a Markov head"
         rows, token = list[Tensor](), root
         for row in logits:
             rows.append(row + self.spread(self.markov.bias(token)[None], len(row))[0])
-            token = int(rows[-1].argmax())
+            token = best(rows[-1], position)
         return rows
 
     @torch.inference_mode()
-    def conditional(self, root: int, hidden: Tensor, logits: Tensor, temperature: float, ranks: int) -> Candidates:
-        """The best tokens of each depth with scores by the token above them; arguments as of `path`.
+    def conditional(
+        self, root: int, hidden: Tensor, logits: Tensor, position: int, temperature: float, ranks: int
+    ) -> Candidates:
+        """The best tokens of each depth with scores by the token above them; arguments and errors as of `path`.
 
         Those of a selector are the best by their own scores, those of a Markov head the best along its greedy path.
         """
@@ -184,13 +185,13 @@ class DFlash:
         else:
             assert self.markov is not None, "scores by the token above without a head for them"
             most = min(MARKOV_TOP_K, self.config.heads.draft_vocab or logits.shape[-1])
-            biased = [row.double().numpy() for row in self._biased(root, logits)]
+            biased = [row.double().numpy() for row in self._biased(root, logits, position)]
             ids = np.stack([largest(row, most) for row in biased]).astype(np.int64)
             order = np.argsort(-np.take_along_axis(log_probs, ids, -1), axis=-1, kind="stable")
             ids = np.take_along_axis(ids, order, -1)
             factors = self.markov.factors(hidden, self._own(ids))
         marginal = np.take_along_axis(log_probs, ids, axis=-1)
-        return Candidates(ids, marginal, PairScores(marginal, factors, temperature), ranks)
+        return Candidates(ids, marginal, PairScores(marginal, factors, temperature, position), ranks)
 
     def _own(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The target's tokens as rows of the head of its own."""

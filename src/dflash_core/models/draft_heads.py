@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import draft_heads
+from dflash_core.errors import not_finite
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.pair_scores import Array, Factors
 from dflash_core.ranking import largest
@@ -33,13 +34,15 @@ class Selector:
             _numbers(self.projected(hidden)), _numbers(rows), lambda token: _numbers(self.predecessor.rows([token])[0])
         )
 
-    def path(self, root: int, hidden: Tensor, logits: Tensor) -> list[int]:
-        """The best candidate of each depth behind the one before it, `root` the first; ties to the lower id."""
+    def path(self, root: int, hidden: Tensor, logits: Tensor, position: int) -> list[int]:
+        """The best candidate of each depth after the one before it, `root` the first; ties to the lower id. Raises as
+        `best`."""
         path = [root]
         for row, factor in zip(logits, self.projected(hidden)):
+            best(row, position)
             ids = largest(row.float().numpy(), self.top_k)
             pairs = self.successor.rows(ids.tolist()) @ (self.predecessor.rows(path[-1:])[0] * factor)
-            path.append(int(ids[int((row[torch.from_numpy(ids)] + pairs).argmax())]))
+            path.append(int(ids[best(row[torch.from_numpy(ids)] + pairs, position)]))
         return path[1:]
 
 
@@ -57,7 +60,7 @@ class MarkovHead:
             self.confidence_bias = float(weights.vector("conf_proj.bias")) if spec.confidence_bias else 0.0
 
     def bias(self, token: int) -> Tensor:
-        """What `token` adds to the scores of the position behind it, (draft vocab,)."""
+        """What `token` adds to the scores of the position after it, (draft vocab,)."""
         return self.w2(self.w1.rows([token]))[0] * self.scale
 
     def factors(self, hidden: Tensor, ids: npt.NDArray[np.int64]) -> Factors:
@@ -70,7 +73,7 @@ class MarkovHead:
         )  # fmt: skip
 
     def accepted(self, hidden: Tensor, token: int) -> float | None:
-        """How likely the best token of a position is to be accepted behind `token`, given the position's final normed
+        """How likely the best token of a position is to be accepted after `token`, given the position's final normed
         hidden (hidden,); None without a confidence head."""
         if self.confidence is None:
             return None
@@ -79,6 +82,15 @@ class MarkovHead:
         if len(self.confidence) > width:
             logit = logit + self.w1.rows([token])[0] @ self.confidence[width:]
         return float(torch.sigmoid(logit.double()))  # a float would be 1 soon, and leave nothing to the others
+
+
+def best(scores: Tensor, position: int) -> int:
+    """The place of the largest of scores (n,), drafted after `position` tokens. Raises NumericsError where it is no
+    number; -inf rules a single one out."""
+    at = int(scores.argmax())  # of what is no number, where there is any
+    if not scores[at].isfinite():
+        raise not_finite("drafter", position)
+    return at
 
 
 def _numbers(values: Tensor) -> Array:

@@ -36,12 +36,12 @@ class KVCache:
         self.k, self.v = (torch.empty(kv_heads, 0, one.elements(head_dim), dtype=one.dtype) for one in self._codecs)
 
     def write(self, length: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Put rows (kv_heads, n, head_dim) behind `length` committed ones; returns all length + n, as they are read."""
+        """Put rows (kv_heads, n, head_dim) after `length` committed ones; returns all length + n, as they are read."""
         self.store(length, k, v)
         return self.read([slice(0, length + k.shape[1])])
 
     def store(self, length: int, k: Tensor, v: Tensor) -> None:
-        """Put rows (kv_heads, n, head_dim) behind `length` committed ones."""
+        """Put rows (kv_heads, n, head_dim) after `length` committed ones."""
         end = length + k.shape[1]
         if end > self.k.shape[1]:
             self.k, self.v = self._grown(self.k, length, end), self._grown(self.v, length, end)
@@ -49,7 +49,7 @@ class KVCache:
         self.k[:, length:end], self.v[:, length:end] = keys.pack(self.queries(k)), values.pack(v)
 
     def read(self, runs: Sequence[slice]) -> tuple[Tensor, Tensor]:
-        """Keys and values (kv_heads, positions, head_dim) of runs of positions, one behind the other."""
+        """Keys and values (kv_heads, positions, head_dim) of runs of positions, one after the other."""
         found = []
         for held, codec in zip((self.k, self.v), self._codecs):
             parts = [codec.unpack(held[:, run], self.head_dim, self.dtype) for run in runs]
@@ -61,7 +61,7 @@ class KVCache:
         return hadamard(q) if self.rotated else q
 
     def commit(self, length: int, path: Sequence[int]) -> None:
-        """Commit the rows `path` of the last write: they move up to directly behind `length`."""
+        """Commit the rows `path` of the last write: they move up to directly after `length`."""
         if is_spine(path):
             return  # they stand there already
         index, end = length + torch.tensor(path), length + len(path)
@@ -76,7 +76,7 @@ class KVCache:
         return other
 
     def checkpoint(self) -> None:
-        """Nothing: what lies behind the committed length is never read, so a cache only needs to be cut."""
+        """Nothing: what lies after the committed length is never read, so a cache only needs to be cut."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of what is kept of positions begin..end: keys and values (kv_heads, positions, row)."""

@@ -1,6 +1,6 @@
-"""An MTP head in plain torch: one more layer over the token behind a position and the target's hidden there.
+"""An MTP head in plain torch: one more layer over the token after a position and the target's hidden there.
 
-Hiddens are those behind the output norm, its own too: what goes into a head is what the next token is drafted from.
+Hiddens are those after the output norm, its own too: what goes into a head is what the next token is drafted from.
 Pairs in the cache are those of tokens 1, 2, ..., as Hugging Face and vLLM have them: there is none for token 0.
 """
 
@@ -51,7 +51,7 @@ class Mtp:
         return self.eh_proj(torch.cat((token, rms_norm(hidden, self.hnorm, eps)), dim=-1))
 
     def remember(self, tokens: Sequence[int], hidden: Tensor, length: int, cache: KVCache) -> None:
-        """Put pairs behind `length` others. Keys and values of a pair depend on nothing but the pair."""
+        """Put pairs after `length` others. Keys and values of a pair depend on nothing but the pair."""
         mixer = self.blk.mixer
         assert isinstance(mixer, Attention), "an MTP block is attention"
         x = rms_norm(self.join(tokens, hidden), self.blk.attn_norm, self.config.rms_eps)
@@ -59,7 +59,7 @@ class Mtp:
         cache.store(length, *mixer.keys_values(x, mixer.rotary.angles(positions)))
 
     def forward(self, tokens: Sequence[int], hidden: Tensor, length: int, cache: KVCache) -> Tensor:
-        """Pairs behind `length` others, each seeing those before it -> its own hidden (n, hidden), normed.
+        """Pairs after `length` others, each seeing those before it -> its own hidden (n, hidden), normed.
 
         The pairs stand in the cache until others are written there.
         """

@@ -1,6 +1,6 @@
 """The rows of one pass, and what every layer keeps of a sequence.
 
-Every pass runs a set of rows that hang behind the committed context as a tree: a prefill chunk is a chain of rows,
+Every pass runs a set of rows that hang after the committed context as a tree: a prefill chunk is a chain of rows,
 a verify pass the root and its drafts, plain decoding the root alone. One code path serves all three.
 """
 
@@ -69,7 +69,7 @@ class LayerState(Protocol):
     component: str
 
     def commit(self, length: int, path: Sequence[int]) -> None:
-        """Keep the rows `path` of the last pass behind `length` committed positions."""
+        """Keep the rows `path` of the last pass after `length` committed positions."""
 
     def checkpoint(self) -> LayerState | None:
         """A copy of what cannot be rewound; None where cutting is enough."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dflash_core.arch import kinds
-from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec
 from dflash_core.cache_types import CachePair
 from dflash_core.models.attention import Attention
 from dflash_core.models.delta_net import GatedDeltaNet
@@ -72,10 +72,11 @@ class TargetModel:
     def forward(
         self, rows: Rows, states: Sequence[LayerState], captured: Sequence[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run rows behind the committed states. Returns the final hidden rows (n, hidden) before `output_norm`, and
-        the output of each layer in `captured` (n, hidden), in that order. Nothing is committed."""
+        """Run rows after the committed states. Returns the final hidden rows (n, hidden) before `output_norm`, and
+        the output of each layer in `captured` (n, hidden), in that order; EMBEDDING is what the first layer reads.
+        Nothing is committed."""
         h = self.token_embd.rows(rows.tokens)
-        outputs: dict[int, Tensor] = {}
+        outputs: dict[int, Tensor] = {EMBEDDING: h}
         for index, (block, state) in enumerate(zip(self.blk, states, strict=True)):
             h = block(h, rows, state)
             if index in captured:

@@ -48,7 +48,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A committed sequence: its tokens, `pages` that cover its positions in order, and `state` behind the last."""
+    """A committed sequence: its tokens, `pages` that cover its positions in order, and `state` after the last."""
 
     tokens: Tokens
     pages: tuple[Rows, ...]
@@ -66,7 +66,7 @@ class Resumable(Protocol):
     def length(self) -> int: ...
 
     def checkpoint(self) -> State:
-        """Copy what cannot be cut, as it is behind all that is committed."""
+        """Copy what cannot be cut, as it is after all that is committed."""
 
     def restore(self, checkpoint: None) -> None:
         """Become an empty sequence."""
@@ -75,10 +75,14 @@ class Resumable(Protocol):
         """Go back to the first `length` positions; False, and nothing done, where that is not possible."""
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of what is kept of positions begin..end, in host memory."""
+        """Copies of what is kept of the committed positions begin..end, a drafter's too, in host memory."""
+
+    def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
+        """Between turns: `checkpoint` and `rows` of these positions may come next. Memory that is held ready for them
+        takes `most` bytes at most."""
 
     def state_of(self, length: int, tensors: Sequence[Tensor]) -> State:
-        """What `checkpoint` gave behind `length` positions, of its `tensors`. Raises SnapshotError."""
+        """What `checkpoint` gave after `length` positions, of its `tensors`. Raises SnapshotError."""
 
     def resume(self, snapshot: Snapshot) -> None:
         """Become the sequence of a snapshot. Raises SnapshotError for one of another model or layout: then the
@@ -93,7 +97,7 @@ def check_rows(pages: Sequence[Rows], like: Sequence[Tensor], length: int) -> No
     at = 0
     for page in pages:
         if page.begin != at or not page.begin < page.end <= length:
-            raise SnapshotError(f"a page of positions {page.begin}..{page.end} behind {at} of {length}")
+            raise SnapshotError(f"a page of positions {page.begin}..{page.end} after {at} of {length}")
         at = page.end
         check_tensors(page.tensors, like, page.end - page.begin)
     if at != length:

@@ -1,6 +1,6 @@
 """Snapshots on disk: one file per conversation, written beside its name and moved into place.
 
-Magic, a mark of the byte order, the header's length, the header (JSON), the tensors one behind the other, and a digest
+Magic, a mark of the byte order, the header's length, the header (JSON), the tensors one after the other, and a digest
 of all of it. Only what this very version wrote, of this very pair and on a machine of this byte order, is read.
 """
 

@@ -35,11 +35,20 @@ class Snapshots:
     def keep(
         self, session: Resumable, tokens: Sequence[int], state: State, window: AttentionWindow = EVERYTHING
     ) -> None:
-        """Keep the first positions of what the session holds, `state` behind them."""
+        """Keep the first positions of what the session holds, `state` after them."""
         space = self._space(window)
         self._spaces.pop(space, None)
         self._spaces[space] = None
         self.store.put(space, tokens, state, session.rows)
+
+    def held(self, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> bool:
+        """Whether a sequence is kept already."""
+        return self.store.held(self._space(window), tokens)
+
+    def prepare(self, session: Resumable, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> None:
+        """A turn has ended: have room ready for what would be kept of it."""
+        left = max(self.store.most_bytes - self.store.nbytes, 0)
+        session.make_room(self.store.missing(self._space(window), tokens), left)
 
     def resume(
         self, session: Resumable, ids: Sequence[int], own: int, window: AttentionWindow = EVERYTHING

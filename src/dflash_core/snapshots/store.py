@@ -101,6 +101,18 @@ class SnapshotStore:
         self.nbytes += state.nbytes
         return True
 
+    def held(self, space: str, tokens: Sequence[int]) -> bool:
+        """Whether this very sequence is kept; it then counts as used."""
+        key = (space, _hash(np.asarray(tokens, np.int32)))
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return key in self._entries
+
+    def missing(self, space: str, tokens: Sequence[int]) -> list[tuple[int, int]]:
+        """Where the pages begin and end that keeping a sequence would copy."""
+        spans = self._spans(space, np.asarray(tokens, np.int32))
+        return [(begin, end) for name, begin, end in spans if name not in self._pages]
+
     def find(self, space: str, ids: Sequence[int], *, cut: bool = False) -> tuple[Snapshot, int] | None:
         """The snapshot that shares the longest beginning with `ids`, and how many tokens that is.
 

@@ -1,4 +1,4 @@
-"""Messages between the program and its template worker: JSON objects, each behind its length in eight bytes."""
+"""Messages between the program and its template worker: JSON objects, each after its length in eight bytes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ have been cut out of the rendered text: what then still looks like one is encode
 The exchange is character for character, so that what templates do to messages - trim, split, compare, measure - works
 as before, with one limit: a template does not recognise markup inside a message. (Reasoning is therefore handed over
 in its own field, not in the content.) The other limit: a template that writes a bare "<" itself and a message's text
-right behind it could still form a name; no published one does.
+right after it could still form a name; no published one does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dflash_core.text.reasoning import NO_VARIABLES, Messages, Variables
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import opens_thinking
 from dflash_core.text.tokenizer import Tokenizer
@@ -35,11 +36,11 @@ class Rendered:
 def render_ids(
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    messages: Sequence[Mapping[str, str]],
+    messages: Messages,
     *,
     thinking: bool,
     generate: bool = True,
-    variables: Mapping[str, str | bool] = {},
+    variables: Variables = NO_VARIABLES,
 ) -> Rendered:
     """Render `messages` and encode the result. Raises TemplateError."""
     guard = _guard(tokenizer.special, _texts(template, messages))
@@ -49,12 +50,7 @@ def render_ids(
 
 
 def system_end(
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    messages: Sequence[Mapping[str, str]],
-    *,
-    thinking: bool,
-    variables: Mapping[str, str | bool] = {},
+    tokenizer: Tokenizer, template: ChatTemplate, messages: Messages, *, thinking: bool, variables: Variables
 ) -> int | None:
     """How many ids of a prompt reach to the end of its first system message, wherever the template puts it; 0 without
     one, None where the template does not let its end be found. Raises TemplateError."""
@@ -62,7 +58,7 @@ def system_end(
     if system is None or not messages[system]["content"].strip():
         return 0
     guard = _guard(tokenizer.special, _texts(template, messages))
-    # A character that occurs nowhere else stands behind the message.
+    # A character that occurs nowhere else stands after the message.
     mark = next(chr(code) for code in _free(_texts(template, messages)) if code not in guard.values())
     marked = _guarded(messages, guard)
     marked[system] = {**marked[system], "content": marked[system]["content"] + mark}
@@ -70,15 +66,15 @@ def system_end(
     if mark not in rendered:
         return None
     restore = {stand_in: character for character, stand_in in guard.items()}
-    # Without the mark its last id may hold what comes behind it, too.
+    # Without the mark its last id may hold what comes after it, too.
     return len(_encoded(tokenizer, rendered[: rendered.rindex(mark)], restore)) + 1
 
 
-def _texts(template: ChatTemplate, messages: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+def _texts(template: ChatTemplate, messages: Messages) -> tuple[str, ...]:
     return (*(value for message in messages for value in message.values()), template.source)
 
 
-def _guarded(messages: Sequence[Mapping[str, str]], guard: Mapping[int, int]) -> list[dict[str, str]]:
+def _guarded(messages: Messages, guard: Mapping[int, int]) -> list[dict[str, str]]:
     # Roles are the program's own words, and templates compare them.
     return [
         {key: value if key == "role" else value.translate(guard) for key, value in message.items()}

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from dflash_core.errors import KnobError, TemplateError
+from dflash_core.errors import KnobError, LateTemplateError, TemplateError
 
 EFFORTS = ("low", "medium", "high", "xhigh")  # levels that templates know, lowest first
 DEFAULT_EFFORT = "medium"
 Effort = Literal["", "low", "medium", "high", "xhigh"]  # that a template was given, "" for none
+Messages = Sequence[Mapping[str, str]]
 Variables = Mapping[str, str | bool]
-Render = Callable[[Sequence[Mapping[str, str]], Variables], str]
+NO_VARIABLES: Variables = {}
+Render = Callable[[Messages, Variables], str]
 
 
 class Asked(Protocol):
@@ -88,12 +90,20 @@ class Reasoning:
 
 
 def reasoning_of(render: Render) -> Reasoning:
-    """What the template behind `render` reads. One that fails for a plain question, at any level, reads nothing."""
+    """What the template of `render` reads. One that fails for a plain question, at any level, reads nothing.
 
-    def rendered(messages: Sequence[Mapping[str, str]], **variables: str | bool) -> str | None:
+    One that was ended at its limit of time is not asked again: a dozen times that limit is too long to load.
+    """
+    late = False
+
+    def rendered(messages: Messages, **variables: str | bool) -> str | None:
+        nonlocal late
+        if late:
+            return None
         try:
             return render(messages, variables)
-        except TemplateError:
+        except TemplateError as error:
+            late = isinstance(error, LateTemplateError)
             return None
 
     def asked(**variables: str) -> tuple[str | None, ...]:

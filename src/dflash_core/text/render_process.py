@@ -16,11 +16,15 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dflash_core.errors import TemplateError
+from dflash_core.errors import LateTemplateError, TemplateError
 from dflash_core.text.frames import HEAD, MOST_BYTES, packed, unpacked
+
+if TYPE_CHECKING:
+    from dflash_core.text.reasoning import Messages, Variables
 
 SECONDS = 3.0  # of wall time for a render, with the compilation where the worker is a fresh one
 START_SECONDS = 60.0  # for Python and Jinja themselves, on a machine that is busy with other things
@@ -50,14 +54,7 @@ class RenderProcess:
         self._worker: _Worker | None = None
         self._ask(None)
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        *,
-        thinking: bool,
-        generate: bool,
-        variables: Mapping[str, str | bool] = {},
-    ) -> str:
+    def render(self, messages: Messages, *, thinking: bool, generate: bool, variables: Variables) -> str:
         """The text of a prompt. Raises TemplateError."""
         request = {"messages": [dict(message) for message in messages], "thinking": thinking, "generate": generate}
         return self._ask(packed(request | {"variables": dict(variables)}))
@@ -83,7 +80,7 @@ class RenderProcess:
             raise
         except _LateError:
             worker.end()
-            raise TemplateError(f"the chat template {step}: still running after {SECONDS:g} s") from None
+            raise LateTemplateError(f"the chat template {step}: still running after {SECONDS:g} s") from None
         except _GoneError:
             raise TemplateError(f"the chat template {step}: the process that renders it ended {worker.end()}") from None
         except BaseException:  # Ctrl+C too: what the worker would say later answers nothing
@@ -143,10 +140,10 @@ class _Worker:
                     raise _GoneError from None
         reply = self._receive(deadline)
         if "error" in reply:
-            raise TemplateError(reply["error"])
-        return reply.get("text", "")
+            raise (LateTemplateError if reply["late"] else TemplateError)(reply["error"])
+        return str(reply.get("text", ""))
 
-    def _receive(self, deadline: float) -> dict[str, str]:
+    def _receive(self, deadline: float) -> dict[str, Any]:
         (length,) = HEAD.unpack(self._read(HEAD.size, deadline))
         if length > MOST_BYTES:
             raise _GoneError

@@ -13,9 +13,9 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateRuntimeError, TemplateSyntaxError, nodes
 from jinja2.exceptions import TemplateError as JinjaError
@@ -25,7 +25,10 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from dflash_core.errors import TemplateError
+from dflash_core.errors import LateTemplateError, TemplateError
+
+if TYPE_CHECKING:
+    from dflash_core.text.reasoning import Messages, Variables
 
 SECONDS = 2.5  # of a render
 LENGTH = 16 * 2**20  # characters of a string, items of a list
@@ -35,6 +38,10 @@ _BITS = 4096  # of a whole number
 _LAYOUT_FILTERS = frozenset({"batch", "center", "indent", "slice", "tojson", "wordwrap"})
 _LAYOUT_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
 _WIDE_FORMAT = re.compile(r"%[-+ #0]*(\d*\.)?(\*|\d{5,})|\{[^{}]*(\d{5,}|:[^{}]*\{)")  # in "%..." or "{...}"
+
+
+class _LateError(TemplateRuntimeError):
+    """The deadline of a render has passed."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -59,7 +66,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def tick(self) -> None:
         """Called by the compiled template on every pass of a loop and every call of a macro."""
         if time.monotonic() > self._deadline:
-            raise TemplateRuntimeError(f"still running after {self._seconds:g} s")
+            raise _LateError(f"still running after {self._seconds:g} s")
 
     def sized(self, value: Any) -> Any:
         """`value`, if it is not too long to go on with."""
@@ -118,14 +125,7 @@ class Compiled:
         except Exception as error:  # hostile source also makes Python's own compiler raise, RecursionError for one
             raise _refusal("does not compile", error) from None
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        *,
-        thinking: bool,
-        generate: bool,
-        variables: Mapping[str, str | bool] = {},
-    ) -> str:
+    def render(self, messages: Messages, *, thinking: bool, generate: bool, variables: Variables) -> str:
         """The text of a prompt. Raises TemplateError with the template's own words and line."""
         parts: list[str] = []
         length = 0
@@ -206,7 +206,8 @@ def _refusal(what: str, error: Exception) -> TemplateError:
     line = _line_of(error)
     where = "" if line is None else f", line {line}"
     words = "it needs more memory than it may take" if isinstance(error, MemoryError) else str(error)[:300]
-    return TemplateError(f"the chat template {what}{where}: {words or type(error).__name__}")
+    kind = LateTemplateError if isinstance(error, _LateError) else TemplateError
+    return kind(f"the chat template {what}{where}: {words or type(error).__name__}")
 
 
 def _line_of(error: BaseException) -> int | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dflash_core.errors import TemplateError
-from dflash_core.text.reasoning import Reasoning, Variables, reasoning_of
+from dflash_core.text.reasoning import NO_VARIABLES, Messages, Reasoning, Variables, reasoning_of
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.sandbox import Compiled
 from dflash_core.text.thinking import opens_thinking
@@ -33,7 +33,7 @@ _SOURCE_LENGTH = 2**20
 
 
 class ChatTemplate:
-    """The template of a model file, or plain ChatML where the file has none; then `notice` says so, for showing once.
+    """The template of a model file, or plain ChatML where it has none that says anything; then `notice` says so once.
 
     Thread-safe. A template that is not among the known ones costs a process, until nobody holds this any more. Raises
     TemplateError for a source that does not compile.
@@ -42,7 +42,7 @@ class ChatTemplate:
     def __init__(self, source: str | None, variables: Mapping[str, str] | None = None) -> None:
         """`variables` are further names that the template may use, such as `bos_token`."""
         self.notice: str | None = None
-        if source is None:
+        if source is None or not source.strip():  # an empty one would make every prompt empty
             source = CHATML
             self.notice = "the model file has no chat template; plain ChatML is used"
         if len(source) > _SOURCE_LENGTH:
@@ -76,18 +76,13 @@ class ChatTemplate:
     def reasoning(self) -> Reasoning:
         """Which levels of reasoning it knows, and whether it can be told what of a history to keep."""
 
-        def render(messages: Sequence[Mapping[str, str]], variables: Variables) -> str:
+        def render(messages: Messages, variables: Variables) -> str:
             return self.render(messages, thinking=True, variables=variables)
 
         return reasoning_of(render)
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        *,
-        thinking: bool,
-        generate: bool = True,
-        variables: Mapping[str, str | bool] = {},
+        self, messages: Messages, *, thinking: bool, generate: bool = True, variables: Variables = NO_VARIABLES
     ) -> str:
         """The text of a prompt. `generate` ends it with the opening of the assistant's answer. `variables` are given
         to the template beside the usual ones.

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import IO, Any
 
-from dflash_core.errors import TemplateError
+from dflash_core.errors import LateTemplateError, TemplateError
 from dflash_core.text.frames import HEAD, packed, unpacked
 from dflash_core.text.sandbox import Compiled
 
@@ -33,11 +33,11 @@ def main() -> None:
         try:
             if compiled is None:
                 compiled = Compiled(**request)
-                reply = {}
+                reply = dict[str, Any]()
             else:
                 reply = {"text": compiled.render(**request)}
         except TemplateError as error:
-            reply = {"error": str(error)}
+            reply = {"error": str(error), "late": isinstance(error, LateTemplateError)}
         _send(replies, reply)
 
 

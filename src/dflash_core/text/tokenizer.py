@@ -97,7 +97,7 @@ class Tokenizer:
         self._bpe = _build_bpe(ordinary, merges, pre)
         # Letters of an ordinary token are bytes; the name of a special one is text.
         self._longest = max(1, *map(len, tokens), *(len(name.encode(errors="replace")) for name in self.special))
-        # Every turn encodes the whole conversation; the messages of earlier turns come from here.
+        # Every turn encodes the whole conversation; the messages of turns before it come from here.
         self._encode_plain = functools.lru_cache(maxsize=512)(self._merge)
 
     @classmethod
