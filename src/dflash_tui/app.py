@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, ClassVar
 
 from textual._context import active_message_pump
-from textual.app import App, SystemCommand
+from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.driver import Driver
@@ -275,6 +275,7 @@ class DFlashApp(App[int]):
         """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
         request = dataclasses.replace(self._request, context=context, kv=kv)
         self.again = arguments_again(sys.argv[1:], request, conversation)
+        self.chat.downloads.hand_over()
         self.call_after_refresh(self._leave)  # by then the prompt no longer holds the command
 
     def remember_model(self, target: Path | None, draft: Path | None) -> str:
@@ -382,7 +383,8 @@ class DFlashApp(App[int]):
         An error of our own that nobody took, as that of an SQLite that lacks what is needed, says itself what to do.
         """
         cause = error.error if isinstance(error, WorkerFailed) else error
-        if isinstance(cause, NoMatches) and (self._exit or closes(active_message_pump.get(None))):
+        gone = isinstance(cause, NoMatches | ScreenStackError)
+        if gone and (self._exit or closes(active_message_pump.get(None))):
             # What it asks for was never drawn, or is gone already, and nobody will see it.
             LOG.info("asked for on a closing screen", exc_info=error)
             return
@@ -394,6 +396,11 @@ class DFlashApp(App[int]):
                 trace = [keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)]
             self.fault = "; ".join([said, *self.chat.last_words(), *trace])
         super()._handle_exception(error)
+
+    async def _shutdown(self) -> None:
+        """Every way to the end says first that the app ends: a worker may go on while its screen is taken down."""
+        self._exit = True
+        await super()._shutdown()
 
     def _fatal_error(self) -> None:
         """In place of Textual's pages of source and variables: `run_app` prints `fault`."""
@@ -462,7 +469,8 @@ def open_app(app: DFlashApp) -> int:
     for line in app.chat.downloads.last_words():
         write_err(f"dflash-tui: {line}")
     if app.again:
-        write_err("dflash-tui: restarting, the conversation goes on")
+        downloads = ", and so do the downloads" if app.chat.downloads.handed_over else ""
+        write_err(f"dflash-tui: restarting, the conversation goes on{downloads}")
         sys.stderr.flush()
         # What the interpreter was started with, up to the program's own arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])

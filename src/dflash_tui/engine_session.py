@@ -10,7 +10,6 @@ import torch
 
 from dflash_core.clean import encodable
 from dflash_core.conversation import Conversation, Models
-from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import FoundRow
@@ -27,6 +26,7 @@ from dflash_tui import __version__
 from dflash_tui.log import LOG
 from dflash_tui.reckoning import card_options
 from dflash_tui.session import LoadRequest
+from dflash_tui.terminal.output import Notes
 
 
 class EngineSession:
@@ -111,17 +111,12 @@ def load_engine(
     Without a target that is the demo pair. `stop_key` ends a slow answer; `refuse` parameters that the device could
     not follow, before anything is loaded. Raises DFlashError.
     """
-    target, draft = request.target, request.draft
-    if target is None:
-        target, draft = demo_target_path(), demo_draft(draft)
-    card = card_options(request)
     engine = load_pair(
-        target,
-        draft,
+        *request.files,
         request.device,
         progress,
         context_length=request.context or None,
-        card=card,
+        card=card_options(request),
         knobs=request.knobs if refuse else None,
         learned=user_folder("data") / "policy",
         kv=request.kv,
@@ -139,6 +134,14 @@ def load_engine(
     if seconds is not None:
         notes.append(f"about {seconds:.1f} s per step on this machine; {stop_key} stops and keeps the text")
     return engine, tuple(notes)
+
+
+def load_told(request: LoadRequest, notes: Notes) -> Engine:
+    """As `load_engine`, for a command: what the user should know is a line each. Raises DFlashError."""
+    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
+    for note in worth_knowing:
+        notes.line(f"note: {note}")
+    return engine
 
 
 def state_folder(keep: int = 0) -> StateFolder:

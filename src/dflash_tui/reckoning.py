@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.fits import Reckoner
 from dflash_core.loading import CardOptions, reckoner_of
 from dflash_tui.session import LoadRequest
@@ -13,10 +12,7 @@ def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
 
     Raises DFlashError.
     """
-    target, draft = request.target, request.draft
-    if target is None:
-        target, draft = demo_target_path(), demo_draft(draft)
-    return reckoner_of(target, draft, request.device, memory=memory, card=card_options(request))
+    return reckoner_of(*request.files, request.device, memory=memory, card=card_options(request))
 
 
 def card_options(request: LoadRequest) -> CardOptions:

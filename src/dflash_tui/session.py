@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from dflash_core.clean import encodable
+from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 
@@ -51,6 +52,13 @@ class LoadRequest:
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # one, once something was loaded
     resume: str = ""  # the conversation that the app goes on with: the beginning of its id
+
+    @property
+    def files(self) -> tuple[Path, Path | None]:
+        """Target and drafter: the demo pair's where none is named."""
+        if self.target is None:
+            return demo_target_path(), demo_draft(self.draft)
+        return self.target, self.draft
 
     def setup(self, reckoner: Reckoner, available: int | None = None) -> Setup:
         """How it would be loaded, as `fits.asked` says."""

@@ -139,7 +139,7 @@ class ConversationController:
         transcript, branches = self._desk.transcript, self.current.branches
         if block.instead_of is not None:
             found = self._from_id(block.instead_of)
-            replaced = found[: found.index(block)]  # behind it are messages that wait for their turn
+            replaced = found[: found.index(block)]  # after it are messages that wait for their turn
             for one in replaced:
                 one.display = refused
                 if not refused:
@@ -279,11 +279,8 @@ class ConversationController:
 
     def _other_model(self) -> str:
         """Says so where the conversation was with another model than the one that is loaded."""
-        card, model = self.current.card, self._model()
+        card, model = self.current.card, self._desk.model
         return f"it was with {card.model}" if card is not None and model and card.model != model else ""
-
-    def _model(self) -> str:
-        return self._desk.session.title if self._desk.session is not None else ""
 
     async def go_on_from(self, since: str | None) -> None:
         """Show the present path after the message `since`, which is on the screen, and have the decoder resume it."""
@@ -323,7 +320,7 @@ class ConversationController:
     def _last_record(self) -> TurnRecord | None:
         """Of the newest answer, where it is one of the pair that is loaded: its ids mean nothing to another."""
         card, leaf = self.current.card, self.current.branches.leaf
-        if card is None or leaf is None or card.model != self._model():
+        if card is None or leaf is None or card.model != self._desk.model:
             return None
         try:
             return self.current.store.record(leaf)

@@ -30,6 +30,11 @@ class Desk(Protocol):
     past: History
 
     @property
+    def model(self) -> str:
+        """The title of the loaded pair; "" where none is."""
+        ...
+
+    @property
     def busy(self) -> bool:
         """An answer is being written."""
         ...

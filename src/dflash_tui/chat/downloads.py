@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_core.files import write_whole
 from dflash_tui.chat.desk import Desk
 from dflash_tui.log import LOG
 from dflash_tui.settings.keys import retold
@@ -15,6 +19,7 @@ from dflash_tui.widgets.strip import TitleRow
 
 if TYPE_CHECKING:
     from dflash_tui.chat.fetching import Fetching
+    from dflash_tui.hub.catalogue import Pair
     from dflash_tui.hub.fetch import Wanted
 
 AT_ONCE = 2
@@ -39,6 +44,7 @@ class Downloads:
         self._all: dict[str, Fetching] = {}
         self._open: list[Fetching] = []  # whose end was not noticed yet
         self.watched: Fetching | None = None  # a dialog shows it: how it ends is seen there
+        self.handed_over: tuple[str, ...] = ()  # the names of those that go on in the next process
 
     def __iter__(self) -> Iterator[Fetching]:
         return iter(list(self._all.values()))
@@ -61,6 +67,15 @@ class Downloads:
     def before(self, it: Fetching) -> set[Wanted]:
         """The files of those whose turn comes before that of `it`."""
         return {file for one in takewhile(lambda one: one is not it, self.under_way) for file in one.files}
+
+    def new(self, pair: Pair, make: type[Fetching] | None = None) -> Fetching:
+        """One of a pair, which has not begun."""
+        from dflash_tui.chat.fetching import Fetching
+        from dflash_tui.hub.places import downloads
+
+        it = (make or Fetching)(pair, downloads())
+        it.others = lambda: self.before(it)
+        return it
 
     def begin(self, it: Fetching) -> None:
         """The user has agreed to it: fetch it now, or when its turn comes."""
@@ -90,13 +105,49 @@ class Downloads:
         for one in left:
             one.join(max(end - time.monotonic(), 0.0))
 
+    @property
+    def _kept(self) -> Path:
+        return self._desk.past.folder / "downloads.json"
+
+    def hand_over(self) -> None:
+        """The program is about to begin again in a new process: what is under way goes on there."""
+        names = tuple(one.pair.name for one in self.under_way if not one.stopping)
+        with suppress(OSError):  # then they stop, as at any end
+            if names:
+                write_whole(self._kept, json.dumps(names).encode())
+            self.handed_over = names
+
+    def take_over(self) -> None:
+        """Go on with those that the process before this one has handed over; the user had agreed to them."""
+        try:
+            written = self._kept.read_bytes()
+        except OSError:  # there are none, nearly always
+            return
+        names: object = None
+        with suppress(OSError, ValueError):
+            self._kept.unlink()
+            names = json.loads(written)
+        if not isinstance(names, list):
+            return
+        from dflash_tui.hub.catalogue import load_catalogue
+
+        pairs = load_catalogue().pairs
+        found = [pairs[name] for name in names if isinstance(name, str) and name in pairs]
+        for pair in found:
+            it = self.new(pair)
+            it.start()
+            self.begin(it)
+        if found:
+            said = f"{', '.join(pair.name for pair in found)}: the download goes on, {KEY} shows it"
+            self._desk.say(retold(said, self._desk.screen.app))
+
     def last_words(self) -> list[str]:
-        """After the app's end: a line for each that is not complete."""
+        """After the app's end: a line for each that is not complete, and does not go on by itself."""
         return [
             f"the download of {one.pair.name} {'failed' if one.state == 'failed' else 'stopped'} at {one.percent} %;"
             f" dflash-tui get {one.pair.name} goes on with it"
             for one in self
-            if one.state != "fetched"
+            if one.state != "fetched" and one.pair.name not in self.handed_over
         ]
 
     def _look(self) -> None:

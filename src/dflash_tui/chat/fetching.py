@@ -12,7 +12,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.memory import gib
 from dflash_tui.chat.background import Background
 from dflash_tui.hub.catalogue import Pair
-from dflash_tui.hub.fetch import TIMEOUT_S, CancelledError, Wanted, check_room, fetch, here, kept, wanted
+from dflash_tui.hub.fetch import Wanted, check_room, fetch, here, kept, wanted
 
 STALE_S = 5.0  # a speed is that of about so long
 QUIET_S = 3.0  # without a byte: from then on it is said
@@ -115,8 +115,7 @@ class Fetching(Background):
                 left = about(seconds) if (seconds := self.left_s) is not None else ""
                 return ", ".join(filter(None, (f"{self.percent} % of {gib(self.size)}", self.note or left)))
             case "ending":
-                silent = f"; a hub that is silent is waited for, {TIMEOUT_S:.0f} s at most"
-                return f"ending…{silent if self.quiet_s > QUIET_S else ''}"
+                return "ending…"
             case "stopped":
                 return f"stopped; {self.kept}"
             case "failed":
@@ -136,7 +135,7 @@ class Fetching(Background):
         self.wake()
 
     def work(self) -> None:
-        files = wanted(self.pair)
+        files = wanted(self.pair, stop=self._stop)
         self.done = sum(here(one, self.folder) for one in files)
         self.files = files
         check_room(files, self.folder, self.others())
@@ -147,13 +146,11 @@ class Fetching(Background):
         check_room(files, self.folder, self.others())  # it may have waited for long
         for one in files:
             self._elsewhere = sum(here(other, self.folder) for other in files if other is not one)
-            fetch(one, self.folder, self._told)
+            fetch(one, self.folder, self._told, stop=self._stop)
         self.done = self.size
         self.complete = True
 
     def _told(self, file: str, here: int, size: int, said: str) -> None:
-        if self.stopping:
-            raise CancelledError("cancelled")
         self.file, self.said = file, said
         self._heard = now = time.monotonic()
         if said:

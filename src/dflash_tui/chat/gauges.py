@@ -96,8 +96,7 @@ class Gauges:
     def start(self) -> None:
         """The page of an empty conversation names the model."""
         desk = self._desk
-        title = desk.session.title if desk.session is not None else ""
-        desk.transcript.start.show(title, loading=desk.loading_now)
+        desk.transcript.start.show(desk.model, loading=desk.loading_now)
 
     def context(self) -> None:
         """How much of the context the conversation on the screen takes, and what is typed would."""
@@ -135,7 +134,7 @@ class Gauges:
             mode, reason = (event.mode, event.reason) if event else ("", "")
             rate = meter.rate(time.monotonic()) if flow.busy else meter.overall_rate
             acceptance = meter.totals.acceptance_length
-        known = self._plain.get(desk.session.title) if desk.session is not None else None
+        known = self._plain.get(desk.model) if desk.session is not None else None  # imports much: not at the start
         desk.screen.query_one(StatusStrip).status = Status(
             tuple(meter.rates) if meter else (),
             rate,
@@ -156,7 +155,7 @@ class Gauges:
     def _figures(self) -> Figures | None:
         """Those of the running turn, or of the last; with the record where there is one."""
         flow, session = self._desk.flow, self._desk.session
-        known = self._plain.get(session.title) if session is not None else None
+        known = self._plain.get(self._desk.model) if session is not None else None
         if flow.meter is None:
             return None
         from dflash_tui.widgets.stats import of_meter, of_turn

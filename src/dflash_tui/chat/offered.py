@@ -20,6 +20,12 @@ from dflash_tui.settings.profiles import Profile
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over
 
+ABOUT_DEMO = """A small pair that comes with the program.
+
+It speaks in whole sentences, and that is all it is for: to look around, and to see how drafting works.
+
+Nothing is fetched for it, and any machine runs it."""
+
 
 class Offered:
     """Rows by their ids. `finding` adds to what there is; this draws from it whenever it is asked."""
@@ -95,6 +101,8 @@ class Offered:
             return Content.assemble(
                 ("\n".join(lines), figure(QUOTED)), (f"\n\n{fetched}" if fetched else "", figure("fetch"))
             )
+        if row == DEMO:
+            return Content.styled(ABOUT_DEMO, figure(QUOTED))
         return Content("")
 
     def found(self, row: str) -> Found | None:

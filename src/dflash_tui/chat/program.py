@@ -212,7 +212,7 @@ class ProgramController:
             desk.screen.run_worker(self._bench(), exclusive=True, group="bench")
 
     async def _bench(self) -> None:
-        from dflash_tui.chat.ui_bench import measure_tax, tax_table
+        from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table
 
         desk = self._desk
         transcript = desk.transcript  # at the end of the app it can no longer be asked for
@@ -222,7 +222,9 @@ class ProgramController:
         except DFlashError as error:
             desk.say(f"nothing was measured: {error}")
         else:
-            desk.screen.app.push_screen(TextScreen("What the app costs the decoder", tax_table(tax), "tax"))
+            desk.screen.app.push_screen(
+                TextScreen("What the app costs the decoder", f"{tax_table(tax)}\n\n{tax_notes(tax)}", "tax")
+            )
         finally:
             transcript.remove_class("-measuring")
         self._gauges.draw()

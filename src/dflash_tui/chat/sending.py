@@ -97,7 +97,7 @@ class Sending:
 
     async def _context_refused(self, error: ContextError) -> None:
         """Nothing that was queued can follow a message that did not fit: all are in the prompt, in their order."""
-        while await self.take_back(0, "the messages behind the refused one are back, too"):
+        while await self.take_back(0, "the messages after the refused one are back, too"):
             pass
         self._chat.context.refused(error)
 

@@ -49,12 +49,7 @@ class Tuning:
         desk = self._desk
         panel = desk.inspector.params_panel
         panel.show(desk.knobs, desk.used, running=desk.busy)
-        panel.show_presets(self.presets.names_for(self._model), self.presets.like(desk.knobs))
-
-    @property
-    def _model(self) -> str:
-        """The title of the loaded pair."""
-        return self._desk.session.title if self._desk.session is not None else ""
+        panel.show_presets(self.presets.names_for(self._desk.model), self.presets.like(desk.knobs))
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -118,8 +113,8 @@ class Tuning:
     def cycle(self) -> None:
         """The preset after the present one, passing over those that the loaded pair cannot follow."""
         name = self.presets.like(self._desk.knobs)
-        for _ in self.presets.names_for(self._model):
-            name = self.presets.after(name, self._model).name
+        for _ in self.presets.names_for(self._desk.model):
+            name = self.presets.after(name, self._desk.model).name
             try:
                 self.use(name)
             except KnobError:

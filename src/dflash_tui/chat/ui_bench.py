@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import mean, median, quantiles
 from typing import Any
 
 from dflash_core.bench.prompts import PROMPTS
@@ -29,7 +29,11 @@ from dflash_tui.text.bars import change
 from dflash_tui.widgets.transcript import TurnBlock
 
 ROUNDS = 7
+SPAN_S = 0.5  # of decoding that each arm of a prompt has in a round: short turns are run again
+MOST_TURNS = 4  # in an arm of a round
+MOST_TOKENS = 256  # of a turn: what the app costs per second does not change after that
 LOOK_S = 0.05  # how often the end of a turn is looked for, in both arms alike
+MODES = {"ar": "plain"}
 BEAT_S = 0.01  # how often the app's loop is asked for a sign of life
 Say = Callable[[str], None]
 Opener = Callable[[OnPrefill], TurnLike]
@@ -37,19 +41,25 @@ Opener = Callable[[OnPrefill], TurnLike]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One turn: the tokens of its steps, and the seconds from its first token to its last, by the decoder's clock."""
+    """One turn: the tokens of its steps, and the seconds from its first token to its last, by the decoder's clock.
+
+    `app_s`: what the app's thread used of the processor for all of it, from the message to the last frame.
+    """
 
     tokens: int
     seconds: float
+    steps: int = 0
+    app_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One prompt: a turn per round without the app and one with it. Both decode the same tokens."""
+    """One prompt in one mode: as many turns without the app as with it. Both take the same steps."""
 
     prompt: str
     headless: tuple[Timed, ...]
     app: tuple[Timed, ...]
+    mode: str = ""
 
     @property
     def tokens(self) -> int:
@@ -60,12 +70,19 @@ class Pair:
         """The median time of each arm."""
         return median(one.seconds for one in self.headless), median(one.seconds for one in self.app)
 
+    def of_round(self, number: int, rounds: int) -> tuple[float, float]:
+        """The mean time of each arm's turns in a round."""
+        turns = len(self.headless) // rounds
+        part = slice(number * turns, (number + 1) * turns)
+        return mean(one.seconds for one in self.headless[part]), mean(one.seconds for one in self.app[part])
+
 
 @dataclass(frozen=True, slots=True)
 class UiTax:
     """What the app costs, over the median times of all prompts together."""
 
     pairs: tuple[Pair, ...]
+    rounds: int = 1
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -80,13 +97,34 @@ class UiTax:
         headless, app = self.rates
         return 1 - app / headless
 
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The losses of single rounds, over all prompts: the middle half of them lies between these two."""
+        losses = []
+        for number in range(self.rounds):
+            headless, app = (sum(times) for times in zip(*(pair.of_round(number, self.rounds) for pair in self.pairs)))
+            losses.append(1 - headless / app)
+        if len(losses) < 2:
+            return losses[0], losses[0]
+        low, _, high = quantiles(losses, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def app_ms(self) -> tuple[float, float]:
+        """What the app's thread uses of the processor for a turn, ms, median of the turns: without showing it and
+        with."""
+        alone, shown = ([one.app_s for pair in self.pairs for one in getattr(pair, arm)] for arm in ("headless", "app"))
+        return median(alone) * 1e3, median(shown) * 1e3
+
     def to_json(self) -> dict[str, Any]:
         """Everything measured, for `--json`."""
         headless, app = self.rates
         rows = [
             {
                 "prompt": pair.prompt,
+                "mode": pair.mode,
                 "tokens": pair.tokens,
+                "steps": pair.headless[0].steps,
                 "headless_s": [one.seconds for one in pair.headless],
                 "app_s": [one.seconds for one in pair.app],
             }
@@ -96,6 +134,9 @@ class UiTax:
             "headless_tokens_per_second": headless,
             "app_tokens_per_second": app,
             "loss": self.loss,
+            "loss_middle_half": self.spread,
+            "app_thread_ms_headless": self.app_ms[0],
+            "app_thread_ms_in_app": self.app_ms[1],
             "prompts": rows,
         }
 
@@ -124,21 +165,46 @@ async def measure_tax(
 ) -> UiTax:
     """Run every prompt in both arms, alternating, after one round of warm-up. The conversation is left as it is.
 
-    Raises DFlashError where a turn fails, where the user stops one, or where both arms do not decode the same.
+    Nothing is left to a policy that learns from times: it would take other steps in each turn, so that one arm decodes
+    the same answer in 45 steps and the other in 18. Mode auto is measured as what it chooses between.
+
+    Raises DFlashError where a turn fails, where the user stops one, or where both arms do not take the same steps.
     """
-    knobs = chat.knobs.replace(temperature=0.0)
-    pairs: dict[str, tuple[list[Timed], list[Timed]]] = {prompt: ([], []) for prompt in prompts}
+    cases = {(prompt, mode): _Arms([], []) for mode in _modes(chat) for prompt in prompts}
     for number in range(rounds + 1):
         say(f"round {number} of {rounds}" if number else "warming up")
-        for prompt, arms in pairs.items():
-            # Which arm goes first changes from round to round.
-            for arm in (0, 1) if number % 2 else (1, 0):
-                timed = await (_in_app if arm else _headless)(chat, prompt, knobs)
-                if number:
-                    arms[arm].append(timed)
-            if len({one.tokens for arm in arms for one in arm}) > 1:
-                raise DFlashError(f"the arms decoded different answers to {prompt!r}; there is nothing to compare")
-    return UiTax(tuple(Pair(prompt, tuple(headless), tuple(app)) for prompt, (headless, app) in pairs.items()))
+        for (prompt, mode), arms in cases.items():
+            knobs = chat.knobs.replace(
+                temperature=0.0, mode=mode, policy="fixed", max_tokens=min(chat.knobs.max_tokens, MOST_TOKENS)
+            )
+            # Which arm goes first changes from turn to turn.
+            for turn in range(arms.turns):
+                for shown in (False, True) if (number + turn) % 2 else (True, False):
+                    timed = await (_in_app if shown else _headless)(chat, prompt, knobs)
+                    if number:
+                        (arms.app if shown else arms.headless).append(timed)
+                    else:
+                        arms.turns = min(math.ceil(SPAN_S / max(timed.seconds, SPAN_S / MOST_TURNS)), MOST_TURNS)
+            if len({(one.tokens, one.steps) for one in (*arms.headless, *arms.app)}) > 1:
+                raise DFlashError(f"the arms decoded {prompt!r} in different steps; there is nothing to compare")
+    pairs = (Pair(prompt, tuple(arms.headless), tuple(arms.app), mode) for (prompt, mode), arms in cases.items())
+    return UiTax(tuple(pairs), rounds)
+
+
+@dataclass
+class _Arms:
+    """The turns of a prompt in a mode, as they are measured; `turns`: how many a round has in each arm."""
+
+    headless: list[Timed]
+    app: list[Timed]
+    turns: int = 1
+
+
+def _modes(chat: Desk) -> tuple[str, ...]:
+    session, mode = chat.session, chat.knobs.mode
+    if mode != "auto":
+        return (mode,)
+    return ("ar", "tree") if session is not None and session.limits.drafter is not None else ("ar",)
 
 
 async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
@@ -179,18 +245,21 @@ def _opener(chat: Desk, prompt: str, knobs: Knobs) -> Opener:
 
 
 async def _headless(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
+    began = time.thread_time()
     running, meter = Running(_opener(chat, prompt, knobs)), Meter()
     running.start()
     while not running.over:
         await asyncio.sleep(LOOK_S)
     for piece in running.drain():
         meter.add(piece)
-    return _timed(running, meter)
+    _checked(running, meter)
+    return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
 async def _in_app(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
+    began = time.thread_time()
     _, meter = await _shown(chat, prompt, _opener(chat, prompt, knobs), knobs)
-    return Timed(meter.totals.tokens, meter.decode_s)
+    return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
 async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
@@ -208,7 +277,7 @@ async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tu
                 await asyncio.sleep(LOOK_S)
         finally:
             await transcript.take_away(block)
-    _timed(running, meter)
+    _checked(running, meter)
     return block, meter
 
 
@@ -242,12 +311,11 @@ class _Host:
         pass
 
 
-def _timed(running: Running, meter: Meter) -> Timed:
+def _checked(running: Running, meter: Meter) -> None:
     if running.error is not None:
         raise DFlashError(f"a turn failed, so there is nothing to compare: {running.error}")
     if running.stopping or not meter.totals.tokens:
         raise DFlashError("a turn was stopped, so there is nothing to compare")
-    return Timed(meter.totals.tokens, meter.decode_s)
 
 
 def tax_table(tax: UiTax) -> str:
@@ -255,9 +323,22 @@ def tax_table(tax: UiTax) -> str:
     lines = [f"{'median tok/s':<34}{'headless':>10}{'in the app':>12}{'lost':>8}"]
     for pair in tax.pairs:
         headless, app = pair.seconds
-        prompt = pair.prompt if len(pair.prompt) <= 32 else pair.prompt[:31] + "…"
+        prompt = f"{MODES.get(pair.mode, pair.mode)}: {pair.prompt}" if pair.mode else pair.prompt
+        prompt = prompt if len(prompt) <= 32 else prompt[:31] + "…"
         lines.append(_tax_line(prompt, pair.tokens / headless, pair.tokens / app))
     return "\n".join([*lines, _tax_line("all", *tax.rates)])
+
+
+def tax_notes(tax: UiTax) -> str:
+    """How far the figures of the table can be trusted, and what the app's thread uses, as lines of text."""
+    low, high = tax.spread
+    alone, shown = tax.app_ms
+    return "\n".join(
+        [
+            f"lost in single rounds, the middle half of {tax.rounds}: {low:.1%} to {high:.1%}",
+            f"the app's thread, of the processor per turn: {alone:.1f} ms headless, {shown:.1f} ms in the app",
+        ]
+    )
 
 
 def _tax_line(what: str, headless: float, app: float) -> str:

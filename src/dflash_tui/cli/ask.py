@@ -64,12 +64,10 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
     can follow.
     """
     from dflash_core.conversation import Conversation
-    from dflash_tui.engine_session import begin, load_engine
+    from dflash_tui.engine_session import begin, load_told
 
     notes = Notes(plain=plain)
-    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
-    for note in worth_knowing:
-        notes.line(f"note: {note}")
+    engine = load_told(request, notes)
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template, system)
     begin(conversation, request, engine)
     turn = conversation.ask(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
-from dflash_core.errors import DeviceError, DFlashError
+from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Axis, settings
 from dflash_core.lab.sweep import Case, SweepResult, default_repeats
 from dflash_core.memory import gib
-from dflash_core.nvml import Management
+from dflash_core.nvml import driver_version
 from dflash_tui import __version__
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.session import LoadRequest
@@ -42,7 +42,7 @@ class Job:
     steps: bool = False
     out: Path | None = None
     share: Path | None = None  # step times for others to read
-    contexts: tuple[int, ...] = ()  # positions that steps are timed behind, besides a few
+    contexts: tuple[int, ...] = ()  # positions that steps are timed after, besides a few
 
 
 def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
@@ -79,15 +79,13 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
 
 
 def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
-    from dflash_tui.engine_session import laboratory, load_engine  # brings torch
+    from dflash_tui.engine_session import laboratory, load_told  # brings torch
 
     tasks = [Task(text, text) for text in PROMPTS]
     if job.prompts is not None:
         tasks = list(sample(read_prompts(job.prompts), job.samples))
     notes = Notes()
-    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
-    for note in worth_knowing:
-        notes.line(f"note: {note}")
+    engine = load_told(request, notes)
     lab = laboratory(engine, request.title())
     modes = ("ar", "chain", "tree", "auto") if engine.session.capabilities else ("ar",)
     grid = settings((Axis("mode", modes),), request.knobs, lab.limits)
@@ -254,15 +252,7 @@ def _facts(title: str, engine: Engine) -> dict[str, str]:
         "models": title,
         "keys and values": str(engine.kv),
         "program": f"dflash-tui {__version__}, torch {torch.__version__}, NVRTC {'.'.join(map(str, nvrtc.version()))}",
-        "driver": _driver(),
+        "driver": driver_version(),
         "host": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
     }
-
-
-def _driver() -> str:
-    try:
-        with Management() as management:
-            return management.driver
-    except DeviceError:
-        return "unknown"

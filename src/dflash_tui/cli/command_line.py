@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable, one_line
@@ -29,7 +29,7 @@ from dflash_tui.settings.config import Config, load_config
 from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
-from dflash_tui.terminal.output import write_err
+from dflash_tui.terminal.output import discard, write_err
 
 if TYPE_CHECKING:
     from dflash_core.trace import TraceWriter
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has what it wanted (`| head`). What is still buffered has nowhere to go.
         for stream in (sys.stdout, sys.stderr):
-            _discard(stream)
+            discard(stream)
         return DONE
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
@@ -378,13 +378,3 @@ def _mend_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=marks.ERRORS if mode == "w" else "replace")
-
-
-def _discard(stream: TextIO) -> None:
-    """Point a closed stream at nothing, so that the interpreter's last flush has somewhere to write."""
-    try:
-        stream.flush()
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)

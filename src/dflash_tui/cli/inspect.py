@@ -10,7 +10,7 @@ from typing import Any
 
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.registry import ARCHITECTURES
-from dflash_core.arch.spec import ModelSpec
+from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.config import (
     DRAFT_ARCHITECTURES,
@@ -161,9 +161,15 @@ def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
         *_listed("heads", _draft_heads(config)),
         ("made for", _made_for(config)),
         ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
-        ("reads", f"the target's layers {', '.join(map(str, config.target_layers))}"),
+        ("reads", _read_layers(config)),
         *_type_rows(file),
     ]
+
+
+def _read_layers(config: DraftConfig) -> str:
+    layers = ", ".join(str(layer) for layer in config.target_layers if layer != EMBEDDING)
+    read = ["embedding"] * (EMBEDDING in config.target_layers) + [f"layers {layers}"] * bool(layers)
+    return f"the target's {' and '.join(read)}"
 
 
 def _draft_heads(config: DraftConfig) -> list[str]:
@@ -196,7 +202,7 @@ def _head_rows(config: MtpConfig, file: WeightFile) -> Rows:
     nextn = config.nextn
     shares = [what for what, own in (("embedding", nextn.own_embedding), ("head", nextn.own_head)) if not own]
     return [
-        ("drafter", f"MTP head behind layer {config.index}: {config.layer.mixer.describe()}"),
+        ("drafter", f"MTP head after layer {config.index}: {config.layer.mixer.describe()}"),
         ("size", _size_line(file)),
         ("shares", f"the target's {' and '.join(shares)}" if shares else "nothing of the target"),
         *_type_rows(file),

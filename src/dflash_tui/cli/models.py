@@ -11,7 +11,6 @@ from dflash_core.memory import gib
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.hub.catalogue import Pair, load_catalogue
 from dflash_tui.hub.fetch import (
-    CancelledError,
     HubError,
     Told,
     Wanted,
@@ -130,7 +129,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     with stop_on_interrupt(stop.set) as interrupted:
         try:
             for one in files:
-                fetch(one, folder, _telling(notes, stop), endpoint)
+                fetch(one, folder, _telling(notes), endpoint, stop)
         except HubError:
             notes.line(f"{'interrupted; ' if interrupted else ''}{kept(files, folder)}")
             if interrupted:
@@ -154,10 +153,8 @@ def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:
     ]
 
 
-def _telling(notes: Notes, stop: threading.Event) -> Told:
+def _telling(notes: Notes) -> Told:
     def told(file: str, here: int, size: int, more: str) -> None:
-        if stop.is_set():
-            raise CancelledError("interrupted")
         notes.progress(
             f"{file} {gib(here)} of {gib(size)}{f', {more}' if more else ''}" if notes.is_terminal else file,
             here / size,

@@ -48,12 +48,10 @@ def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
     for path in job.out:
         check_path(path)
 
-    from dflash_tui.engine_session import laboratory, load_engine  # brings torch
+    from dflash_tui.engine_session import laboratory, load_told  # brings torch
 
     notes = Notes()
-    engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
-    for note in worth_knowing:
-        notes.line(f"note: {note}")
+    engine = load_told(request, notes)
     lab = laboratory(engine, request.title())
     grid = settings(axes, request.knobs, lab.limits)
     cases, repeats = [Case.of(task) for task in tasks], job.repeats or default_repeats(len(tasks))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.errors import KnobError
 from dflash_core.memory import parse_bytes
 from dflash_tui.session import LoadRequest
@@ -165,10 +164,8 @@ def _inspect(call: Invocation) -> int:
     if named is not None and call.args.target is not None:
         call.refuse("inspect: MODEL and --target name the same thing; give one of them")
     # A configured drafter goes with the configured target, not with a file that is named here.
-    model, draft = (named, call.args.draft) if named else (request.target, request.draft)
-    if model is None:
-        model, draft = demo_target_path(), demo_draft(draft)
-    return inspect.run(model, draft, as_json=call.args.json)
+    meant = replace(request, target=named, draft=call.args.draft) if named else request
+    return inspect.run(*meant.files, as_json=call.args.json)
 
 
 def _plan_options(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
-from dflash_tui.chat.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_table
+from dflash_tui.chat.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
 
@@ -123,4 +123,4 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
 
 def _figures(tax: UiTax, lags: list[Lag]) -> dict[str, Any]:
     figures = {"ui_tax": tax.to_json(), "loop_lag": [lag.to_json() for lag in lags]}
-    return {"figures": figures, "text": f"{tax_table(tax)}\n\n{lag_table(lags)}"}
+    return {"figures": figures, "text": f"{tax_table(tax)}\n{tax_notes(tax)}\n\n{lag_table(lags)}"}

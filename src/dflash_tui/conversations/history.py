@@ -30,62 +30,58 @@ class History:
         self.problem = ""
         self._failed = False
         self._torn = False
-        self._entries = self._load()
+        self.entries = self._load()
         self._shorten()
-        self._place = len(self._entries)
+        self._place = len(self.entries)
         self._draft = ""
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        return tuple(self._entries)
 
     def add(self, prompt: str) -> None:
         """Remember a prompt and step to the end. A repeat of the last one is not kept twice."""
-        if prompt.strip() and (not self._entries or self._entries[-1] != prompt):
-            self._entries.append(prompt)
+        if prompt.strip() and (not self.entries or self.entries[-1] != prompt):
+            self.entries += (prompt,)
             with self._told():
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                     file.write((("\n" if self._torn else "") + _line(prompt)).encode())
             self._torn = False
             self._shorten()
-        self._place = len(self._entries)
+        self._place = len(self.entries)
         self._draft = ""
 
     def previous(self, current: str) -> str | None:
         """The prompt before the present place; `current` is kept as the draft when leaving the end."""
         if self._place == 0:
             return None
-        if self._place == len(self._entries):
+        if self._place == len(self.entries):
             self._draft = current
         self._place -= 1
-        return self._entries[self._place]
+        return self.entries[self._place]
 
     def next(self) -> str | None:
         """The prompt after the present place; after the newest comes the draft."""
-        if self._place >= len(self._entries):
+        if self._place >= len(self.entries):
             return None
         self._place += 1
-        return self._draft if self._place == len(self._entries) else self._entries[self._place]
+        return self._draft if self._place == len(self.entries) else self.entries[self._place]
 
-    def _load(self) -> list[str]:
+    def _load(self) -> tuple[str, ...]:
         try:
             *lines, last = self._file.read_text(encoding="utf-8", errors="replace").split("\n")
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            return ()
         except OSError as error:
             self._fail(f"prompt history {self._file} cannot be read: {error.strerror}; starting without it")
-            return []
+            return ()
         self._torn = bool(last)
-        return [prompt for line in (*lines, last) if (prompt := _prompt(line)) is not None]
+        return tuple(prompt for line in (*lines, last) if (prompt := _prompt(line)) is not None)
 
     def _shorten(self) -> None:
         """Drop the oldest prompts, here and in the file, once there are twice as many as are kept."""
-        if len(self._entries) <= 2 * KEEP and sum(map(len, self._entries)) <= 2 * KEEP_CHARACTERS:
+        if len(self.entries) <= 2 * KEEP and sum(map(len, self.entries)) <= 2 * KEEP_CHARACTERS:
             return
-        self._entries = _newest(self._entries)
+        self.entries = _newest(self.entries)
         with self._told(), writing(self._file, mode=0o600) as file:
-            file.write("".join(map(_line, self._entries)).encode())
+            file.write("".join(map(_line, self.entries)).encode())
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -114,7 +110,7 @@ def _prompt(line: str) -> str | None:
     return encodable(prompt) if isinstance(prompt, str) else None
 
 
-def _newest(entries: Sequence[str]) -> list[str]:
+def _newest(entries: Sequence[str]) -> tuple[str, ...]:
     """The last of `entries` that are worth keeping, oldest first; the very last always."""
     kept: list[str] = []
     room = KEEP_CHARACTERS
@@ -123,4 +119,4 @@ def _newest(entries: Sequence[str]) -> list[str]:
         if kept and room < 0:
             break
         kept.append(prompt)
-    return kept[::-1]
+    return tuple(reversed(kept))

@@ -54,7 +54,7 @@ _PLACE = msgspec.json.Decoder(Place)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What an app has left behind. `place` and `record` are of the turn that it was killed in."""
+    """What an app that was killed has left. `place` and `record` are of the turn that it was killed in."""
 
     typed: Typed
     place: Place | None = None

@@ -34,7 +34,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A turn as a measure of its setting. `tokens` behind the first; `ends` and `times`: after each step, how many of
+    """A turn as a measure of its setting. `tokens` after the first; `ends` and `times`: after each step, how many of
     them were there and when, in seconds. `asked` is what must be the same for a comparison: models and prompt."""
 
     knobs: Knobs

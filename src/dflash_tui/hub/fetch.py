@@ -12,10 +12,11 @@ import glob
 import hashlib
 import re
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.memory import gib
 from dflash_tui.hub.catalogue import Pair, Source
+from dflash_tui.hub.waiting import as_it_comes
 
 SPARE = 1 << 28  # bytes of the disk that are left free
 TIMEOUT_S = 20.0  # without an answer, or without a byte
@@ -38,7 +40,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
 Told = Callable[[str, int, int, str], None]
-"""(file, bytes that are here, bytes in all, what else there is to say). It may raise CancelledError."""
+"""(file, bytes that are here, bytes in all, what else there is to say)."""
 
 
 class HubError(DFlashError):
@@ -47,6 +49,34 @@ class HubError(DFlashError):
 
 class CancelledError(HubError):
     """The user has had enough."""
+
+
+class _BrokenError(Exception):
+    """The connection failed with `error`; asking again may help."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _nothing(file: str, here: int, size: int, said: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Who is told how far it is, and whether the user has had enough."""
+
+    told: Told = _nothing
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, file: str, here: int, size: int, said: str) -> None:
+        self.look()
+        self.told(file, here, size, said)
+
+    def look(self) -> None:
+        if self.stop.is_set():
+            raise CancelledError("cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +94,26 @@ class Wanted:
         return f"{self.source.repo}/{self.file}"
 
 
-def wanted(pair: Pair, endpoint: str | None = None) -> list[Wanted]:
-    """The files of a pair with their sizes; nothing but headers is asked for. Raises HubError."""
+def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[Wanted]:
+    """The files of a pair with their sizes; nothing but headers is asked for.
+
+    Raises HubError, and CancelledError soon after `stop` was set.
+    """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    found = []
-    for source in filter(None, (pair.target, pair.draft)):
-        for file in source.files:
-            url = hf_hub_url(source.repo, file, endpoint=endpoint)
-            try:
-                about = get_hf_file_metadata(url, timeout=TIMEOUT_S, endpoint=endpoint)
-            except Exception as error:
-                raise _explained(error, f"{source.repo}/{file}") from None
-            if not about.size or not about.etag or not about.commit_hash:
-                raise HubError(f"{source.repo}/{file}: the answer is no hub's (a page, a proxy's); look at HF_ENDPOINT")
-            found.append(Wanted(source, file, about.size, about.commit_hash, about.etag))
-    return found
+    def asked() -> Generator[Wanted, None, None]:
+        for source in filter(None, (pair.target, pair.draft)):
+            for file in source.files:
+                where, url = f"{source.repo}/{file}", hf_hub_url(source.repo, file, endpoint=endpoint)
+                try:
+                    about = get_hf_file_metadata(url, timeout=TIMEOUT_S, endpoint=endpoint)
+                except Exception as error:
+                    raise _explained(error, where) from None
+                if not about.size or not about.etag or not about.commit_hash:
+                    raise HubError(f"{where}: the answer is no hub's (a page, a proxy's); look at HF_ENDPOINT")
+                yield Wanted(source, file, about.size, about.commit_hash, about.etag)
+
+    return list(as_it_comes(asked, _Watch(stop=stop or threading.Event()).look))
 
 
 def place(source: Source, folder: Path) -> Path:
@@ -144,15 +178,19 @@ def kept(files: Iterable[Wanted], folder: Path) -> str:
     return f"{gib(found)} kept in {folder}; the next try goes on there" if found else "nothing had been fetched"
 
 
-def fetch(one: Wanted, folder: Path, told: Told, endpoint: str | None = None) -> Path:
+def fetch(
+    one: Wanted, folder: Path, told: Told, endpoint: str | None = None, stop: threading.Event | None = None
+) -> Path:
     """Fetch a file into its repository's place below `folder`, checked. What is there is gone on with.
 
-    Raises HubError, and what `told` raises; the part file stays then, but for one whose sum is wrong.
+    Raises HubError, and CancelledError soon after `stop` was set, also where a hub is silent; the part file stays then,
+    but for one whose sum is wrong.
     """
+    watch = _Watch(told, stop or threading.Event())
     path, part = place(one.source, folder) / one.file, _part(one, folder)
     try:
-        if _is_whole(one, path, told):
-            told(one.file, one.size, one.size, "")
+        if _is_whole(one, path, watch):
+            watch(one.file, one.size, one.size, "")
             return path
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab") as file:
@@ -162,8 +200,8 @@ def fetch(one: Wanted, folder: Path, told: Told, endpoint: str | None = None) ->
                 raise HubError(f"{one.where}: is being fetched by another dflash-tui; let that one end") from None
             if file.tell() > one.size:
                 file.truncate(0)
-            _complete(one, file, told, endpoint)
-            _check(one, part, told)
+            _complete(one, file, watch, endpoint)
+            _check(one, part, watch)
             part.replace(path)
     except HubError:
         raise
@@ -173,7 +211,7 @@ def fetch(one: Wanted, folder: Path, told: Told, endpoint: str | None = None) ->
     return path
 
 
-def _complete(one: Wanted, file: BinaryIO, told: Told, endpoint: str | None) -> None:
+def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) -> None:
     """Have all bytes in the part file: asked for again from where they end, a few times where none come."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
@@ -183,9 +221,9 @@ def _complete(one: Wanted, file: BinaryIO, told: Told, endpoint: str | None) -> 
     tries, waited = 0, 0.0
     while file.tell() < one.size:
         before = file.tell()
-        told(one.file, before, one.size, "")
+        watch(one.file, before, one.size, "")
         try:
-            _receive(url, one, file, told)
+            _receive(url, one, file, watch)
         except HfHubHTTPError as error:
             wait = _asked_to_wait(error)
             if wait is None and error.response.status_code >= 500 and tries < TRIES:
@@ -195,15 +233,13 @@ def _complete(one: Wanted, file: BinaryIO, told: Told, endpoint: str | None) -> 
             waited += wait
             tries += 1
             status = error.response.status_code
-            _pause(wait, f"the hub answers {status}; asking again in {wait:.0f} s", one, file, told)
-        except HubError:
-            raise
-        except Exception as error:  # of the connection
+            _pause(wait, f"the hub answers {status}; asking again in {wait:.0f} s", one, file, watch)
+        except _BrokenError as broken:
             tries = 1 if file.tell() > before else tries + 1
             if tries >= TRIES:
-                raise
+                raise broken.error from None
             wait = min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S)
-            _pause(wait, f"{_cause(error)}; asking again in {wait:.0f} s", one, file, told)
+            _pause(wait, f"{_cause(broken.error)}; asking again in {wait:.0f} s", one, file, watch)
         else:
             tries = 1 if file.tell() > before else tries + 1
             if file.tell() < one.size and tries >= TRIES:
@@ -212,31 +248,49 @@ def _complete(one: Wanted, file: BinaryIO, told: Told, endpoint: str | None) -> 
                 )
 
 
-def _receive(url: str, one: Wanted, file: BinaryIO, told: Told) -> None:
-    """The bytes from where the part file ends, as far as they come."""
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
-
+def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
+    """Write down the bytes from where the part file ends, as far as they come."""
     start = file.tell()
-    headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
-    client: Any = get_session()
-    # A hub hands on to another host: the client leaves the token out there.
-    with client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True) as response:
-        hf_raise_for_status(response)
-        if not _is_answer(response.headers, response.status_code, start, one.size):
-            raise HubError(f"{one.where}: something else came than the file (a page, a proxy's); look at HF_ENDPOINT")
-        if start and response.status_code != 206:  # the whole file again, whatever was asked for
-            file.truncate(0)
-            file.seek(0, 2)
-        for chunk in response.iter_bytes(PIECE):
-            if file.tell() + len(chunk) > one.size:
+    with closing(as_it_comes(lambda: _bytes_from(start, url, one), watch.look)) as pieces:
+        for at, piece in pieces:
+            if at < file.tell():  # the whole file again, whatever was asked for
+                file.truncate(at)
+                file.seek(0, 2)
+            if at + len(piece) > one.size:
                 file.truncate(0)
                 raise HubError(f"{one.where}: more bytes than the {one.size:,} that were promised; fetch it again")
             try:
-                file.write(chunk)
+                file.write(piece)
                 file.flush()
             except OSError as error:
                 raise _explained(error, one.where) from None
-            told(one.file, file.tell(), one.size, "")
+            watch(one.file, file.tell(), one.size, "")
+
+
+def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes], None, None]:
+    """Bytes of a file from `start` on, and where in it they belong; from 0 where the hub hears of no ranges."""
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
+
+    headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
+    client: Any = get_session()
+    # A hub hands on to another host: the client leaves the token out there.
+    asked = client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True)
+    try:
+        with asked as response:
+            hf_raise_for_status(response)
+            if not _is_answer(response.headers, response.status_code, start, one.size):
+                raise HubError(
+                    f"{one.where}: something else came than the file (a page, a proxy's); look at HF_ENDPOINT"
+                )
+            at = start if response.status_code == 206 else 0
+            for piece in response.iter_bytes(PIECE):
+                yield at, piece
+                at += len(piece)
+    except (HfHubHTTPError, HubError):
+        raise
+    except Exception as error:
+        raise _BrokenError(error) from None
 
 
 def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
@@ -247,12 +301,12 @@ def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
     return str(headers.get("Content-Length", size)) == str(size)
 
 
-def _pause(seconds: float, why: str, one: Wanted, file: BinaryIO, told: Told) -> None:
+def _pause(seconds: float, why: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
     """Wait, and let the user see why and leave."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        told(one.file, file.tell(), one.size, why)
-        time.sleep(min(left, 0.2))
+        watch(one.file, file.tell(), one.size, why)
+        watch.stop.wait(min(left, 0.2))
 
 
 def _asked_to_wait(error: Exception) -> float | None:
@@ -268,12 +322,12 @@ def _asked_to_wait(error: Exception) -> float | None:
     return 5.0
 
 
-def _check(one: Wanted, part: Path, told: Told) -> None:
+def _check(one: Wanted, part: Path, watch: _Watch) -> None:
     """Compare with the hub's sum. A file that differs is of no use, and goes."""
     if (size := part.stat().st_size) != one.size:
         part.unlink()
         raise HubError(f"{one.where}: {size:,} bytes arrived, {one.size:,} were promised; fetch it again")
-    if not _has_sum(one, part, told):
+    if not _has_sum(one, part, watch):
         part.unlink()
         raise HubError(
             f"{one.where}: its checksum is not the hub's, so it was thrown away; fetch it again, and if that helps"
@@ -281,7 +335,7 @@ def _check(one: Wanted, part: Path, told: Told) -> None:
         )
 
 
-def _has_sum(one: Wanted, path: Path, told: Told) -> bool:
+def _has_sum(one: Wanted, path: Path, watch: _Watch) -> bool:
     """Whether a file has its sum: SHA-256 of large files, git's of small ones. Other words cannot be checked."""
     if _SHA256.fullmatch(one.sum):
         found = hashlib.sha256()
@@ -292,18 +346,18 @@ def _has_sum(one: Wanted, path: Path, told: Told) -> bool:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             found.update(chunk)
-            told(one.file, file.tell(), one.size, "checking")
+            watch(one.file, file.tell(), one.size, "checking")
     return found.hexdigest() == one.sum
 
 
-def _is_whole(one: Wanted, path: Path, told: Told) -> bool:
+def _is_whole(one: Wanted, path: Path, watch: _Watch) -> bool:
     """Whether a file is in place; it is read through once, and again when it has changed."""
     if not path.is_file() or path.stat().st_size != one.size:
         return False
     with suppress(OSError):
         if _mark(path).read_text() == _checked(one, path):
             return True
-    if whole := _has_sum(one, path, told):
+    if whole := _has_sum(one, path, watch):
         _remember(one, path)
     return whole
 

@@ -43,7 +43,6 @@ class ABScreen(MeasuringScreen):
     FILE: ClassVar[str] = "ab.csv"
     WHAT: ClassVar[What] = "ab"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
-    AUTO_FOCUS = "#lab-what"
 
     faster: int | None = None
     """The side that is faster beyond noise: A (0) or B (1)."""
@@ -80,7 +79,7 @@ class ABScreen(MeasuringScreen):
                 part.update("")
             return
         labels = tuple(setting.label for setting in self.result.settings)
-        lines = [lab_text.finding(it, labels), *lab_text.versus_table(it), lab_text.same_text(it)]
+        lines = [lab_text.finding(it, labels), "", *lab_text.versus_table(it), lab_text.same_text(it)]
         self.query_one("#ab-figures", Static).update(sentence("\n".join(lines), otherwise="median"))
         stretches = diff(clean(it.a.text), clean(it.b.text))
         self.query_one("#ab-a", Static).update(_answer(f"A  {labels[0]}", [(s, s.a) for s in stretches]))

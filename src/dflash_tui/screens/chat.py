@@ -8,6 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
+from textual.css.styles import RenderStyles
 from textual.events import Key, Paste, Resize, ScreenResume
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -60,12 +61,13 @@ class ChatScreen(LateParts, Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
     COMMANDS = Screen.COMMANDS | {action_provider}
     AUTO_FOCUS = "#prompt"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"screen--found"}
 
     def __init__(
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
     ) -> None:
         super().__init__()
-        self._compositor = Frugal()
+        self._compositor = self._painting = Frugal()
         self.knobs = knobs
         self.used = knobs
         self.session: SessionLike | None = None
@@ -123,6 +125,13 @@ class ChatScreen(LateParts, Screen[None]):
         else:
             super()._compositor_refresh()
 
+    def get_component_styles(self, *names: str) -> RenderStyles:
+        """What is selected in the widget that the find line has come to is marked otherwise than in the others."""
+        current = self._find.current
+        if names == ("screen--selection",) and current is not None and self._painting.drawing is current:
+            names = ("screen--found",)
+        return super().get_component_styles(*names)
+
     def displayed(self) -> None:
         """The terminal has been given a frame. After the first one comes what it does without: all of it would take
         turns with the drawing."""
@@ -136,6 +145,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.conversation.tell_problems()
         self.tuning.tell_problems()
         self.pair.begin()
+        self.downloads.take_over()
 
     def on_unmount(self) -> None:
         self.plain.stop()
@@ -167,6 +177,10 @@ class ChatScreen(LateParts, Screen[None]):
     @property
     def inspector(self) -> Inspector:
         return self.query_one(Inspector)
+
+    @property
+    def model(self) -> str:
+        return self.session.title if self.session is not None else ""
 
     @property
     def busy(self) -> bool:

@@ -23,6 +23,7 @@ from dflash_tui.conversations.store import Entry, Held
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
+from dflash_tui.text.ago import ago
 from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
@@ -262,18 +263,3 @@ class _Search(Input):
 
 def _when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
-
-
-def ago(seconds: float, now: float) -> str:
-    """A time in the past as people say it: 5 min ago, 3 h ago, yesterday 14:05, Tue 09:30, 2026-01-31."""
-    past = now - seconds
-    if past < 0 or past >= 7 * 86_400:
-        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d")
-    if past < 3600:
-        return f"{int(past // 60)} min ago" if past >= 60 else "just now"
-    there, here = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
-    if there.date() == here.date():
-        return f"{int(past // 3600)} h ago"
-    if (here.date() - there.date()).days == 1:
-        return f"yesterday {there:%H:%M}"
-    return f"{there:%a %H:%M}"

@@ -13,6 +13,7 @@ from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
+from dflash_tui.chat.context import Choice
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.glossary import sentence, told
@@ -31,26 +32,15 @@ class FullScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="full", classes="dialog"):
             yield Static(sentence(self._chat.context.fullness.line(), "bold", "ctx"))
-            yield OptionList(
-                *(
-                    Option(
-                        Content.assemble(
-                            *told(one.label, otherwise="ctx"),
-                            "\n",
-                            *told(f"  {one.about}", "$foreground 80%", "ctx"),
-                        ),
-                        id=one.id,
-                    )
-                    for one in self._chat.context.choices()
-                )
-            )
             keys: list[tuple[str, str]] = [("Esc", "bold $accent"), (" back", "")]
-            if self._chat.context.choices():
+            if choices := self._chat.context.choices():
+                yield OptionList(*map(_option, choices))
                 keys = [("Enter", "bold $accent"), (" takes it   ", ""), *keys]
-            yield Static(Content.assemble(*keys))
+            yield Static(Content.assemble(*keys), id="full-keys")
 
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        for options in self.query(OptionList):
+            options.focus()
 
     def take_text(self, event: Key | Paste) -> None:
         """The app opens this by itself, over one who may be typing: text closes it and is the prompt's."""
@@ -64,3 +54,8 @@ class FullScreen(ModalScreen[None]):
         if self._chat.conversation.refuses():
             return
         await self._chat.context.take(event.option_id or "")
+
+
+def _option(one: Choice) -> Option:
+    about = told(f"  {one.about}", "$foreground 80%", "ctx")
+    return Option(Content.assemble(*told(one.label, otherwise="ctx"), "\n", *about), id=one.id)

@@ -17,7 +17,6 @@ from dflash_tui.chat.fetching import Fetching, about
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.hub.catalogue import Pair
 from dflash_tui.hub.fetch import fetched
-from dflash_tui.hub.places import downloads
 from dflash_tui.hub.room import by_size
 from dflash_tui.text.bars import bar
 from dflash_tui.text.glossary import figure
@@ -54,9 +53,7 @@ class GetScreen(ModalScreen[bool]):
         self._refusal = ""  # why it cannot be loaded now
 
     def _new(self) -> Fetching:
-        it = self._make(self._pair, downloads())
-        it.others = lambda: self._chat.downloads.before(it)
-        return it
+        return self._chat.downloads.new(self._pair, self._make)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="get", classes="dialog"):

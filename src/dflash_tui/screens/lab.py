@@ -21,6 +21,7 @@ from dflash_core.lab.sweep import Case
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.figures.measurements import Measurements
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
@@ -34,6 +35,7 @@ from dflash_tui.widgets.literal import Static
 LOOK_S = 0.1
 NARROW = 110
 WIDE = 160
+ROOMY = 30  # rows from which on parts of a page have a blank line between them
 
 
 class LabScreen(Passing, Screen[None]):
@@ -72,6 +74,7 @@ class LabScreen(Passing, Screen[None]):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < NARROW, "-narrow")
+        self.set_class(self.size.height >= ROOMY, "-roomy")
         self.query_one(".lab-column").styles.width = self.room
         self.call_after_refresh(self.draw)
 
@@ -81,8 +84,14 @@ class LabScreen(Passing, Screen[None]):
         width = self.app.size.width
         return min(width, self.WIDTH) if width >= WIDE else width
 
+    def fit(self, *beside: int) -> None:
+        """Give the results no more rows than they need, so that what is said of them stands right below. `beside`: the
+        rows of each part; a narrow terminal may have them one below the other."""
+        rows = sum(beside) + 1 if self.has_class("-narrow") and self.query(".stacked") else max(beside)
+        self.query_one(".lab-body").styles.max_height = rows
+
     def _heading(self) -> Content:
-        model = self.chat.session.title if self.chat.session is not None else "no model"
+        model = self.chat.model or "no model"
         return Content.assemble(
             (f" {self.HEADING}", "bold $primary"), (f"   {model}", figure(QUOTED, "$foreground 70%"))
         )
@@ -102,6 +111,12 @@ class LabScreen(Passing, Screen[None]):
     @property
     def running(self) -> bool:
         return self.chat.experiment is not None
+
+    @property
+    def measurements(self) -> Measurements | None:
+        """Those of the loaded pair."""
+        session = self.chat.session
+        return Measurements(self.chat.past.folder, session.title) if session is not None else None
 
     def laboratory(self) -> Laboratory | None:
         """Where experiments run; None, and why, where none can now."""

@@ -21,7 +21,7 @@ from dflash_core.lab.sweep import Sweep, SweepResult
 from dflash_core.lab.table import best, rows
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.figures.measurements import Measurements, Row, What
+from dflash_tui.figures.measurements import Row, What
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import QUOTED, figure
@@ -45,6 +45,7 @@ class MeasuringScreen(LabScreen):
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = ()
     FILE: ClassVar[str] = ""
     WHAT: ClassVar[What]
+    AUTO_FOCUS = "#lab-what"
 
     def words(self, result: SweepResult) -> str:
         """What was found, in a sentence."""
@@ -111,8 +112,8 @@ class MeasuringScreen(LabScreen):
 
     def _ended(self, experiment: Experiment) -> None:
         self._take()
-        if self.result is not None and self.result.trials and self.chat.session is not None:
-            kept = Measurements(self.chat.past.folder, self.chat.session.title)
+        kept = self.measurements
+        if self.result is not None and self.result.trials and kept is not None:
             kept.add(self.WHAT, self.words(self.result), _rows(self.result))
         if experiment.error is None and self.result is not None and not self.result.complete:
             self.say(f"cut short; kept: {counted(len(self.result.trials), 'run')}")

@@ -31,7 +31,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
 
-NARROW, WIDE = 110, 160
+NARROW, WIDE, ROOMY = 110, 160, 30
 LOW = 18  # rows under which the figures are two lines
 MOST_TURNS = 20  # calibration over all turns takes the newest so many
 VIEWS = ("tree", "text", "calibration")
@@ -89,6 +89,7 @@ class StepsScreen(Passing, Screen[None]):
         width = self.size.width
         self.set_class(width < NARROW, "-narrow")
         self.set_class(width >= WIDE, "-wide")
+        self.set_class(self.size.height >= ROOMY, "-roomy")
         for view in VIEWS:
             self._boxes[view].display = view in self._arrangements[0]
 

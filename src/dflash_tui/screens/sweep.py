@@ -22,7 +22,7 @@ from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import speed
 from dflash_tui.text.glossary import sentence
 from dflash_tui.text.lab_request import SWEEP, parse_sweep
-from dflash_tui.widgets.curve import CurveView
+from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 
@@ -44,7 +44,6 @@ class SweepScreen(MeasuringScreen):
     FILE: ClassVar[str] = "sweep.csv"
     WHAT: ClassVar[What] = "sweep"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
-    AUTO_FOCUS = "#lab-what"
 
     def body(self) -> Iterable[Widget]:
         yield self.line()
@@ -86,6 +85,7 @@ class SweepScreen(MeasuringScreen):
         self.query_one("#sweep-curve").display = bool(marks)
         self.query_one("#sweep-curve", CurveView).show(marks, title, ("median", result.axes[0]))
         self.query_one("#sweep-field").display = bool(field)
+        self.fit(len(lines) + 1, HIGHEST if marks else len(field))
         self.query_one("#sweep-field", Static).update(sentence("\n".join(field), otherwise="median"))
         notes = lab_text.notes(result, running=self.running)
         self.query_one("#sweep-notes", Static).update(

@@ -24,6 +24,7 @@ from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import retold
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.tour import STEPS
+from dflash_tui.widgets.inspector import TabRow
 from dflash_tui.widgets.literal import Static
 
 LIT = "-lit"
@@ -107,7 +108,14 @@ class TourScreen(Passing, ModalScreen[None]):
         if self._part is None or self._part.screen is not below:
             return super().render()
         super().render()  # which takes the screen below from the stack of those that are drawn
-        return Light(below, self.styles.background, self._part.region)
+        return Light(below, self.styles.background, self.lit)
+
+    @property
+    def lit(self) -> Region:
+        """The part; of a panel the row of tabs too, which says where the others are."""
+        part = self._part.region if self._part is not None else Region()
+        tabs = self._chat.screen.query_one(TabRow).region
+        return part.union(tabs) if STEPS[self._at].panel and part and tabs else part
 
     @property
     def _width(self) -> int:
@@ -146,7 +154,7 @@ class TourScreen(Passing, ModalScreen[None]):
         box = self.query_one("#tour")
         if self._part is None or not self.is_attached:
             return
-        now = (self._part.region, box.outer_size, self.size)
+        now = (self.lit, box.outer_size, self.size)
         if now != self._stands:
             self._stands = now
             box.styles.offset = place(*now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from dflash_tui.figures.measurements import Measurement, Measurements, Row
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import tune as tune_text
+from dflash_tui.text.ago import ago
 from dflash_tui.text.bars import clip, counted
 from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.line_dialog import LineScreen
@@ -59,16 +61,6 @@ class TuneScreen(LabScreen):
     def on_mount(self) -> None:
         super().on_mount()
         self.call_after_refresh(self.action_start)
-
-    @property
-    def measurements(self) -> Measurements | None:
-        """Those of the loaded pair."""
-        session = self.chat.session
-        return Measurements(self.chat.past.folder, session.title) if session is not None else None
-
-    @property
-    def _model(self) -> str:
-        return self.chat.session.title if self.chat.session is not None else ""
 
     def hint(self, action: str, label: str) -> str:
         return super().hint(action, label) if action != "save" or self.query_one(_Table).row_count else ""
@@ -191,7 +183,7 @@ class TuneScreen(LabScreen):
             if name is None:
                 return
             try:
-                self.chat.tuning.presets.save(name, setting.knobs, f"tuned: {setting.label}", self._model)
+                self.chat.tuning.presets.save(name, setting.knobs, f"tuned: {setting.label}", self.chat.model)
             except DFlashError as error:
                 self.say(error)
                 return
@@ -240,10 +232,7 @@ class _Table(DataTable):
     @property
     def chosen(self) -> int | None:
         """The setting under the cursor."""
-        if not self.row_count:
-            return None
-        value = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
-        return int(value) if value is not None else None
+        return int(self.cursor_key) if self.cursor_key is not None else None
 
     def show(self, headings: Sequence[str], figures: Sequence[str], lines: list[tune_text.Line]) -> None:
         """Refill the table."""
@@ -270,8 +259,7 @@ class PastScreen(LabScreen):
 
     def __init__(self, chat: ChatHost) -> None:
         super().__init__(chat)
-        title = chat.session.title if chat.session is not None else ""
-        self._all = Measurements(chat.past.folder, title).newest_first if title else ()
+        self._all = Measurements(chat.past.folder, chat.model).newest_first if chat.model else ()
         self._rows: tuple[Row, ...] = ()
 
     def body(self) -> Iterable[Widget]:
@@ -283,7 +271,10 @@ class PastScreen(LabScreen):
         table = self.query_one(_List)
         table.add_headings(("when", "what", "found"), ("date", "", "median"))
         for place, one in enumerate(self._all):
-            table.add_texts((one.taken[:16].replace("T", " "), one.what, self._found(one)), key=str(place))
+            table.add_texts(
+                (ago(datetime.fromisoformat(one.taken).timestamp(), time.time()), one.what, self._found(one)),
+                key=str(place),
+            )
 
     def _found(self, one: Measurement) -> str:
         """What was found, as far as its row has room; the line above has what is cut off."""

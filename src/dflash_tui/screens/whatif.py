@@ -38,11 +38,12 @@ from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import change, counted, percent
 from dflash_tui.text.glossary import sentence
 from dflash_tui.text.plot import LINE, Mark
-from dflash_tui.widgets.curve import CurveView
+from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 TURNS = 8  # as many of the newest turns tell what a step costs
 AUTO = "auto"
+SIGNS = {"★": "best", "◆": "now", "●": "timed", LINE: "reckoned"}
 SHOWN = (1, 2, 4, 6, 8, 10, 12, 15, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)
 
 
@@ -213,7 +214,9 @@ class WhatIfScreen(LabScreen):
         finding, notes = ("\n".join(f" {line}" for line in lines) for lines in (self._finding(it), self._notes(it)))
         self.query_one("#whatif-finding", Static).update(sentence(finding))
         self.query_one("#whatif-notes", Static).update(sentence(notes, otherwise="nodes"))
-        self.query_one(_Table).show(it, self._estimate, self.auto)
+        table = self.query_one(_Table)
+        table.show(it, self._estimate, self.auto)
+        self.fit(table.row_count + 1, 2 * HIGHEST + 1)
         best = it.best
         # The best and the present one last, so that they show where points share a cell.
         points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
@@ -226,7 +229,8 @@ class WhatIfScreen(LabScreen):
         # A budget whose steps were timed elsewhere has still not drafted this turn: only the exact replay has.
         lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, ran=it.kind == "exact")) for p in points]
         span = (float(self.budgets[0]), float(self.budgets[-1]))
-        known = "tok/s  ★ best  ◆ now  ● timed  · reckoned"
+        seen = {mark.sign for mark in speeds} | {LINE}
+        known = "  ".join(["tok/s", *(f"{sign} {name}" for sign, name in SIGNS.items() if sign in seen)])
         self.query_one("#whatif-speed", CurveView).show(
             speeds, known if speeds else "tok/s: not known yet", ("speed", "budget"), span
         )
@@ -285,7 +289,7 @@ class _Table(DataTable):
 
     def show(self, it: Curve, estimated: tuple[Acceptance, ...], auto: AutoTurn | None) -> None:
         """Refill the table; the cursor stays on its budget."""
-        key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
+        key = self.cursor_key
         self.clear(columns=True)
         exact = it.kind == "exact"
         estimated_too = ["estimate"] if exact else []

@@ -56,12 +56,12 @@ class KeyOrder:
 
     def sent(self, event: Key | Paste, target: DOMNode) -> None:
         """An event was handed on to `target`; the following ones wait for it where it may move the focus."""
-        # Enter in an editor is text too. What is typed behind it must be there before the sent text may be given back.
+        # Enter in an editor is text too. What is typed after it must be there before the sent text may be given back.
         entered = isinstance(event, Key) and event.key == "enter" and isinstance(target, TextArea)
         if entered or is_text(event):
             return
         self._since = time.monotonic()
-        # A key goes up from its widget to the app, whose bindings come last; this goes behind it.
+        # A key goes up from its widget to the app, whose bindings come last; this goes after it.
         self._follow(target)
 
     def _follow(self, pump: MessagePump | None) -> None:

@@ -22,7 +22,28 @@ def write_out(text: str) -> None:
 
 def write_err(text: str) -> None:
     """Write one or more lines to stderr, made safe to show, each of a bounded length."""
-    sys.stderr.write(lines(text) + "\n")
+    _tell(sys.stderr, lines(text) + "\n")
+
+
+def discard(stream: TextIO) -> None:
+    """Point a stream that takes nothing more at nothing, so that the last flush of all has somewhere to write."""
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _tell(stream: TextIO, text: str) -> None:
+    """Write what is not the result. A full disk loses that, and not the answer it is about."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:  # whoever read it has gone: the command ends
+        raise
+    except OSError:
+        discard(stream)
 
 
 def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
@@ -53,33 +74,29 @@ class Notes:
 
     def line(self, text: str) -> None:
         self.end_line()
-        self.stream.write(lines(text) + "\n")
-        self.stream.flush()
+        _tell(self.stream, lines(text) + "\n")
 
     def progress(self, phase: str, share: float | None = None) -> None:
         """Say what is going on, `share` (0 to 1) of it done. Where nothing can be overwritten, a phase is said once."""
         phase = one_line(phase)
         if self.is_terminal:
-            self.stream.write(f"{CLEAR_LINE}{phase}" if share is None else f"{CLEAR_LINE}{phase} {share:.0%}")
+            _tell(self.stream, f"{CLEAR_LINE}{phase}" if share is None else f"{CLEAR_LINE}{phase} {share:.0%}")
             self._open = True
         elif phase != self._phase:
-            self.stream.write(phase + "\n")
+            _tell(self.stream, phase + "\n")
         self._phase = phase
-        self.stream.flush()
 
     def thinking(self, text: str) -> None:
         """A piece of the model's thinking, as it comes."""
         if self._phase:
             self.end_line()
         text = clean(text)
-        self.stream.write(f"{DIM}{text}{PLAIN}" if self.dims else text)
-        self.stream.flush()
+        _tell(self.stream, f"{DIM}{text}{PLAIN}" if self.dims else text)
         self._phase = ""
         self._open = not text.endswith("\n")
 
     def end_line(self) -> None:
         """Take a progress line away, or end a line of thinking."""
         if self._open:
-            self.stream.write(CLEAR_LINE if self._phase else "\n")
-            self.stream.flush()
+            _tell(self.stream, CLEAR_LINE if self._phase else "\n")
         self._open, self._phase = False, ""

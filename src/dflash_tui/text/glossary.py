@@ -43,7 +43,7 @@ def figure(key: str, style: str = "") -> str:
 
 
 def told(text: str, style: str = "", otherwise: str = "") -> list[tuple[str, str]]:
-    """A sentence in parts, each number that stands before a unit, or behind a parameter's name, with its key.
+    """A sentence in parts, each number that stands before a unit, or after a parameter's name, with its key.
 
     `otherwise` is the key of the other numbers, where all of them are one figure.
     """

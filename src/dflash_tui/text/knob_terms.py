@@ -31,7 +31,7 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.tree:candidates",
     ),
     "by_parent": (
-        "DFlash 2 and DSpark drafters know how likely a token is behind another. Off takes each position for itself.",
+        "DFlash 2 and DSpark drafters know how likely a token is after another. Off takes each position for itself.",
         "dflash_core.pair_scores:PairScores.log_probs",
     ),
     "chain_seed": (
@@ -109,7 +109,7 @@ MORE: dict[str, tuple[str, str]] = {
         "Reasoning counts. An answer that ends by it says so.",
         "dflash_core.backends.decoder:stop_at",
     ),
-    "ignore_eos": ("What comes behind the end is seldom worth reading.", "dflash_core.backends.decoder:stop_at"),
+    "ignore_eos": ("What comes after the end is seldom worth reading.", "dflash_core.backends.decoder:stop_at"),
     "context": (
         "Keys and values take memory per position. A longer context may have to keep them in fewer bits, or does not "
         "fit; the list of models says what fits.",

@@ -18,7 +18,7 @@ from dflash_tui.text.plot import Mark
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
 HEADINGS = ("tok/s", "quartiles", "tok/step", "ms/step", "against the best")
 FIGURES = ("median", "quartiles", "acceptance", "step_ms", "difference")
-"""What the columns of the table are behind the first, by the glossary."""
+"""What the columns of the table are after the first, by the glossary."""
 
 
 def headings(result: SweepResult) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def attached(names: Sequence[str], folder: Path, *, sure: bool = False) -> str:
 
 
 def mentioned(text: str) -> Iterator[str]:
-    """The names behind an @, those in code left out."""
+    """The names after an @, those in code left out."""
     for found in _MENTION.finditer(_FENCE.sub(lambda code: " " * len(code[0]), text)):
         yield found[1] or found[2].rstrip(".!?") or found[2]
 

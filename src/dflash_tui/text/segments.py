@@ -72,9 +72,7 @@ class Segmenter:
             part, self._held = self._held + part, ""
             begins = self._line == part
             if begins and self._over(part):
-                if self._plain or self._cut:
-                    ops.append(Op("join"))
-                    self._plain = self._cut = False
+                if self._join(ops):
                     self._segment = 0
                 elif self._segment > SEGMENT_LIMIT:
                     ops.append(Op("next"))
@@ -101,10 +99,16 @@ class Segmenter:
         if self._line:
             self._line += "\n"
             self._end_line()
-        if self._plain or self._cut:
-            ops.append(Op("join"))
-            self._plain = self._cut = False
+        self._join(ops)
         return _merged(ops)
+
+    def _join(self, ops: list[Op]) -> bool:
+        """Put together what was shown in pieces, if it was."""
+        pieces = self._plain or self._cut
+        if pieces:
+            ops.append(Op("join"))
+        self._plain = self._cut = False
+        return pieces
 
     def _over(self, begin: str) -> bool:
         """Whatever block was open has surely ended before a line that begins so, which begins another."""

@@ -96,7 +96,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.policy.learned:LearnedPolicy.next", "drafts",
     ),
     Term(
-        "depth", "position", "how far behind the last token a draft stands, from 1",
+        "depth", "position", "how far after the last token a draft stands, from 1",
         "The drafter proposes tokens for several positions ahead. The further ahead, the less often it is right.",
         f"{_EVENTS}:StepTotals.add", "drafts", ("depth {n}", "{n} positions drafted"),
     ),

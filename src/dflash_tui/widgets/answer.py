@@ -17,7 +17,7 @@ from dflash_tui.log import LOG
 from dflash_tui.text.bars import chance, speed
 from dflash_tui.text.blocks import DOT
 from dflash_tui.text.stray import stray_close
-from dflash_tui.widgets.blank import Blank
+from dflash_tui.widgets.blank import Stack
 from dflash_tui.widgets.dotted import Dotted
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.note import Note
@@ -35,11 +35,11 @@ _STOPS = {
 }
 
 
-class Inside(Blank, Vertical):
+class Inside(Stack, Vertical):
     """All of an answer but the line that opens it."""
 
 
-class Answer(Blank, Foldable):
+class Answer(Stack, Foldable):
     """Filled while its turn runs. A retry folds it into one line instead of replacing it."""
 
     def __init__(self, knobs: Knobs) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.geometry import Region
+from textual.geometry import Region, Size
+from textual.layout import DockArrangeResult
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -24,3 +25,14 @@ class Blank(_Mixed):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return super().render_lines(Region(crop.x, crop.y, crop.width, 1)) * crop.height if crop.height else []
+
+
+class Stack(Blank):
+    """Mixed into such a container that is as high as what is in it, none of which asks how high it is.
+
+    Textual keeps an arrangement by the size of the container, so text that grows had everything around and before it
+    measured again at every new height, twice in each of six containers. The width alone decides.
+    """
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        return super().arrange(Size(size.width, 0), optimal)

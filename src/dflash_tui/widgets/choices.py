@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from textual.geometry import Offset
+from textual.events import Click
+from textual.widget import Widget
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,14 @@ def height(words: Sequence[str], left: int, width: int) -> int:
     return max((place.line for place in places(words, left, width)), default=0) + 1
 
 
-def at(words: Sequence[str], left: int, width: int, offset: Offset) -> int | None:
-    """The word that stands at a cell."""
-    for place in places(words, left, width):
-        if place.line == offset.y and place.start <= offset.x < place.start + place.width:
-            return place.index
-    return None
+def clicked(words: Sequence[str], left: int, widget: Widget, event: Click) -> int | None:
+    """The word that was clicked on."""
+    offset = event.get_content_offset(widget)
+    if offset is None:
+        return None
+    found = places(words, left, widget.size.width)
+    on = (one.index for one in found if one.line == offset.y and one.start <= offset.x < one.start + one.width)
+    return next(on, None)
 
 
 def drawn(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[tuple[str, str]]:

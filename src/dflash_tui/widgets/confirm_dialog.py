@@ -29,9 +29,8 @@ class ConfirmScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(id="confirm", classes="dialog"):
             yield Static(Content.styled(retold(self._question, self.app), "bold"))
-            yield Static(
-                Content.assemble(("Enter", "bold $accent"), f" {self._yes}   ", ("Esc", "bold $accent"), f" {self._no}")
-            )
+            keys = ("Enter", "bold $accent"), f" {self._yes}   ", ("Esc", "bold $accent"), f" {self._no}"
+            yield Static(Content.assemble(*keys), id="confirm-keys")
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)

@@ -11,6 +11,7 @@ from dflash_tui.text.blocks import Block, Span, content
 from dflash_tui.text.glossary import figure, told
 from dflash_tui.text.plot import LINE, Mark, plot
 
+HIGHEST = 20  # rows
 STYLES = {"★": "bold $success", "◆": "bold $foreground", "●": "$primary", "○": "$primary", LINE: "$foreground 70%"}
 
 
@@ -19,6 +20,7 @@ class CurveView(Widget):
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id, classes="curve")
+        self.styles.max_height = HIGHEST
         self._marks: Sequence[Mark] = ()
         self._title = ""
         self._span: tuple[float, float] | None = None

@@ -39,6 +39,7 @@ class FindBar(Horizontal):
         self._field = _Words(placeholder="words to find", id="find-words", compact=True)
         self._places: list[tuple[Widget, Selection]] = []
         self._at = -1
+        self.current: Widget | None = None  # what holds the place that n and N have come to
         self.display = False
 
     def compose(self) -> ComposeResult:
@@ -103,6 +104,7 @@ class FindBar(Horizontal):
         count = self.query_one("#find-count", Static)
         if not self._places:
             self.screen.clear_selection()
+            self.current = None
             count.update(" nothing " if self._field.value.strip() else "")
             return
         count.update(sentence(f" {self._at + 1} of {len(self._places)} ", otherwise="found"))
@@ -112,6 +114,10 @@ class FindBar(Horizontal):
             marked.setdefault(one, selection)
         marked[widget] = place
         self.screen.selections = marked
+        # The places may be the same as before, but one of them is the present one.
+        before, self.current = self.current, widget
+        for one in filter(None, {before, widget}):
+            one.selection_updated(marked.get(one))
         folded = [one for one in widget.ancestors if isinstance(one, Foldable) and not widget.region.area]
         for above in folded:
             above.toggled(True)
@@ -123,7 +129,7 @@ class FindBar(Horizontal):
     def action_leave(self) -> None:
         """Close; what was found is no longer marked."""
         self.display = False
-        self._places, self._at = [], -1
+        self._places, self._at, self.current = [], -1, None
         self.screen.clear_selection()
         self._transcript.anchor()
         self.app.call_later(self.screen.query_one("#prompt").focus)

@@ -25,7 +25,7 @@ class FoldLine(Widget, can_focus=True):
     HELP = "Enter, Space or a click opens and closes it; Alt+T does so for the newest thinking."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,space", "fold", "Open")]
 
-    title: reactive[str] = reactive("", layout=True)
+    title: reactive[str] = reactive("")  # one line, whatever it says: no layout
     open: reactive[bool] = reactive(False)
 
     def validate_title(self, title: str) -> str:

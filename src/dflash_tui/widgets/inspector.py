@@ -1,4 +1,4 @@
-"""The inspector: four panels behind tabs, side by side where the terminal is wide."""
+"""The inspector: four panels in tabs, side by side where the terminal is wide."""
 
 from __future__ import annotations
 

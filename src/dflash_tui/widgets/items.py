@@ -61,7 +61,7 @@ def fold_lists(state: StateCore, rows: int | None) -> None:
 
 
 def _end_of_list(tokens: Sequence[Token], at: int) -> int:
-    """Behind the list that begins at `at`; 0 where it holds anything but text and such lists."""
+    """After the list that begins at `at`; 0 where it holds anything but text and such lists."""
     for place in range(at, len(tokens)):
         token = tokens[place]
         if token.type not in _SIMPLE:

@@ -115,8 +115,7 @@ class ChoiceRow(KnobRow):
         return self.options.index(self.value) if self.value in self.options else 0
 
     def on_click(self, event: Click) -> None:
-        offset = event.get_content_offset(self)
-        place = None if offset is None else choices.at(self._words(), LEFT, self.size.width, offset)
+        place = choices.clicked(self._words(), LEFT, self, event)
         if place is not None:
             self.change(self.options[place])
 
@@ -134,7 +133,7 @@ class ChoiceRow(KnobRow):
 
 class ThinkingRow(ChoiceRow):
     """Thinking on or off; where the model's template knows levels of it, off or one of these. Posts a `Changed` for
-    each of the two parameters behind it."""
+    each of the two parameters after it."""
 
     reasoning: reactive[Reasoning] = reactive(Reasoning(), layout=True)
 

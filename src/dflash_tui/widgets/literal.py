@@ -92,6 +92,15 @@ class DataTable(widgets.DataTable[Text]):
         super().__init__(id=id, cursor_type="row")
         self._figures: tuple[str, ...] = ()
 
+    @property
+    def cursor_key(self) -> str | None:
+        """The key of the row under the cursor."""
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without a row there is nothing that Enter could choose, and no footer offers it."""
+        return super().check_action(action, parameters) and (action != "select_cursor" or self.row_count > 0)
+
     def add_texts(self, cells: Iterable[str], *, key: str, colors: Mapping[int, str] = MappingProxyType({})) -> None:
         """A row; `colors` are names of the theme's colors, by the places of the cells that have one."""
         styles = {place: self.app.theme_variables[name] for place, name in colors.items()}

@@ -1,4 +1,4 @@
-"""The line in the panel of parameters behind which the less used ones are."""
+"""The line in the panel of parameters that unfolds the less used ones."""
 
 from __future__ import annotations
 

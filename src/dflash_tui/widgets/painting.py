@@ -20,7 +20,11 @@ class Frugal(Compositor):
 
     A change has all lines drawn of every widget under it: of containers too that are covered by what is in them, and
     of half the screen when a cursor blinks. Here a line is drawn where something of it is seen.
+
+    `drawing`: the widget whose lines are being drawn.
     """
+
+    drawing: Widget | None = None
 
     def reflow(self, parent: Widget, size: Size) -> ReflowResult:
         """Lay out everything, and give each widget its new size."""
@@ -60,6 +64,7 @@ class Frugal(Compositor):
                 continue
             top, bottom = min(rows), max(rows)
             shown = Region(seen.x - region.x, top - region.y, seen.width, bottom - top + 1)
+            self.drawing = widget
             for y, strip in zip(range(top, bottom + 1), widget.render_lines(shown)):
                 if y not in rows:
                     continue
@@ -70,6 +75,7 @@ class Frugal(Compositor):
                 unfilled[y] -= rows[y]
                 if not unfilled[y]:
                     del unfilled[y]
+        self.drawing = None
         return cast("Sequence[Mapping[int, Strip]]", chops)
 
 

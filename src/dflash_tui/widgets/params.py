@@ -26,7 +26,7 @@ from dflash_tui.widgets.slider import Slider
 
 BEHIND = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
-FIRST = ("budget", "p_min", "temperature", "thinking")  # what people turn first; the others are behind a line
+FIRST = ("budget", "p_min", "temperature", "thinking")  # what people turn first; the others unfold from a line
 WHEN: dict[Applies, str] = {
     "next step": "from the next turn; a: now",
     "next turn": "from the next turn",

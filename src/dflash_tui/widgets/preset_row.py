@@ -46,8 +46,7 @@ class PresetRow(Row, Widget, can_focus=True):
             self.post_message(self.Chosen(self.names[place % len(self.names)]))
 
     def on_click(self, event: Click) -> None:
-        offset = event.get_content_offset(self)
-        place = None if offset is None else choices.at(self.names, LEFT, self.size.width, offset)
+        place = choices.clicked(self.names, LEFT, self, event)
         if place is not None:
             self.post_message(self.Chosen(self.names[place]))
 

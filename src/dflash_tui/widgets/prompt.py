@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 from textual.binding import Binding, BindingType
@@ -15,6 +16,8 @@ from textual.widgets import TextArea
 from dflash_tui.conversations.history import History
 from dflash_tui.settings.keys import actions_of
 from dflash_tui.widgets.completions import Completions
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tabs and ends of lines
 
 
 class Notebook(Protocol):
@@ -146,9 +149,7 @@ class Prompt(TextArea):
         """Control characters of a paste are no text, and a terminal would obey them."""
         event.prevent_default()
         lines = event.text.replace("\r\n", "\n").replace("\r", "\n")
-        text = "".join(
-            character for character in lines if character in "\n\t" or unicodedata.category(character) != "Cc"
-        )
+        text = _CONTROLS.sub("", lines)
         if not self.read_only and (done := self._replace_via_keyboard(text, *self.selection)):
             self.move_cursor(done.end_location)
             self.focus()
@@ -162,9 +163,12 @@ class Prompt(TextArea):
 
     def _asks(self, key: str) -> bool:
         """In an empty prompt a question mark is a question about the screen."""
-        return not self.text and any(
-            one.id == "app.explain" and key in one.keys.split(",") for one in actions_of(self.app)
-        )
+        return not self.text and key in self._asking
+
+    @cached_property
+    def _asking(self) -> frozenset[str]:
+        """The keys of that question. The footer asks about every key, twice a second."""
+        return frozenset(key for one in actions_of(self.app) if one.id == "app.explain" for key in one.keys.split(","))
 
     def check_consume_key(self, key: str, character: str | None = None) -> bool:
         return not self._asks(key) and super().check_consume_key(key, character)

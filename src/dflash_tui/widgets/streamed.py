@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Markdown
 
 from dflash_tui.text.segments import Op, Segmenter
-from dflash_tui.widgets.blank import Blank
+from dflash_tui.widgets.blank import Stack
 from dflash_tui.widgets.items import ITEMS, SLICE, Items, fold_lists
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.roomy import Fence, Paragraph, Roomy
@@ -42,7 +42,7 @@ def make_parser(rows: int | None) -> MarkdownIt:
 _PARSER, _WHOLE_PARSER = make_parser(None), make_parser(SLICE)
 
 
-class Segment(Blank, Markdown):
+class Segment(Stack, Markdown):
     """A part of a message. After a `-cut` the same list goes on after it, so there is no gap.
 
     Its blocks keep their distance below them only: margins of blocks in two segments would not become one.
@@ -110,10 +110,10 @@ class PlainLines(Roomy, Static):
         self.update(Content(self.text.rstrip("\n")))
 
 
-class Streamed(Blank, Vertical):
+class Streamed(Stack, Vertical):
     """Feed it clean text; `finish` makes it equal to the message rendered at once.
 
-    It is a row of segments, of which only the last grows. A list that grows long leaves its older items behind as plain
+    It is a row of segments, of which only the last grows. A list that grows long leaves its older items as plain
     lines and numbers on; so does a fence, table or paragraph with its newer ones. Such a block is rendered as it stands
     when it is over.
     """
@@ -214,7 +214,7 @@ class Streamed(Blank, Vertical):
         self._done += len(op.text)
 
     async def _settle(self) -> None:
-        """Leave the items of the open list behind as lines; the list goes on in a segment of its own."""
+        """Leave the items of the open list as lines; the list goes on in a segment of its own."""
         segment = self._segments[-1]
         segment.grow(False)
         self._fresh = True

@@ -124,7 +124,7 @@ _SHOWN = (
     ("budget", "budget ", {"budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
-_TOLD = {name for _, _, names in _SHOWN for name in names}
+_TOLD = {"mode", *(name for _, _, names in _SHOWN for name in names)}
 
 
 class StatusStrip(Widget):
@@ -153,6 +153,8 @@ class StatusStrip(Widget):
             lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
             style = figure(name, "bold $accent" if changed else "")
             parts.append((f"{lead}{label}{self._shown(name)}", style))
+        if it.knobs.mode != it.used.mode:
+            parts.append((f" · •mode {it.knobs.mode}", figure("mode", "bold $accent")))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
             parts.append((f" · •{others} more", figure("changed", "bold $accent")))

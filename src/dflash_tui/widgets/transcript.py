@@ -15,7 +15,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.text.mentions import collapse
-from dflash_tui.widgets.blank import Blank
+from dflash_tui.widgets.blank import Blank, Stack
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.note import Note
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SHOWN = 20  # turns that keep their form
 
 
-class TurnBlock(Blank, Vertical):
+class TurnBlock(Stack, Vertical):
     """A user message and the answers that were given to it."""
 
     def __init__(self, prompt: str) -> None:

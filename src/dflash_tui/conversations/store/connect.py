@@ -113,11 +113,26 @@ def examine(connection: sqlite3.Connection) -> str:
             return str(found)
         if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
             return "rows that belong to nothing"
-        for search in ("message_content", "conversation_title"):
+        for search, column in (("message_content", "content"), ("conversation_title", "title")):
             connection.execute(f"INSERT INTO {search} ({search}) VALUES ('integrity-check')")
+            _try_search(connection, search, column)
     except DamagedError as error:
         return str(error)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         held = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         return "" if held else str(error)  # held: by another program, for as long as it writes
     return ""
+
+
+def _try_search(connection: sqlite3.Connection, search: str, column: str) -> None:
+    """Put a row in and take it out again, which the file never sees. The tables that a search keeps for itself are
+    compared with nothing, and a wrong name in one of them shows when it is written. Raises sqlite3.Error."""
+    connection.execute("SAVEPOINT tried")
+    try:
+        connection.execute(f"INSERT INTO {search} (rowid, {column}) VALUES (-1, 'word')")
+        connection.execute("SAVEPOINT written")  # the search writes down here what it has gathered
+        connection.execute(f"INSERT INTO {search} ({search}, rowid, {column}) VALUES ('delete', -1, 'word')")
+        connection.execute("SAVEPOINT written")
+    finally:
+        connection.execute("ROLLBACK TO tried")
+        connection.execute("RELEASE tried")

@@ -66,11 +66,6 @@ class Store:
         return self._database.path
 
     @property
-    def unsaved(self) -> int:
-        """Changes that the disk did not take; 0 where all is well."""
-        return self._database.unsaved
-
-    @property
     def on_disk(self) -> bool:
         """Whether changes outlive the program."""
         return self._database.on_disk

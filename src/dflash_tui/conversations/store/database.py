@@ -67,11 +67,6 @@ class Database:
         """Whether changes go to the disk."""
         return self._memory is None
 
-    @property
-    def unsaved(self) -> int:
-        """Changes that are in memory only."""
-        return len(self._unsaved)
-
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` returns. It may raise DamagedError for values that the program cannot have written."""
         with self._lock:
@@ -212,7 +207,7 @@ class Database:
             if self._disk is not None:
                 self._disk.close()
         self._disk = None
-        if file != was and log is not None and log == its_log:  # left behind; it would be taken for the new file's
+        if file != was and log is not None and log == its_log:  # an older file's: it would be taken for the new one's
             for ending in ("-wal", "-shm"):
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.path}{ending}")
