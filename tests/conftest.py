@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -17,6 +18,10 @@ os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import environment, seeds
+
+environment.take_over()
+
 # Examples may take as long as they do: beside other work each of them may be held up.
 settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("the same", settings.get_profile("unhurried"), derandomize=True)
@@ -24,6 +29,8 @@ settings.register_profile("the same", settings.get_profile("unhurried"), derando
 pytest_plugins = ["support.failures"]
 
 MOST_WORKERS = 4  # each loads torch
+MANY_MODULES = 100  # a tenth of torch
+_FROZEN = pytest.StashKey[int]()  # modules when the collector was last told to leave alone what is there
 # `make quick` runs these folders, without the files that start programs, compile kernels, decode for long or
 # draw large samples.
 QUICK = ("unit", "golden")
@@ -85,7 +92,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What a test takes for granted of the app's threads shows where they are late, as on a busy machine.
     """
-    settings.load_profile("unhurried" if "full" in config.getoption("-m") else "the same")
+    settings.load_profile("unhurried" if seeds.fresh(config) else "the same")
+    if seeds.fresh(config):
+        os.environ.pop("PYTHONHASHSEED", None)
     if (seconds := config.getoption("--slow-threads")) is None:
         return
     from dflash_tui.chat.background import Background
@@ -104,10 +113,25 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of tests and all that they import stay: no later garbage collection has to look at them."""
+    _freeze(session.config)
+    gc.set_threshold(20_000, 10, 10)  # Python's own 700 comes round in every frame of the app
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing of the test is left by then
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """So does what a test has imported late."""
+    result = yield
+    if len(sys.modules) > item.config.stash.get(_FROZEN, 0) + MANY_MODULES:
+        _freeze(item.config)
+    return result
+
+
+def _freeze(config: pytest.Config) -> None:
     gc.collect()
     gc.freeze()
+    config.stash[_FROZEN] = len(sys.modules)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks

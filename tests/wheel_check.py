@@ -38,7 +38,7 @@ def main(wheel: Path) -> None:
         sys.stderr.write(run(app, "--version"))
         sys.stderr.write(run(app, "doctor", check=False))  # what is wrong with the machine is not the wheel's fault
         sys.stderr.write(run(app, "inspect"))
-        answer = json.loads(run(app, "ask", "Hello!", "--json", "--set", "max_tokens=32"))
+        answer = json.loads(run(app, "ask", "Hello!", "--json", "--set", "max_tokens=32", "--set", "mode=tree"))
         sys.stderr.write(f"{answer['text']!r}\n")
         assert answer["tokens"]
         assert answer["mode"] == "tree"

@@ -20,7 +20,7 @@ from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.safetensors import open_safetensors
 from dflash_core.formats.weights import WeightFile
 from dflash_core.loading import open_draft, open_target
-from dflash_core.record import lines, pack
+from dflash_core.record import lines
 from dflash_core.trace import read_trace
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.current import CurrentConversation
@@ -35,7 +35,7 @@ from dflash_tui.settings.themes import load_themes
 from support import formats
 from support.golden import golden, target
 from support.mutation import damaged, mutate_lines, mutate_value
-from support.stored import a_report, a_turn, talk
+from support.stored import a_report, a_turn, stored_file, talk
 from support.traces import a_trace, look_at, write
 
 Mutate = Callable[[random.Random, Path], None]
@@ -227,13 +227,7 @@ def _database() -> bytes:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        store = Store(folder)
-        for number in range(4):
-            _, nodes = talk(store, f"question {number}", "answer " * 30, "and?", "so")
-            store.keep(nodes[1].id, pack(a_turn()))
-        store.close()
-        return (folder / DATABASE).read_bytes()
+        return stored_file(Path(name), [(f"question {number}", "answer " * 30, "and?", "so") for number in range(4)])
 
 
 def _lay_database(rng: random.Random, folder: Path) -> None:

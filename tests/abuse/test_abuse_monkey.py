@@ -38,12 +38,22 @@ def test_what_a_monkey_does_can_be_done_again(tmp_path: Path) -> None:
     assert live(tmp_path / "life", SENT).faults == []
 
 
+def planted(folder: Path, actions: list[Action], monkeypatch: pytest.MonkeyPatch, words: str) -> Report:
+    """What is planted stays wrong for good. On a busy machine something else may be late, too; it gets more time."""
+    for patience_s in (2.0, 20.0, 200.0):
+        monkeypatch.setattr(monkey, "PATIENCE_S", patience_s)
+        report = live(folder / f"{patience_s}", actions)
+        if any(words in one.detail for one in report.findings):
+            break
+    return report
+
+
 def test_text_that_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     monkeypatch.setattr("dflash_tui.widgets.prompt.Prompt.restore", lambda self, text: None)
-    report = live(tmp_path, [*SENT, Action("quit"), Action("pause", "0.01")])
+    words = "m1x2x was in the prompt and does not come back"
+    report = planted(tmp_path, [*SENT, Action("quit"), Action("pause", "0.01")], monkeypatch, words)
     assert [one.kind for one in report.lost] == ["text is lost"]
-    assert "m1x2x was in the prompt and does not come back" in report.lost[0].detail
+    assert words in report.lost[0].detail
 
 
 INSIDE = [Action("type", "m1x1x"), Action("edit", sequence("shift+left")), Action("move", sequence("left"))]
@@ -51,34 +61,30 @@ INSIDE = [Action("type", "m1x1x"), Action("edit", sequence("shift+left")), Actio
 
 @pytest.mark.parametrize("key", ["shift+enter", "left_square_bracket", "1"])
 @pytest.mark.parametrize("where", [INSIDE, INSIDE[:2]], ids=["cursor in a word", "part of a word selected"])
-def test_a_key_of_a_command_that_types_into_a_word_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: list[Action], key: str
-) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 5.0)
+def test_a_key_of_a_command_that_types_into_a_word_loses_nothing(tmp_path: Path, where: list[Action], key: str) -> None:
     assert live(tmp_path, [*where, Action("bound", sequence(key))]).faults == []
 
 
 @pytest.mark.parametrize("kind", ["bound", "letter"])
 def test_a_key_that_empties_the_prompt_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     think = "dflash_tui.screens.chat.ChatScreen.action_think"
     monkeypatch.setattr(think, lambda self: setattr(self.prompt, "text", ""))
-    [found] = live(tmp_path, [*INSIDE, Action(kind, sequence("ctrl+t"))]).lost
+    [found] = planted(tmp_path, [*INSIDE, Action(kind, sequence("ctrl+t"))], monkeypatch, "m1x1x is nowhere").lost
     assert "m1x1x is nowhere" in found.detail
 
 
 def test_a_journal_that_lags_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     monkeypatch.setattr(Journal, "typed", lambda self, draft, waiting=(): None)
-    [found] = live(tmp_path, SENT).differences
-    assert "the journal has another draft than the prompt" in found.detail
+    words = "the journal has another draft than the prompt"
+    [found] = planted(tmp_path, SENT, monkeypatch, words).differences
+    assert words in found.detail
 
 
 def test_a_message_that_is_not_stored_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monkey, "PATIENCE_S", 2.0)
     monkeypatch.setattr(Store, "add", lambda self, conversation, node: True)
-    [found] = live(tmp_path, SENT).findings
-    assert "the store has other messages than the tree" in found.detail
+    words = "the store has other messages than the tree"
+    [found] = planted(tmp_path, SENT, monkeypatch, words).findings
+    assert words in found.detail
 
 
 def test_an_exception_is_a_crash_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from dflash_core.drafters.base import Draft
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.registry import open_draft
 from dflash_core.drafters.several import open_several
-from dflash_core.errors import FormatError, KnobError, UnsupportedError
+from dflash_core.errors import FormatError, KnobError, NumericsError, UnsupportedError
 from dflash_core.events import StepEvent, turn_stats
 from dflash_core.limits import Limits
 from dflash_core.policy.several import SeveralPolicy
@@ -135,6 +135,34 @@ def test_the_pair_scores_count() -> None:
         assert greedy_path(config, w, rows, logits, ANCHOR) != logits.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize(
+    ("name", "spoilt"),
+    [
+        ("plain", "fc.weight"),
+        ("two", "fc.weight"),
+        ("two", "selector_hidden.weight"),
+        ("two", "selector_predecessor.weight"),
+        ("spark", "output.weight"),
+        ("spark", "markov_w2.weight"),
+        ("spark", "conf_proj.weight"),
+    ],
+)
+def test_scores_that_are_no_numbers_raise(tmp_path: Path, name: str, spoilt: str) -> None:
+    """Wherever they come from: the network, or the tables that score a token by the one above it."""
+    config = CASES[name]
+    w = random_weights(config, seed=3)
+    w[spoilt] = np.full_like(w[spoilt], np.nan)
+    draft = behind_ends(write_drafter(tmp_path / "d", config, weights=w), *around(config)[:2])
+    drafter = draft.drafter()
+    drafter.observe(range(LENGTH), torch.from_numpy(around(config)[2]))
+    said = f"the drafter produced numbers that are not finite at position {LENGTH}, expected logits"
+    with pytest.raises(NumericsError, match=said):
+        build(ANCHOR, drafter.propose(ANCHOR, Knobs()), 20)
+    if spoilt != "conf_proj.weight":  # a path asks nobody how likely it is
+        with pytest.raises(NumericsError, match=said):
+            draft.path(around(config)[2], ANCHOR)
+
+
 def test_forms_hold_the_same_tensors(tmp_path: Path) -> None:
     config = two()
     opened = [open_drafter(write_drafter(tmp_path / form.replace("-", ""), config, form))[1] for form in FORMS]
@@ -199,6 +227,14 @@ def test_mixed_families(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["sample_from_anchor", "confidence_head_with_markov", "enable_confidence_head"])
+def test_flags_that_are_none(tmp_path: Path, name: str) -> None:
+    path = write_drafter(tmp_path / "d", spark())
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {name: ["yes"]}))
+    assert f"{name} is ['yes'], expected true or false" in refused(open_drafter, path)
+
+
 @pytest.mark.parametrize("kind", ["gated", "rnn"])
 def test_other_markov_heads(tmp_path: Path, kind: str) -> None:
     path = write_drafter(tmp_path / "d", spark())
@@ -231,6 +267,18 @@ def test_the_speculators_format(tmp_path: Path) -> None:
     assert file.tensors.keys() == config.tensors().keys()
 
 
+@pytest.mark.parametrize("layers", [(-1, 2), (-1,)])
+def test_the_embedding_may_be_among_the_captured_layers(tmp_path: Path, layers: tuple[int, ...]) -> None:
+    """In every form of file, and whole answers with it are plain decoding's."""
+    changed = spark(target_layers=layers)
+    for form in ("z-lab", "upstream"):
+        assert open_drafter(write_drafter(tmp_path / form, changed, form))[0].target_layers == layers
+    draft = random_draft(tmp_path, target(), "dspark", seed=3, target_layers=layers)
+    tree, steps = answer(draft, Knobs(mode="tree", budget=9))
+    assert tree == answer(None, Knobs(mode="ar"))[0]
+    assert steps
+
+
 def test_a_drafter_of_another_generation(tmp_path: Path) -> None:
     """It loads, with a note."""
     spec = dataclasses.replace(target().config, name="Qwen3.8 27B")
@@ -254,25 +302,29 @@ def answer(draft: Draft | None, knobs: Knobs) -> tuple[list[int], list[StepEvent
     return [token for event in events for token in event.tokens], steps
 
 
-@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
-def test_every_kind_is_lossless(tmp_path: Path, kind: str) -> None:
+# Each kind greedy or sampled; with `full` both.
+@pytest.mark.parametrize(
+    ("kind", "sampled"),
+    [("dflash2", False), ("dspark", True)]
+    + [pytest.param(*one, marks=pytest.mark.full) for one in (("dflash2", True), ("dspark", False))],
+)
+def test_every_kind_is_lossless(tmp_path: Path, kind: str, sampled: bool) -> None:
     """Random drafters are hardly ever accepted (planted ones are, in test_lossless.py): here the real ones run."""
     draft = random_draft(tmp_path, target(), kind, seed=1)
     assert draft.capabilities.kind == kind
-    for sampled in (False, True):
-        own = SAMPLED if sampled else {}
-        plain = answer(None, Knobs(mode="ar", **own))[0]
-        trees = set()
-        for knobs in (
-            Knobs(**own), Knobs(mode="tree", budget=9, **own), Knobs(mode="tree", budget=9, by_parent=False, **own),
-            Knobs(mode="chain", budget=15, p_min=0.05, **own), Knobs(mode="tree", draft_window=9, **own),
-            Knobs(mode="tree", budget=70, tree_width=3, tree_temperature=0.5, chain_seed=True, **own),
-        ):  # fmt: skip
-            tokens, steps = answer(draft, knobs)
-            assert tokens == plain, knobs
-            trees.add(steps[0].tree)
-            assert max(step.drafted_depth for step in steps) <= draft.capabilities.depths
-        assert len(trees) >= 5, "the settings shape the trees"
+    own = SAMPLED if sampled else {}
+    plain = answer(None, Knobs(mode="ar", **own))[0]
+    trees = set()
+    for knobs in (
+        Knobs(**own), Knobs(mode="tree", budget=9, **own), Knobs(mode="tree", budget=9, by_parent=False, **own),
+        Knobs(mode="chain", budget=15, p_min=0.05, **own), Knobs(mode="tree", draft_window=9, **own),
+        Knobs(mode="tree", budget=70, tree_width=3, tree_temperature=0.5, chain_seed=True, **own),
+    ):  # fmt: skip
+        tokens, steps = answer(draft, knobs)
+        assert tokens == plain, knobs
+        trees.add(steps[0].tree)
+        assert max(step.drafted_depth for step in steps) <= draft.capabilities.depths
+    assert len(trees) >= 5, "the settings shape the trees"
 
 
 @pytest.mark.parametrize("kind", ["dflash2", "dspark"])

@@ -20,7 +20,7 @@ from support.golden import golden, target
 from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
 
 IDS = list(range(40, 60))
-TOKENS = 48
+TOKENS = 32
 SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
 SETTINGS = [
     Knobs(mode="auto"), Knobs(mode="tree", budget=1), Knobs(mode="tree", budget=2), Knobs(mode="tree", budget=63),
@@ -49,8 +49,12 @@ def steps(engine: Engine, knobs: Knobs) -> list[StepEvent]:
     return [event for event in events if isinstance(event, StepEvent)]
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("kind", ["text", "toy"])
+# Each kind greedy or sampled; with `full` both.
+@pytest.mark.parametrize(
+    ("kind", "sampled"),
+    [("text", True), ("toy", False)]
+    + [pytest.param(*one, marks=pytest.mark.full) for one in (("text", False), ("toy", True))],
+)
 def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) -> None:
     engine = Engine(target(), load_draft(kind, target()))
     for knobs in SETTINGS:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dflash_core import load_target
+from dflash_core.arch.spec import EMBEDDING
 from support import random_family
 from support.random_model import VOCAB, Shape, hugging_face, write_gguf
 
@@ -27,7 +28,7 @@ def test_random_configurations(seed: int, tmp_path: Path) -> None:
     assert expected.std() > 0.1, "a model that says nothing would pass any test"
     assert np.abs(ours - expected).max() < 2e-3
     assert (ours.argmax(-1) == expected.argmax(-1)).mean() > 0.99
-    layers = list(range(shape.layers - 1))
+    layers = list(range(EMBEDDING, shape.layers - 1))
     hidden = np.concatenate([output.hidden_states[layer + 1][0].numpy() for layer in layers], axis=-1)
     assert np.abs(target.hidden(ids, layers) - hidden).max() < 2e-3
 
@@ -43,7 +44,7 @@ def test_random_configurations_of_the_family(name: str, seed: int, tmp_path: Pat
         output = model(torch.tensor(ids[None]), output_hidden_states=True, use_cache=False)
     expected, ours = output.logits[0].numpy(), target.logits(ids)
     assert expected.std() > 0.1, "a model that says nothing would pass any test"
-    layers = range(drawn.shape.layers - 1)
+    layers = range(EMBEDDING, drawn.shape.layers - 1)
     hidden = np.concatenate([output.hidden_states[layer + 1][0].numpy() for layer in layers], axis=-1)
     worst = np.maximum(np.abs(ours - expected).max(-1), np.abs(target.hidden(ids, layers) - hidden).max(-1))
     wrong = np.flatnonzero(worst >= 2e-3)

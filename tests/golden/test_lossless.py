@@ -27,8 +27,8 @@ LONG = 96
 BUDGETS = [*range(1, 65), 100, 128, 256]
 FEW_BUDGETS = [1, 2, 7, 15, 16, 22, 63, 256]
 P_MINS = [0.0, 0.05, 0.3, 0.9]
-# Every budget at one p_min, a few at all of them; test_full_grid has all of both.
-DEALT = {p_min: sorted({*BUDGETS[at :: len(P_MINS)], *FEW_BUDGETS}) for at, p_min in enumerate(P_MINS)}
+# Some budgets at each p_min, those beside a power of two at every second; test_full_grid has all of both.
+DEALT = {p_min: sorted({*BUDGETS[at::16], *FEW_BUDGETS[at % 2 :: 2]}) for at, p_min in enumerate(P_MINS)}
 NEAR_TIE = 1e-4
 BOTH = ["tiny-F16.gguf", "tiny-Q4_K_M.gguf"]
 # Weights of another type are other numbers to the same code: the long tests take the first in the default run.
@@ -92,11 +92,12 @@ def check_auto(
 
 @pytest.mark.parametrize("name", FIRST)
 @pytest.mark.parametrize("sampled", [False, True])
-def test_auto_is_lossless(name: str, sampled: bool) -> None:
+@pytest.mark.parametrize("answers", [8, pytest.param(16, marks=pytest.mark.full)])
+def test_auto_is_lossless(name: str, sampled: bool, answers: int) -> None:
     """Whatever is learned, offered from the text, or changed in mid-turn: the tokens are the plain ones."""
     policy = learned(PlantedBackend(target(name), prompt(name), [], 0))
     shapes, copied, modes = Counter[int](), 0, Counter[str]()
-    for seed in range(16):
+    for seed in range(answers):
         knobs = Knobs(max_tokens=LONG if seed % 4 == 3 else TOKENS, **(SAMPLED if sampled else {}))
         for step in check_auto(name, knobs, seed, sampled, policy):
             shapes[len(step.tree.tokens)] += 1
@@ -131,7 +132,7 @@ def by_parent(budgets: Sequence[int], seeds: Sequence[int], sampled: bool) -> No
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_trees_by_parent_are_lossless(sampled: bool) -> None:
-    by_parent([1, 7, 22, 63], range(3), sampled)
+    by_parent([7, 63], range(3), sampled)
 
 
 @pytest.mark.full
@@ -163,7 +164,7 @@ def test_plain_decoding_matches_the_reference() -> None:
 
 @pytest.mark.parametrize("name", FIRST)
 @pytest.mark.parametrize("p_min", P_MINS)
-def test_every_budget_is_lossless(name: str, p_min: float) -> None:
+def test_budgets_are_lossless(name: str, p_min: float) -> None:
     for budget in DEALT[p_min]:
         check(name, Knobs(mode="tree", budget=budget, p_min=p_min), seed=budget)
 
@@ -180,6 +181,8 @@ def test_no_accepted_path_is_left_out(name: str) -> None:
             for step in check(name, Knobs(mode="tree", budget=64, chain_seed=chain_seed), seed, tokens=LONG):
                 path = step.tree.accepted
                 (spine if path == tuple(range(len(path))) else off_spine)[step.accepted_depth] += 1
+            if len(off_spine) == 15 and (len(spine) == 16 or not chain_seed):
+                break
         if chain_seed:
             assert set(spine) == set(range(16)), "an accepted length never occurred"
         assert set(off_spine) == set(range(1, 16)), "an off-spine path of some length never occurred"
@@ -198,9 +201,8 @@ def test_every_chain_length_is_lossless(name: str) -> None:
 
 @pytest.mark.parametrize("name", REST)
 def test_other_models_are_lossless(name: str) -> None:
-    for budget in FEW_BUDGETS:
-        for p_min in (0.0, 0.3):
-            check(name, Knobs(mode="tree", budget=budget, p_min=p_min), seed=budget)
+    for at, budget in enumerate(FEW_BUDGETS):
+        check(name, Knobs(mode="tree", budget=budget, p_min=(0.0, 0.3)[at % 2]), seed=budget)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -226,18 +228,22 @@ def test_auto_is_lossless_with_other_architectures(name: str) -> None:
 @pytest.mark.parametrize("name", FIRST)
 @pytest.mark.parametrize("p_min", [0.0, 0.3])
 def test_sampled_tree_equals_sampled_plain(name: str, p_min: float) -> None:
-    for budget in FEW_BUDGETS:
-        for mode in ("tree", "chain"):
-            check(name, Knobs(mode=mode, budget=budget, p_min=p_min, **SAMPLED), seed=budget, sampled=True)
+    for at, budget in enumerate(FEW_BUDGETS):
+        mode = ("tree", "chain")[(at + (p_min > 0)) % 2]
+        check(name, Knobs(mode=mode, budget=budget, p_min=p_min, **SAMPLED), seed=budget, sampled=True)
+
+
+@cache
+def usual(budget: int) -> list[StepEvent]:
+    return check(BOTH[0], Knobs(mode="tree", budget=budget), seed=budget)
 
 
 @pytest.mark.parametrize("knob", [{"chain_seed": True}, {"tree_width": 1}, {"tree_width": 3}, {"tree_temperature": 3}])
 def test_tree_shapes_are_lossless(knob: dict[str, float]) -> None:
     changed = 0
-    for budget in FEW_BUDGETS:
+    for budget in FEW_BUDGETS[2:]:
         steps = check(BOTH[0], Knobs(mode="tree", budget=budget, **knob), seed=budget)
-        usual = check(BOTH[0], Knobs(mode="tree", budget=budget), seed=budget)
-        changed += [step.tree.parents for step in steps] != [step.tree.parents for step in usual]
+        changed += [step.tree.parents for step in steps] != [step.tree.parents for step in usual(budget)]
     assert changed >= 3, "the knob has to change the trees that have room for a branch"
 
 
@@ -256,7 +262,7 @@ def test_penalties_follow_the_path() -> None:
         knobs = Knobs(mode="ar", max_tokens=TOKENS + 16, **penalties, **sampling)
         expected = decode(PlantedBackend(target(), ids, [], 0), ids, knobs)[0]
         assert expected != plain(BOTH[0], bool(sampling))
-        for budget in FEW_BUDGETS:
+        for budget in FEW_BUDGETS[1::2]:
             backend = PlantedBackend(target(), ids, expected, budget)
             tree = knobs.replace(mode="tree", budget=budget, max_tokens=TOKENS)
             assert decode(backend, ids, tree)[0] == expected[:TOKENS]
@@ -280,16 +286,16 @@ class StaleConvBackend(PlantedBackend):
 
 
 @pytest.mark.parametrize("broken", [SpoiledBackend, StaleConvBackend])
-def test_a_spoiled_commit_is_seen(broken: type[PlantedBackend]) -> None:
+@pytest.mark.parametrize("budget", [16, pytest.param(63, marks=pytest.mark.full)])
+def test_a_spoiled_commit_is_seen(broken: type[PlantedBackend], budget: int) -> None:
     ids, expected = prompt(BOTH[0]), plain(BOTH[0], False)
-    for budget in (16, 22, 63):
-        wrong = 0
-        for seed in range(5):
-            backend = broken(target(), ids, expected, seed)
-            wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=48))[0] != expected[:48]
-            if wrong == 3:
-                break
-        assert wrong >= 3, f"budget {budget} hides it: {wrong} of 5"
+    wrong = 0
+    for seed in range(5):
+        backend = broken(target(), ids, expected, seed)
+        wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=48))[0] != expected[:48]
+        if wrong == 3:
+            break
+    assert wrong >= 3, f"budget {budget} hides it: {wrong} of 5"
 
 
 @pytest.mark.full

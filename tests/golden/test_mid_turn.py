@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_any_change_of_the_speculation_leaves_the_answer_alone(engine: Engine) -
     for step in turn.steps:
         assert step.knobs.max_tokens == 80, "only a new turn can take that"
         assert any(all(getattr(step.knobs, n) == getattr(one, n) for n in LIVE) for one in CHANGES)
-        assert step.mode == ("tree" if step.knobs.mode == "auto" else step.knobs.mode)
+        assert step.knobs.mode in (step.mode, "auto")  # which decides for itself, by what steps have taken here
         assert len(step.tree.tokens) <= step.knobs.budget + 1
 
 
@@ -64,14 +65,14 @@ def test_sampling_knobs_count_from_the_next_step_on(engine: Engine) -> None:
         Knobs(mode="tree", max_tokens=64, seed=3),
         Knobs(mode="tree", max_tokens=64, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
     )
-    drafted = answer(engine, cold, {})
-    ends = list(itertools.accumulate(len(event.tokens) for event in drafted.events))
+    unchanged = answer(engine, cold, {})
+    ends = list(itertools.accumulate(len(event.tokens) for event in unchanged.events))
     at = next(end for end in ends if end >= 20)
     drafted = answer(engine, cold, {at: hot})
     plain = answer(engine, cold.replace(mode="ar"), {at: hot.replace(mode="ar")})
     assert tokens_of(drafted) == tokens_of(plain)
-    assert tokens_of(drafted)[:at] == tokens_of(answer(engine, cold, {}))[:at]
-    assert tokens_of(drafted)[at:] != tokens_of(answer(engine, cold, {}))[at:]
+    assert tokens_of(drafted)[:at] == tokens_of(unchanged)[:at]
+    assert tokens_of(drafted)[at:] != tokens_of(unchanged)[at:]
     assert [step.knobs.temperature for step in drafted.steps].count(2.0) == len(drafted.steps) - ends.index(at)
 
 
@@ -85,8 +86,11 @@ def test_a_change_before_the_first_step_counts_for_it(engine: Engine) -> None:
 
 def test_stage_times_add_up_to_the_wall_time(engine: Engine) -> None:
     turn = answer(engine, Knobs(max_tokens=64), {})
-    wall = (turn.pieces[-1].at - turn.pieces[0].at) * 1e3
-    assert sum(step.stages.total for step in turn.steps) == pytest.approx(wall, rel=0.05, abs=2.0)
+    # The middle one of the steps: any single one may be held up between its last stage and the look at the clock.
+    steps = [(piece.event.stages.total, piece.at) for piece in turn.pieces if isinstance(piece.event, StepEvent)]
+    shares = [total / ((at - before) * 1e3) for (_, before), (total, at) in itertools.pairwise(steps)]
+    assert len(shares) > 5
+    assert statistics.median(shares) == pytest.approx(1, abs=0.05)
     assert all(step.stages.host >= 0 for step in turn.steps)
 
 

@@ -172,9 +172,10 @@ class _Planted(CpuMtpDrafter):
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_every_setting_gives_plain_decodings_tokens(sampled: bool) -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_every_setting_gives_plain_decodings_tokens(sampled: bool, seeds: int) -> None:
     accepted = Counter[int]()
-    for seed in range(2):
+    for seed in range(seeds):
         engine = Engine(target(), PlantedHead(plain(sampled), seed))
         for knobs in (
             Knobs(), Knobs(mode="tree"), Knobs(mode="chain", mtp_depth=8, budget=8),
@@ -187,10 +188,11 @@ def test_every_setting_gives_plain_decodings_tokens(sampled: bool) -> None:
             events = list(engine.generate(IDS, knobs))
             assert tuple(token for event in events for token in event.tokens) == plain(sampled), (seed, knobs)
             steps = [event for event in events if isinstance(event, StepEvent)]
-            if knobs.mode != "auto":  # which drafts from the text too
+            if knobs.mode != "auto":  # which drafts from the text too, or not at all: it goes by times
                 assert max(step.drafted_depth for step in steps) <= knobs.mtp_depth
-            accepted.update(step.accepted_depth for step in steps)
-    assert set(accepted) >= {0, 1, 2, 3, 4, 5}, accepted
+                accepted.update(step.accepted_depth for step in steps)
+    assert set(accepted) >= {0, 1, 2, 3, 4}, accepted
+    assert max(accepted) > 5, accepted
 
 
 # ---- Picked, refused, said -------------------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def test_a_file_with_a_head_drafts_by_itself_and_says_so(tmp_path: Path) -> None
 def test_what_has_no_head_says_what_it_has() -> None:
     plain_file = load_target(golden("tiny-F16.gguf"))
     said = (
-        "tiny-F16.gguf has 4 layers and no MTP block (nextn tensors) behind them, expected one to draft with; "
+        "tiny-F16.gguf has 4 layers and no MTP block (nextn tensors) after them, expected one to draft with; "
         "draft with a DFlash drafter made for it, or from the text"
     )
     for ask in (lambda: load_draft("mtp", plain_file), lambda: plain_file.mtp_logits(IDS)):
@@ -233,7 +235,7 @@ def test_what_has_no_head_says_what_it_has() -> None:
 def test_a_head_of_another_model_is_refused() -> None:
 
     with pytest.raises(
-        MismatchError, match=r"its head stands behind layer 4, expected 8; hidden size 256, expected 384"
+        MismatchError, match=r"its head stands after layer 4, expected 8; hidden size 256, expected 384"
     ):
         load_draft(HEAD, load_target(demo_target_path()))
 

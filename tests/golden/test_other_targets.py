@@ -70,7 +70,8 @@ def test_logits_and_hidden_states(name: str, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("chunk", [1, 7, 64, 65, 200])
+# A row at a time is decoding, which test_greedy_text walks.
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.full), 7, 64, 65, 200])
 def test_long_prompts_in_any_chunks(name: str, chunk: int) -> None:
     expected, session, parts = told(name), loaded(name).session(), []
     ids, rows = expected["long_ids"].tolist(), expected["long_rows"]

@@ -16,7 +16,7 @@ from dflash_core.errors import ContextError
 from support.compare import generated
 
 PROMPT = list(range(30, 70))
-KNOBS = Knobs(mode="tree", budget=12, max_tokens=40, ignore_eos=True)
+KNOBS = Knobs(mode="tree", budget=12, max_tokens=20, ignore_eos=True)
 
 
 @cache
@@ -31,7 +31,7 @@ def models(request: pytest.FixtureRequest) -> tuple[Target, Draft]:
     return pair(request.param)
 
 
-@pytest.mark.parametrize("window", [0, 16])
+@pytest.mark.parametrize("window", [pytest.param(0, marks=pytest.mark.full), 16])
 def test_it_equals_a_session_cut_there(models: tuple[Target, Draft], window: int) -> None:
     engine = Engine(*models)
     answer = generated(engine, PROMPT, KNOBS)

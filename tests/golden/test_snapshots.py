@@ -46,8 +46,8 @@ def rng() -> np.random.Generator:
 
 
 PAIRS = [
-    ("tiny-F16.gguf", ""), ("tiny-F16.gguf", "dflash"), ("tiny-F16.gguf", "text"), ("mtp", "mtp"),
-    ("mtp", "mtp+text"), ("q3-F16.gguf", "q3-dflash"),
+    ("tiny-F16.gguf", ""), ("tiny-F16.gguf", "dflash"), ("tiny-F16.gguf", "text"),
+    pytest.param("mtp", "mtp", marks=pytest.mark.full), ("mtp", "mtp+text"), ("q3-F16.gguf", "q3-dflash"),
 ]  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def test_an_early_edit_goes_on_from_the_longest_boundary(name: str, kind: str, r
     engine = Engine(loaded(name), drafted(name, kind), states=SnapshotStore(1 << 30, PAGE))
     boundaries = list(range(20, 200, 20))
     read(engine, whole, keep=boundaries)
-    for edited in (31, 95, 60, 179):
+    for edited in (31, 95, 179):
         ids = [*whole[:edited], 251, *whole[edited + 1 :]]
         reused, answer = read(engine, ids, keep=boundaries)
         anywhere = not engine.target.config.recurrent
@@ -108,6 +108,26 @@ def test_an_early_edit_goes_on_from_the_longest_boundary(name: str, kind: str, r
         fresh = Engine(loaded(name), drafted(name, kind), states=SnapshotStore(0))
         assert answer == read(fresh, ids)[1]
         same(engine.session, fresh.session)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("tiny-F16.gguf", "dflash"), ("q3-F16.gguf", "q3-dflash")])
+def test_what_is_kept_already_is_not_copied_again(
+    name: str, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Back and forth between two conversations that say nothing new; room is made for what leaving one would take."""
+    a, b = prompts(rng, 70, 50)
+    engine = Engine(loaded(name), drafted(name, kind), states=SnapshotStore(1 << 30, PAGE))
+    copied, room = list[int](), list[tuple[Any, int]]()
+    plain = engine.session.checkpoint
+    monkeypatch.setattr(engine.session, "checkpoint", lambda: copied.append(engine.session.length) or plain())
+    monkeypatch.setattr(engine.session, "make_room", lambda spans, most: room.append((spans, most)))
+    said = [read(engine, one)[1] for one in (a, b)]
+    assert [spans for spans, _ in room] == [[(0, 32), (32, 64), (64, 75)], [(0, 32), (32, 55)]]
+    assert room[0][1] > room[1][1] > 0
+    assert copied == [75]
+    assert [read(engine, one)[1] for one in (a, b, a)] == [said[0], said[1], said[0]]
+    assert copied == [75, 55], "both were kept when they were left for the first time"
+    assert room[-1][0] == []
 
 
 def test_a_restored_state_is_the_one_that_was_kept(rng: np.random.Generator) -> None:

@@ -28,7 +28,7 @@ from dflash_tui.cli import command_line as cli
 
 STORY, SUM = "Tell me a story about a fox.", "What is 27 + 58?"
 CASES = (Case.of(Task("story", STORY)), Case.of(Task("sum", SUM, "#### 85")))
-BASE = Knobs(max_tokens=24)
+BASE = Knobs(max_tokens=12)
 # Under auto the steps depend on what was measured meanwhile; the tokens never do.
 FIXED = BASE.replace(mode="tree")
 SAID = "You are Finn."
@@ -146,13 +146,7 @@ def test_a_fault_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 KINDS = {"greedy": FIXED, "sampled": FIXED.replace(temperature=0.9, seed=3), "auto": BASE}
-ALWAYS = {
-    ("whole", "sampled"),
-    ("whole", "auto"),
-    ("cancelled", "greedy"),
-    ("cancelled", "auto"),
-    ("given up", "sampled"),
-}
+ALWAYS = {("whole", "auto"), ("cancelled", "greedy"), ("given up", "sampled")}
 
 
 @pytest.mark.parametrize(

@@ -67,23 +67,31 @@ def near_tie(record: TurnRecord, real: TurnRecord) -> str:
     raise AssertionError("the steps differ without a near-tie")
 
 
-# Each question at one temperature; with `full` at both.
+# Each question at one temperature and two budgets of five; with `full` at both and at all.
 @pytest.mark.parametrize(
-    ("question", "temperature"),
+    ("question", "temperature", "budgets"),
     [
-        pytest.param(question, temperature, marks=() if (at + bool(temperature)) % 2 else pytest.mark.full)
+        pytest.param(question, temperature, BUDGETS[at // 2 :: 4], id=f"{at}-{temperature}")
+        for at, question in enumerate(QUESTIONS)
+        for temperature in (0.0, 0.8)
+        if (at + bool(temperature)) % 2
+    ]
+    + [
+        pytest.param(question, temperature, BUDGETS, marks=pytest.mark.full, id=f"{at}-{temperature}-all")
         for at, question in enumerate(QUESTIONS)
         for temperature in (0.0, 0.8)
     ],
 )
-def test_the_exact_curve_equals_real_runs(question: str, temperature: float) -> None:
-    """Step by step at ten budgets; at a temperature too, because draws depend on seed and position alone."""
-    knobs = Knobs(mode="tree", budget=22, max_tokens=120, temperature=temperature, seed=5)
+def test_the_exact_curve_equals_real_runs(question: str, temperature: float, budgets: tuple[int, ...]) -> None:
+    """Step by step, at a temperature too, because draws depend on seed and position alone."""
+    knobs = Knobs(mode="tree", budget=22, max_tokens=48, temperature=temperature, seed=5)
     record = turn(question, knobs)
     replay = laboratory().replay(record, BUDGETS)
     assert [progress.total for progress in replay][:1] == [len(answer(record)) - 1]
     excused = {}
     for budget, predicted in zip(BUDGETS, replay.acceptance):
+        if budget not in budgets:
+            continue
         real = turn(question, knobs.replace(budget=budget))
         if replay.steps[budget] == lengths(real) and answer(record) == answer(real):
             assert real.report is not None
@@ -122,7 +130,7 @@ def test_a_chain_and_plain_decoding_can_be_replayed() -> None:
 
 def test_the_estimate_and_its_error() -> None:
     """At the turn's own budget it is the measurement; smaller budgets come out too high, and by how much is told."""
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=120))
+    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=64))
     guess = {one.budget: one for one in estimate(record.steps, BUDGETS)}
     replay = laboratory().replay(record, BUDGETS)
     list(replay)
@@ -138,7 +146,7 @@ def test_the_estimate_and_its_error() -> None:
 
 def test_a_larger_budget_is_estimated_from_what_was_drafted() -> None:
     """The candidates of every depth are recorded, so the estimate does not end at the budget that ran."""
-    small, large = (turn(STORY, Knobs(mode="tree", budget=budget, max_tokens=120)) for budget in (4, 40))
+    small, large = (turn(STORY, Knobs(mode="tree", budget=budget, max_tokens=64)) for budget in (4, 40))
     [guess] = estimate(small.steps, (40,))
     assert guess.nodes > 30
     assert guess.length > estimate(small.steps, (4,))[0].length
@@ -147,7 +155,7 @@ def test_a_larger_budget_is_estimated_from_what_was_drafted() -> None:
 
 
 def test_the_curve_with_measured_steps() -> None:
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=120))
+    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=64))
     costs = StepCosts(record.steps)
     alone = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     assert alone.best is None, "one budget has been timed, which says nothing of others"

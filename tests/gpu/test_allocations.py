@@ -64,6 +64,7 @@ FULL = [
 ]
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize(
     ("make", "kv", "rows"),
     [*NARROW, *(pytest.param(*one, marks=pytest.mark.full) for one in FULL)],

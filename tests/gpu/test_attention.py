@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from dflash_core.backends.cuda.kv import defines as kv_defines
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
-from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch
+from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, WarpLayout
+from dflash_core.cache_types import CachePair
 from dflash_core.tree import ancestors
 from support.acts import F16_GROUP, acts_f16
 from support.engines import At, Engine
@@ -42,7 +44,8 @@ def combine(
     width = heads.heads * heads.head_dim
     groups = -(-width // 256)
     acts = engine.poisoned((groups, F16_GROUP), np.uint8)
-    kernel = engine.kernel("attention.cu", "attn_combine", {**launch.defines, "SPLIT_K": PLANES})
+    defines = {**launch.defines, "SPLIT_K": PLANES, **kv_defines(launch.order.kv)}
+    kernel = engine.kernel("attention.cu", "attn_combine", defines)
     args = [engine.array(state), np.int32(node0), part.out, part.stats, np.int32(launch.order.splits)]
     args += [engine.array(projected), np.int32(launch.rows), np.int32(heads.kv_heads), np.uint64(0), acts]
     kernel((groups, launch.rows), COMBINE_THREADS, args)
@@ -103,9 +106,18 @@ def test_prepare(engine: Engine, rng: np.random.Generator, heads: HeadShape, len
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("group", GROUPS)
-def test_split_behind_any_context(engine: Engine, rng: np.random.Generator, group: int, length: int) -> None:
-    heads, width = GROUPS[group], int(rng.choice([8, 16, 24]))
+@pytest.mark.parametrize(
+    ("group", "width"),
+    [
+        pytest.param(group, width, marks=() if at == turn else pytest.mark.full)
+        for at, group in enumerate(GROUPS)
+        for turn, width in enumerate((8, 16, 24))
+    ],
+)
+def test_split_behind_any_context(
+    engine: Engine, rng: np.random.Generator, group: int, width: int, length: int
+) -> None:
+    heads = GROUPS[group]
     n = int(rng.integers(1, width + 1))
     parents = random_parents(n, rng)
     cache = Cache.random(rng, heads, length + n, length + 64)
@@ -126,7 +138,7 @@ def test_every_layout(engine: Engine, rng: np.random.Generator, shared_limit: in
     cache = Cache.random(rng, heads, length + n, length + 64)
     q = queries(rng, heads, n, n)
     order = order_for(heads, length + 64, shared_limit)
-    launch = SplitLaunch.of(heads, order, n, shared_limit, row_warps=row_warps)
+    launch = SplitLaunch.of(heads, order, n, shared_limit, WarpLayout(row_warps, order.column_warps))
     assert launch.shared <= shared_limit
     found = split(engine, launch, tree_state(parents, length), q, cache).merged()
     expected, bound = attention(
@@ -212,24 +224,52 @@ def test_combine(engine: Engine, rng: np.random.Generator, group: int) -> None:
     assert np.isnan(found[n:]).all(), "a padding row wrote"
 
 
-@pytest.mark.parametrize("length", [0, 130, 700])
-def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.Generator, length: int) -> None:
-    """Also where the wider pass brings more live rows, more live splits and another layout."""
-    heads, slots = GROUPS[6], length + 64
-    parents = random_parents(64, rng)
-    cache = Cache.random(rng, heads, length + 64, slots)
-    q, projected = queries(rng, heads, 64, 64), projection(rng, heads, 64)
-    order = order_for(heads, slots)
-    results = {}
-    for width, row_warps in ((1, 1), (8, 1), (24, 1), (24, 3), (64, 1)):
-        launch = SplitLaunch.of(heads, order, width, HOPPER, row_warps=row_warps)
-        state = tree_state(parents, length)
+LAYOUTS: dict[str, list[tuple[int, WarpLayout | None]]] = {
+    "f16": [(1, None), (8, None), (24, None), (24, WarpLayout(1, 4)), (8, WarpLayout(2, 4)), (64, None)],
+    "q8_0": [
+        (1, None),
+        (8, None),
+        (24, None),
+        (24, WarpLayout(1, 8)),
+        (8, WarpLayout(3, 4)),
+        (8, WarpLayout(3, 4, once=True)),
+        (64, None),
+    ],
+}
+LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = [(1, None), (24, None), (8, WarpLayout(3, 4))]
+
+
+@pytest.mark.parametrize(
+    ("kv", "length"),
+    [
+        pytest.param(kv, length, marks=() if length in lengths else pytest.mark.full)
+        for kv, lengths in {"f16": (0, 700), "q8_0": (130, 700), "q4_0/tq3_0": (700,), "bf16": (130,)}.items()
+        for length in (0, 130, 700)
+    ],
+)
+def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.Generator, kv: str, length: int) -> None:
+    """Also where the wider pass brings more live rows, more live splits and another layout; and where few blocks do
+    all, which then take a split's rows together."""
+    heads, slots, most = GROUPS[6], length + 64, max(width for width, _ in LAYOUTS[kv])
+    kinds = CachePair.parse(kv)
+    parents = chain_with_branches(most, rng)
+    cache = Cache.random(rng, heads, length + most, slots).kept(kinds)
+    q, projected = queries(rng, heads, most, most), projection(rng, heads, most)
+    order = SplitOrder.of(heads, slots, 132, HOPPER, trees=True, kv=kinds)
+    few = dataclasses.replace(order, blocks=2)
+    results = []
+    passes = [(order, *one) for one in LAYOUTS[kv]] + [(few, *one) for one in LAYOUTS[kv] if one[0] == 24]
+    for dealt, width, layout in passes:
+        launch = SplitLaunch.of(heads, dealt, width, HOPPER, layout)
+        n = width - (width > 1)
+        state = tree_state(parents[:n], length)
         part = split(engine, launch, state, np.ascontiguousarray(q[:, :width]), cache)
-        results[width, row_warps] = combine(engine, part, state, np.ascontiguousarray(projected[:, :width]))
-    widest = results[64, 1]
-    assert np.isfinite(widest).all()
-    for (width, row_warps), found in results.items():
-        np.testing.assert_array_equal(found, widest[:width], f"{width} rows, {row_warps} row warps")
+        found = combine(engine, part, state, np.ascontiguousarray(projected[:, :width]))[:n]
+        assert np.isfinite(found).all()
+        results.append(found)
+    widest = max(results, key=len)
+    for (dealt, width, layout), found in zip(passes, results, strict=True):
+        np.testing.assert_array_equal(found, widest[: len(found)], f"{width} rows, {layout}, {dealt.blocks} blocks")
 
 
 def path_to(parents: list[int], node: int) -> list[int]:
@@ -294,8 +334,15 @@ def check_bits_of_single_steps(
         np.testing.assert_array_equal(found[node], expected[0], f"node {node}, path {path}, behind {length}")
 
 
-@pytest.mark.parametrize("shared_limit", [HOPPER, GEFORCE, TURING])
-@pytest.mark.parametrize("length", [0, 1, 15, 31, 47, 62, 63, 64, 120, 127, 250, 255, 319, 500])
+# Each length under one limit, and at the border of a tile under each; with `full` all.
+@pytest.mark.parametrize(
+    ("length", "shared_limit"),
+    [
+        pytest.param(length, limit, marks=() if at % 3 == turn or length == 63 else pytest.mark.full)
+        for at, length in enumerate((0, 1, 15, 31, 47, 62, 63, 64, 120, 127, 250, 255, 319, 500))
+        for turn, limit in enumerate((HOPPER, GEFORCE, TURING))
+    ],
+)
 def test_a_tree_has_the_bits_of_single_steps(
     engine: Engine, rng: np.random.Generator, length: int, shared_limit: int
 ) -> None:
@@ -305,7 +352,10 @@ def test_a_tree_has_the_bits_of_single_steps(
     check_bits_of_single_steps(engine, rng, heads, parents, length, shared_limit)
 
 
-@pytest.mark.parametrize(("shared_limit", "length"), [(HOPPER, 63), (HOPPER, 300), (GEFORCE, 5), (TURING, 130)])
+@pytest.mark.parametrize(
+    ("shared_limit", "length"),
+    [pytest.param(HOPPER, 63, marks=pytest.mark.full), (HOPPER, 300), (GEFORCE, 5), (TURING, 130)],
+)
 def test_the_largest_trees_have_the_bits_of_single_steps(
     engine: Engine, rng: np.random.Generator, length: int, shared_limit: int
 ) -> None:

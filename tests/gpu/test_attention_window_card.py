@@ -106,7 +106,8 @@ def seeded(n: int, rng: np.random.Generator) -> list[int]:
     return [*range(-1, spine - 1), *(int(rng.integers(max(0, node - spine), node)) for node in range(spine, n))]
 
 
-@kinds
+# Of halves the runner's turns below are.
+@pytest.mark.parametrize("kv", [pytest.param(one, marks=() if one == NARROW[1] else FULL) for one in PAIRS])
 @pytest.mark.parametrize(("size", "sinks"), [(20, 10), pytest.param(3, 64, marks=FULL)])
 def test_trees_leave_the_bits_of_single_steps(
     device_name: str, rng: np.random.Generator, kv: str, size: int, sinks: int

@@ -26,6 +26,7 @@ from support.heads import (
     rotated,
     side_by_side,
 )
+from support.splits import partials
 from support.steps import tree_state
 
 PLANES = 2
@@ -144,8 +145,7 @@ def run_block(
 ) -> Floats:
     """draft_split and draft_combine: (rows, heads * head_dim)."""
     heads, rows = launch.heads, launch.rows
-    out = engine.poisoned(launch.partial_shape, np.float32)
-    stats = engine.poisoned((*launch.partial_shape[:-1], 2), np.float32)
+    out, stats = partials(engine, launch)
     args = [engine.array(st), np.int32(block), np.int32(rows), np.int32(view["window"]), np.int32(view["causal"])]
     args += [*(engine.array(x) for x in (q, cache.k, cache.v)), np.int32(cache.k.shape[1]), out, stats]
     kernel(engine, "draft_split", launch)(launch.grid, launch.block, args, shared=launch.shared)

@@ -56,7 +56,10 @@ def ids(rng: np.random.Generator, count: int) -> list[int]:
     return [int(token) for token in rng.integers(0, 700, count)]
 
 
-def test_prompts_steps_and_cuts(make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("places", [(2, 0, 0), pytest.param((3, 2, 0, 0), marks=pytest.mark.full)])
+def test_prompts_steps_and_cuts(
+    make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, places: tuple[int, ...]
+) -> None:
     """A ring of 64 positions: prompts longer than that in chunks and in passes, and checkpoints further back."""
     monkeypatch.setattr(cuda_session, "LEAST_ROWS", 70)
     both = make(40), make(0)
@@ -79,7 +82,7 @@ def test_prompts_steps_and_cuts(make: Make, rng: np.random.Generator, monkeypatc
         compare(5)
         if length > 20:
             compare(5, 7, both[0].length - 20)
-    for place in (3, 2, 0, 0):
+    for place in places:
         for session, checkpoint in zip(both, kept[place], strict=True):
             session.restore(checkpoint)
         compare(5)
@@ -146,6 +149,6 @@ def test_what_is_gone_is_refused(make: Make, rng: np.random.Generator) -> None:
     ours = make(40)
     ours.prefill(ids(rng, 200))
     before = ours.draft(5, 0)
-    with pytest.raises(ContextError, match="no longer holds what it saw behind 100 positions; answer this turn again"):
+    with pytest.raises(ContextError, match="no longer holds what it saw after 100 positions; answer this turn again"):
         ours.draft(5, 0, 100)
     assert np.array_equal(ours.draft(5, 0), before)

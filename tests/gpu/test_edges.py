@@ -28,7 +28,7 @@ from dflash_core.events import Event, StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support import engines
-from support.device_pairs import close, pair, prompt
+from support.device_pairs import close, pair, prompt, same_candidates
 from support.golden import golden
 from support.planted_device import planted
 
@@ -74,6 +74,16 @@ def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
         assert tuple(mine) == plain(4, follow)
 
 
+def dealt(name: str, values: tuple[int, ...]) -> pytest.MarkDecorator:
+    """`name` and `ranks`: each value with one kind of walk in turn; with `full` with both."""
+    cases = [
+        pytest.param(value, ranks, id=f"{value}-{kind}", marks=() if (at + turn) % 2 == 0 else pytest.mark.full)
+        for at, value in enumerate(values)
+        for turn, (kind, ranks) in enumerate((("around", AROUND), ("spine", SPINE)))
+    ]
+    return pytest.mark.parametrize((name, "ranks"), cases)
+
+
 @pytest.mark.parametrize("ids", [(3,), (3, 4)])
 def test_the_shortest_prompts(ids: tuple[int, ...]) -> None:
     run = runner(fresh())
@@ -91,8 +101,7 @@ def test_a_prompt_that_leaves_room_for_one_token() -> None:
     assert answer(run)[0] == tokens
 
 
-@pytest.mark.parametrize("ranks", [SPINE, AROUND], ids=["spine", "around"])
-@pytest.mark.parametrize("room", [2, 6, 14])
+@dealt("room", (2, 6, 14))
 def test_the_context_ends_in_mid_walk(ranks: list[int], room: int) -> None:
     context = len(IDS) + room
     run = runner(planted(FILE, plain(), ranks)[0], context)
@@ -103,8 +112,7 @@ def test_the_context_ends_in_mid_walk(ranks: list[int], room: int) -> None:
     assert run.backend.length == context - 1
 
 
-@pytest.mark.parametrize("ranks", [SPINE, AROUND], ids=["spine", "around"])
-@pytest.mark.parametrize("most", [1, 5, 17])
+@dealt("most", (1, 5, 17))
 def test_max_tokens_in_mid_walk(ranks: list[int], most: int) -> None:
     run = runner(planted(FILE, plain(), ranks)[0])
     tokens, events = answer(run, max_tokens=most)
@@ -125,8 +133,11 @@ def test_a_stop_token_anywhere_in_a_walk(at: int) -> None:
     assert (tuple(ignored), events[-1].stop) == (plain()[:20], "max tokens")
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
-@pytest.mark.parametrize("way", ["cancel", "close"])
+@pytest.mark.parametrize(
+    ("way", "after"),
+    [("cancel", 1), ("close", 1), ("cancel", 2), ("close", 3)]
+    + [pytest.param(*one, marks=pytest.mark.full) for one in (("close", 2), ("cancel", 3))],
+)
 def test_given_up_between_events(after: int, way: str) -> None:
     """After the first token, before any step too; what was under way is committed."""
     run = runner(planted(FILE, plain(), AROUND)[0])
@@ -194,7 +205,7 @@ def test_the_newest_step_may_end_the_turn_while_room_is_made() -> None:
     goes_on_rightly(run, (*IDS, *found[:-1]))
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2, 3))])
 def test_random_sampling_equals_the_references(seed: int) -> None:
     rng = np.random.default_rng(seed)
     ours, reference = pair("emulated", FILE).sessions()
@@ -355,7 +366,7 @@ def test_a_drafter_that_fails_beside_the_conversation_moves_nothing(monkeypatch:
         raise DFlashError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CudaSession, "_launch", fail)
+        patch.setattr(CudaSession, "launch", fail)
         with pytest.raises(DFlashError):
             session.draft(3, 0, 6)
     assert session.length == 20
@@ -420,5 +431,5 @@ def test_a_chain_records_every_candidate() -> None:
     mine, theirs = steps
     assert isinstance(mine, StepEvent)
     assert isinstance(theirs, StepEvent)
-    assert mine.drafts.tokens == theirs.drafts.tokens
+    same_candidates(mine.drafts, theirs.drafts)
     assert {len(row) for row in mine.drafts.tokens} == {5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -73,22 +74,25 @@ def test_a_prompt_in_a_chunk_is_that_of_the_reference(device_name: str, name: st
 
 
 @pytest.mark.parametrize(
-    ("name", "activations"),
+    ("name", "activations", "chains", "trees"),
     [
-        ("q35moe-F16.gguf", "f16"),
-        ("q3moe-Q8_0.gguf", "mixed"),
-        pytest.param("q35moe-F16.gguf", "mixed", marks=pytest.mark.full),
-        pytest.param("q3moe-Q8_0.gguf", "f16", marks=pytest.mark.full),
+        ("q35moe-F16.gguf", "f16", (15,), (4, 63)),
+        ("q3moe-Q8_0.gguf", "mixed", (1,), (23,)),
+        *(
+            pytest.param(name, activations, (1, 7, 15), (4, 23, 63), marks=pytest.mark.full)
+            for name in ("q35moe-F16.gguf", "q3moe-Q8_0.gguf")
+            for activations in ("f16", "mixed")
+        ),
     ],
 )
 def test_trees_leave_the_bits_of_single_steps(
-    device_name: str, rng: np.random.Generator, name: str, activations: str
+    device_name: str, rng: np.random.Generator, name: str, activations: str, chains: Sequence[int], trees: Sequence[int]
 ) -> None:
     on_device = session(device_name, name, activations)
     vocab = on_device.target.spec.vocab_size
     ids = rng.integers(0, vocab, 40).tolist()
     plain = Plain.of(on_device, ids[:30], ids[30:], 1)
-    for shape, budgets in ((chain, (1, 7, 15)), (bushy, (4, 23, 63))):
+    for shape, budgets in ((chain, chains), (bushy, trees)):
         check_walk(on_device, plain, shape, budgets, vocab, rng)
 
 

@@ -108,7 +108,7 @@ def route(
 @pytest.mark.parametrize("whole", [False, True], ids=["chosen", "all"])
 @pytest.mark.parametrize(
     ("experts", "used", "rows", "shared"),
-    [(5, 2, 1, False), (256, 8, 64, True), (16, 16, 9, True), (300, 10, 33, False)],
+    [(5, 2, 1, False), (256, 8, 64, True), (16, 16, 9, True), (300, 10, 33, False), (1024, 32, 9, True)],
 )
 def test_the_best_are_chosen_and_sorted_by_expert(
     engine: Engine, rng: np.random.Generator, experts: int, used: int, rows: int, shared: bool, whole: bool

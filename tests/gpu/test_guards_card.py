@@ -80,7 +80,13 @@ def plain(at: int, tokens: tuple[int, ...], **knobs: Value) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    ("at", "ranks", "said"), [(1, SPINE, (90,)), (9, AROUND, (90, 91, 92)), (16, SPINE, (90, 91)), (17, SPINE, (90,))]
+    ("at", "ranks", "said"),
+    [
+        (1, SPINE, (90,)),
+        (9, AROUND, (90, 91, 92)),
+        (16, SPINE, (90, 91)),
+        pytest.param(17, SPINE, (90,), marks=pytest.mark.full),
+    ],
 )
 def test_a_halt_in_mid_walk_is_exact(at: int, ranks: list[int], said: tuple[int, ...]) -> None:
     expected = plain(at, said)

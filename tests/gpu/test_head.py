@@ -38,8 +38,14 @@ def merged(parts: np.ndarray) -> list[int]:
     return [int(parts["id"][row, order[row, 0]]) for row in range(len(parts))]
 
 
-@pytest.mark.parametrize("name", ["Q6_K", "Q4_K", "Q8_0", "F16"])
-@pytest.mark.parametrize("width", [1, 5, 24])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        pytest.param(name, width, marks=() if at % 3 == turn or name == "Q6_K" else pytest.mark.full)
+        for at, name in enumerate(("Q6_K", "Q4_K", "Q8_0", "F16"))
+        for turn, width in enumerate((1, 5, 24))
+    ],
+)
 def test_argmax_is_that_of_the_logits(engine: Engine, rng: np.random.Generator, name: str, width: int) -> None:
     weights = random_weights(engine, rng, 512, (name, 1003))
     x = rng.normal(size=(width, 512)).astype(np.float32)
@@ -160,6 +166,13 @@ def candidates(engine: Engine, logits: np.ndarray, vocab: int, temperature: floa
     return device.numpy()
 
 
+def rounding(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """(rows, 1): how far float32 may move a log-probability. A logit, the largest one and the logarithm of the sum are
+    each rounded once at the size of what is subtracted; a sum of exponentials is a little off itself."""
+    sizes = np.nanmax(np.where(np.isfinite(logits), np.abs(logits), np.nan), axis=1, keepdims=True) / temperature
+    return 3 * 2.0**-24 * sizes + 4e-6
+
+
 @pytest.mark.parametrize("vocab", [9, 17, 1000, 20_011])
 def test_candidates_are_the_best_of_the_whole_row(engine: Engine, rng: np.random.Generator, vocab: int) -> None:
     rows, temperature = 6, 0.7
@@ -173,7 +186,9 @@ def test_candidates_are_the_best_of_the_whole_row(engine: Engine, rng: np.random
     rows -= 1  # as many as are drafted
     expected = ddtree.candidates(logits[:rows, :vocab], MAX_WIDTH, temperature)
     np.testing.assert_array_equal(found["candidate"][:rows], expected.tokens)
-    np.testing.assert_allclose(found["candidate_log_prob"][:rows], expected.log_probs, atol=2e-5, rtol=1e-6)
+    assert (
+        np.abs(found["candidate_log_prob"][:rows] - expected.log_probs) <= rounding(logits[:rows], temperature)
+    ).all()
     assert (found["candidate"][rows:] == 0x7F7F7F7F).all()
 
 

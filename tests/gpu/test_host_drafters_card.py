@@ -57,10 +57,24 @@ def plain(sampled: bool) -> tuple[int, ...]:
     return tuple(answer(engine("text"), Knobs(mode="ar", **(SAMPLED if sampled else {})))[0])
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("kind", ["text", "toy"])
-def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) -> None:
-    for knobs in (Knobs(), Knobs(budget=1), Knobs(mode="chain", budget=2), Knobs(budget=9, chain_seed=True)):
+SETTINGS = (Knobs(), Knobs(budget=1), Knobs(mode="chain", budget=2), Knobs(budget=9, chain_seed=True))
+
+
+# Each kind greedy or sampled and with half of the settings; with `full` both with all.
+@pytest.mark.parametrize(
+    ("kind", "sampled", "settings"),
+    [
+        ("text", True, SETTINGS[::2]),
+        ("toy", False, SETTINGS[1::2]),
+        *(
+            pytest.param(kind, sampled, SETTINGS, marks=pytest.mark.full)
+            for kind in ("text", "toy")
+            for sampled in (False, True)
+        ),
+    ],
+)
+def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool, settings: tuple[Knobs, ...]) -> None:
+    for knobs in settings:
         knobs = knobs.replace(**SAMPLED) if sampled else knobs
         found, steps = answer(engine(kind), knobs, SHORT)
         assert tuple(found) == plain(sampled)[:SHORT], knobs

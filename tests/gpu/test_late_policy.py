@@ -41,11 +41,12 @@ def answered(
     return tokens, steps
 
 
-# Each kind of walk greedy or sampled; with `full` both.
+# A walk off the spine greedy, one of rare tokens sampled; with `full` each kind of walk both ways.
+@pytest.mark.emulator
 @pytest.mark.parametrize(
     ("ranks", "sampled"),
     [
-        pytest.param(ranks, sampled, marks=() if (at + sampled) % 2 else pytest.mark.full)
+        pytest.param(ranks, sampled, marks=() if at == 1 + sampled else pytest.mark.full)
         for at, ranks in enumerate([(0,) * 12, (0, 0, 1, 0, 0), (7, 7), (0, 1, 2, 0, 3, 0)])
         for sampled in (False, True)
     ],
@@ -92,6 +93,7 @@ class Knowing(LatePolicy):
         return self.known if super().copies_from(knobs) is not None else None
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("sampled", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
     """Drafts are wrong, and what is copied is right: many tokens a step, each said to be from the text; the answer is
@@ -119,6 +121,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
     assert lengths[0] < lengths[1] / 2
 
 
+@pytest.mark.emulator
 def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
     """By what was added, where nothing was taken away; else all of it."""
     device = EmulatedDevice()

@@ -19,7 +19,7 @@ from support.matmuls import SMALL, expected, multiply, parts, random_weights, we
 
 TYPES = [*TILE_TYPES, "BF16"]
 K_TYPES = {"Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ3_XXS", "IQ3_S", "IQ4_XS"}
-WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+WIDTHS = (1, 4, 8, 16, 24, 32, 40, 48, 64)
 PLANES, SPANS = Rounding(planes=2), Rounding(spans=2)
 ROUNDINGS = [pytest.param(rounding, id=name) for name, rounding in {"q8": INT8, "planes": PLANES, "f16": F16}.items()]
 
@@ -36,12 +36,21 @@ def check(deal, planes, want) -> None:
         # A column's error is judged by the size of that column's results.
         error = np.abs(got - reference).max(axis=1) / np.abs(reference).max(axis=1)
         # A tensor core does not round where it adds up a tile of halves, it cuts off.
-        bound = 5e-6 if tile_type(shape.type).half_activations else 2e-6
+        bound = 1e-5 if tile_type(shape.type).half_activations else 2e-6
         assert error.max() < bound, f"{shape.type}: {error.max():.1e}"
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("name", TYPES)
+# Each type with one rounding in turn; with `full` with all.
+@pytest.mark.parametrize(
+    ("name", "rounding"),
+    [
+        pytest.param(
+            name, *rounding.values, id=f"{name}-{rounding.id}", marks=() if at % 3 == turn else pytest.mark.full
+        )
+        for at, name in enumerate(TYPES)
+        for turn, rounding in enumerate(ROUNDINGS)
+    ],
+)
 def test_format(engine: Engine, rng: np.random.Generator, name: str, rounding: Rounding) -> None:
     columns = 768 if name in K_TYPES else 704
     weights = random_weights(engine, rng, columns, (name, 90))
@@ -178,8 +187,14 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("width", [4, 16], ids=["side-by-side", "in-turn"])
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        pytest.param(name, width, id=f"{name}-{way}", marks=() if at % 2 == turn else pytest.mark.full)
+        for at, name in enumerate(SCALES)
+        for turn, (way, width) in enumerate({"side-by-side": 4, "in-turn": 16}.items())
+    ],
+)
 def test_the_largest_sums_are_exact(engine: Engine, name: str, width: int) -> None:
     """Codes and scales at both ends of their ranges, activations at theirs, with the signs that add up: integers do not
     overflow, and nothing but the last two factors rounds."""

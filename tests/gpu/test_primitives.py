@@ -170,6 +170,7 @@ def test_arguments_are_checked(engine: Engine) -> None:
         kernel(1, 32, [out, 4])
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -190,6 +191,7 @@ def test_the_emulator_reports(fault: int, words: str) -> None:
     test_dynamic_shared_memory_above_48_kb(engine)
 
 
+@pytest.mark.emulator
 def test_the_emulator_sees_a_write_beside_an_array() -> None:
     engine = emulator()
     out = engine.poisoned(64, np.float32)
@@ -198,6 +200,7 @@ def test_the_emulator_sees_a_write_beside_an_array() -> None:
         out.numpy()
 
 
+@pytest.mark.emulator
 def test_unwritten_shared_memory_is_poison() -> None:
     engine = emulator()
     out = engine.array(np.zeros(64, np.float32))

@@ -16,7 +16,7 @@ from dflash_core.errors import OutOfMemoryError
 from dflash_core.events import Event, StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
-from support.device_pairs import CONTEXT, close, pair, prompt
+from support.device_pairs import CONTEXT, close, pair, prompt, same_candidates
 from support.steps import random_parents
 
 
@@ -109,11 +109,13 @@ SAMPLED: list[dict[str, Value]] = [
 ]  # fmt: skip
 
 
-def test_all_ways_of_drafting_give_plain_decodings_tokens(device_name: str) -> None:
+# On the emulator every second way; with `full` all.
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.full)])
+def test_all_ways_of_drafting_give_plain_decodings_tokens(device_name: str, every: int) -> None:
     ours, reference = runners(device_name)
     count = 10 if device_name == "cuda" else 6
     expected, _ = answer(reference, prompt()[:7], mode="ar", max_tokens=count)
-    for knobs in GREEDY:
+    for knobs in GREEDY if device_name == "cuda" else GREEDY[every - 1 :: every]:
         ours.reset()
         found, events = answer(ours, prompt()[:7], max_tokens=count, **knobs)
         assert found == expected, knobs
@@ -123,7 +125,7 @@ def test_all_ways_of_drafting_give_plain_decodings_tokens(device_name: str) -> N
         assert all(len(step.tree.tokens) <= 1 + int(knobs.get("budget", 22)) for step in steps)
 
 
-@pytest.mark.parametrize("knobs", SAMPLED)
+@pytest.mark.parametrize("knobs", [*(pytest.param(one, marks=pytest.mark.full) for one in SAMPLED[:2]), *SAMPLED[2:]])
 def test_sampled_answers_do_not_depend_on_the_drafts(device_name: str, knobs: dict[str, Value]) -> None:
     ours, reference = runners(device_name)
     plain, _ = answer(ours, prompt()[:7], mode="ar", **knobs)
@@ -145,7 +147,7 @@ def test_a_step_tells_what_the_reference_tells(device_name: str) -> None:
     )
     assert np.allclose(mine.tree.path_probs, theirs.tree.path_probs, rtol=0.05)
     assert (mine.tokens, mine.accepted_depth, mine.bonus) == (theirs.tokens, theirs.accepted_depth, theirs.bonus)
-    assert mine.drafts.tokens == theirs.drafts.tokens
+    same_candidates(mine.drafts, theirs.drafts)
     assert mine.knobs.budget == 11
     assert mine.stages.verify > 0
 

@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 from dflash_core import load_draft, load_target
+from dflash_core.backends.base import PrefillCancelled
+from dflash_core.backends.cuda import host_room
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.prefill import LEAST_ROWS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.drafters.text import TextDrafter
+from dflash_core.errors import OutOfMemoryError
 from dflash_core.knobs import Knobs
 from dflash_core.runner import Runner
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
@@ -30,10 +34,24 @@ CONTEXT, PAGE = 256, 48
 TREE = [3, 4, 5], [-1, 0, 0]
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece is large enough to be page-locked."""
+    monkeypatch.setattr(host_room, "LEAST_LOCKED", 1)
+
+
 def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
+    """In memory that is page-locked, as behind a turn, where there is a card."""
     spans = [(begin, min(begin + PAGE, len(ids))) for begin in range(0, len(ids), PAGE)]
     pages = tuple(Rows(begin, end, session.rows(begin, end)) for begin, end in spans)
-    return Snapshot(np.asarray(ids, np.int32), pages, session.checkpoint())
+    found = Snapshot(np.asarray(ids, np.int32), pages, session.checkpoint())
+    host = session.device.host
+    session.make_room(spans, 1 << 24)
+    host.settle()
+    if isinstance(host, host_room.LockedRoom) and session.host_drafter is None:
+        assert all(host.holds(tensor) for page in pages for tensor in page.tensors)
+        assert all(host.holds(tensor) for tensor in found.state.tensors)
+    return found
 
 
 def numbers(rng: np.random.Generator, count: int) -> list[int]:
@@ -96,6 +114,62 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     with pytest.raises(SnapshotError, match="110 positions, expected 100 at most"):
         short.resume(whole)
     assert short.length == other.length == 0
+
+
+@pytest.mark.parametrize("new", [30, LEAST_ROWS])
+def test_a_prompt_is_read_while_its_conversation_arrives(
+    device_name: str, new: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In passes and in a chunk, cancelled and not, behind another conversation that was still on its way."""
+    monkeypatch.setattr(caches, "SPARE", 40)
+    one, other = (pair(device_name, "tiny-F16.gguf").sessions(CONTEXT)[0] for _ in range(2))
+    ids, third, more = numbers(rng, 70), numbers(rng, 55), numbers(rng, new)
+    one.prefill(third)
+    left = taken(one, third)
+    one.restore(None)
+    one.prefill(ids)
+    whole = taken(one, ids)
+    expected = one.prefill(more)
+    other.prefill(numbers(rng, 20))
+    other.resume(left)
+    other.resume(whole)
+    if new >= LEAST_ROWS:
+        asked = iter((False, True))
+        with pytest.raises(PrefillCancelled):
+            other.prefill(more, lambda: next(asked))
+        assert other.length == len(ids)
+    assert np.array_equal(other.prefill(more), expected)
+    same(one, other)
+    other.resume(whole)
+    assert np.array_equal(other.prefill(more), expected)
+    other.resume(whole)
+    other.resume(left)
+    other.restore(None)
+    other.prefill(ids)
+    assert np.array_equal(other.prefill(more), expected)
+    same(one, other)
+
+
+def test_a_copy_that_fails_leaves_an_empty_sequence(
+    device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pair(device_name, "tiny-F16.gguf")
+    one, other = (made.sessions(CONTEXT)[0] for _ in range(2))
+    ids = numbers(rng, 60)
+    expected = one.prefill(ids)
+    whole = taken(one, ids)
+    other.prefill(numbers(rng, 20))
+
+    def full(parts: object) -> None:
+        raise OutOfMemoryError("no memory left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.device, "bring", full)
+        with pytest.raises(OutOfMemoryError):
+            other.resume(whole)
+    assert other.length == 0
+    assert np.array_equal(other.prefill(ids), expected)
+    same(one, other)
 
 
 def test_two_conversations_and_back(device_name: str, rng: np.random.Generator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from dflash_core import nvrtc, resources
 from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.layers import draws
-from support.engines import Engine
+from dflash_core.errors import UnsupportedError
+from support import engines
 
 STRUCTS = {
     "StepState": state.STEP_STATE,
@@ -65,22 +67,35 @@ def test_constants_and_enums_are_those_of_the_header() -> None:
 HEADERS = "".join(f'#include "{name}"\n' for name in HEADER_FILES[1:])
 
 
-def test_sizes_under_the_cuda_compiler() -> None:
-    sizes = "".join(f"static_assert(sizeof({name}) == {dtype.itemsize});\n" for name, dtype in STRUCTS.items())
-    text = HEADERS + sizes + 'extern "C" __global__ void layout() {}\n'
-    assert nvrtc.compile_cubin(text, "layout.cu", "sm_80", include=[resources.kernels_dir()])
-
-
-def test_offsets_in_an_engine(engine: Engine, tmp_path: Path) -> None:
+def asserted(at: Callable[[str, str], str]) -> str:
+    """Every structure's size, and where each field is by `at` of (structure, field)."""
     lines = []
     for name, dtype in STRUCTS.items():
-        lines.append(f"    __shared__ {name} a_{name}; const char* const base_{name} = (const char*)&a_{name};")
-        for field in dtype.names:
-            found = f"(const char*)&a_{name}.{field} - base_{name}"
-            lines.append(f"    if ({found} != {dtype.fields[field][1]}) ++*wrong;")
+        lines.append(f"static_assert(sizeof({name}) == {dtype.itemsize});")
+        lines += [f"static_assert({at(name, field)} == {dtype.fields[field][1]});" for field in dtype.names]
+    return HEADERS + "\n".join(lines) + '\nextern "C" __global__ void layout() {}\n'
+
+
+def offset(name: str, field: str) -> str:
+    """As g++ and the CUDA compiler spell it."""
+    return f"OFFSET({name}, {field})"
+
+
+CUDA, GCC = "#define OFFSET(s, m) __INTADDR__(&((s*)0)->m)\n", "#define OFFSET(s, m) __builtin_offsetof(s, m)\n"
+
+
+def test_layouts_under_the_cuda_compiler() -> None:
+    """At compile time: as a kernel's own comparisons this takes the compiler for a card minutes."""
+    assert nvrtc.compile_cubin(CUDA + asserted(offset), "layout.cu", "sm_80", include=[resources.kernels_dir()])
+    wrong = asserted(lambda name, field: f"{offset(name, field)} + 1")
+    with pytest.raises(UnsupportedError, match="static assertion failed"):
+        nvrtc.compile_cubin(CUDA + wrong, "layout.cu", "sm_80", include=[resources.kernels_dir()])
+
+
+@pytest.mark.emulator
+def test_layouts_under_the_emulators_compiler(tmp_path: Path) -> None:
+    if reason := engines.missing("emulated"):
+        pytest.skip(reason)
     path = tmp_path / "layout.cu"
-    body = "\n".join(lines)
-    path.write_text(f'{HEADERS}extern "C" __global__ void layout(int* wrong) {{\n    *wrong = 0;\n{body}\n}}\n')
-    wrong = engine.poisoned((), np.int32)
-    engine.kernel(str(path), "layout")(1, 1, [wrong])
-    assert wrong.numpy() == 0
+    path.write_text(GCC + asserted(offset))
+    engines.engine_named("emulated").kernel(str(path), "layout")(1, 1, [])

@@ -34,6 +34,8 @@ FLAGS = [
     "-fno-math-errno",
     "-fno-exceptions",
     "-U_FORTIFY_SOURCE",
+    # Where it is on by default, -nostdlib turns it off, and the precompiled header would not be taken.
+    "-fno-stack-protector",
     "-Wall",
     "-Wno-unknown-pragmas",
     "-Wno-unused-function",
@@ -102,11 +104,15 @@ class Library:
         texts |= {header: header.read_text() for header in sorted(EMULATOR.glob("*.*h"))}
         self._digest = kernel_source.content_hash(texts, definitions, entries, KERNEL_FLAGS, _runtime_path().name)
         self._seconds = 0.0
-        self._well = _target(self._stem, self._digest, WELL).is_file()
-        self._load(WELL if self._well else HURRIED)
+        self._well = False
+        self._library: ctypes.CDLL | None = None
 
     def entry(self, name: str) -> Any:
-        """What `emulator_launch` takes."""
+        """What `emulator_launch` takes. Built when it is first asked for: of all that a session might run, a test runs
+        a few kernels."""
+        if self._library is None:
+            self._well = _target(self._stem, self._digest, WELL).is_file()
+            self._library = self._load(WELL if self._well else HURRIED)
         return self._library[f"emulated_{name}"]
 
     def took(self, seconds: float) -> None:
@@ -114,26 +120,30 @@ class Library:
         self._seconds += seconds
         if not self._well and self._seconds > WORTH_COMPILING_WELL:
             self._well = True
-            self._load(WELL)
+            self._library = self._load(WELL)
 
-    def _load(self, level: str) -> None:
+    def _load(self, level: str) -> ctypes.CDLL:
         runtime = _runtime_path()
         target = _target(self._stem, self._digest, level)
         options = [level, *KERNEL_FLAGS, "-include", str(_header(level))]
         # What a kernel calls of the standard libraries is there already: the runtime needs it too.
         libraries = ["-nostdlib", str(runtime), "-lgcc", f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"]
         _compile(self._stem, self._wrapper, options, libraries, target)
-        self._library = ctypes.CDLL(str(target))
+        return ctypes.CDLL(str(target))
 
 
 class EmulatedKernel:
-    """One kernel of one library. `sizes`: bytes of each parameter."""
+    """One kernel of one library, which is built with the first call."""
 
     def __init__(self, library: Library, name: str) -> None:
         self.name, self._library = name, library
-        runtime, entry = _runtime(), library.entry(name)
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each parameter."""
+        runtime, entry = _runtime(), self._library.entry(self.name)
         count = runtime.emulator_parameter_count(entry)
-        self.sizes = tuple(runtime.emulator_parameter_size(entry, i) for i in range(count))
+        return tuple(runtime.emulator_parameter_size(entry, i) for i in range(count))
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared: int) -> None:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in args]
@@ -150,7 +160,7 @@ class EmulatedKernel:
 
 @functools.cache
 def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...]) -> EmulatedKernel:
-    """Build `name` of the source at `path`, or take the library of an earlier run."""
+    """`name` of the source at `path`: built when it is called, or taken from the library of an earlier run."""
     always = _unconditional_kernels(path)
     _runtime()
     return EmulatedKernel(_library(path, always if name in always else (name,), defines), name)

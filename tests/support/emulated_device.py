@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dflash_core import resources
-from dflash_core.backends.cuda.launch import Argument, Launch, Run, Size
+from dflash_core.backends.cuda.launch import Argument, Launch, Load, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.progress import Progress
 from support import emulated
@@ -29,6 +30,25 @@ class HostMemory:
     address: int
 
 
+class PlainRoom:
+    """Implements `host_room.HostRoom` where memory cannot be locked."""
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype)
+
+    def prepare(self, sizes: Sequence[int], most: int) -> None:
+        """Any memory does."""
+
+    def pause(self) -> None:
+        """See `prepare`."""
+
+    def settle(self) -> None:
+        """See `prepare`."""
+
+    def close(self) -> None:
+        """See `prepare`."""
+
+
 class EmulatedDevice:
     """Implements `launch.Device`. Two processors keep grids small, yet more than one block shares a matrix."""
 
@@ -36,6 +56,20 @@ class EmulatedDevice:
 
     def __init__(self, processors: int = 3, shared_bytes: int = 227 << 10) -> None:
         self.card = Card(processors, shared_bytes)
+        self.host = PlainRoom()
+
+    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
+        """Copies are made when they are waited for, and not before: whoever does not wait reads what was there."""
+        left = [list(part) for part in parts]
+
+        def wait(last: int) -> None:
+            for part in left[: last + 1]:
+                for copies, some in part:
+                    for to, source in copies:
+                        to[some] = source[some]
+                part.clear()
+
+        return [partial(wait, at) for at in range(len(left))]
 
     def stream(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -46,11 +80,11 @@ class EmulatedDevice:
             defines = tuple((key, str(value)) for key, value in launch.defines.items())
             kernel = emulated.kernel(resources.kernels_dir() / launch.file, launch.name, defines)
             values = [packed(argument) for argument in launch.args]
-            assert tuple(map(len, values)) == tuple(kernel.sizes), (launch.name, kernel.sizes, list(map(len, values)))
             bound.append((kernel, _triple(launch.grid), _triple(launch.block), values, launch))
 
         def run() -> None:
             for kernel, grid, block, values, launch in bound:
+                assert tuple(map(len, values)) == kernel.sizes, (launch.name, kernel.sizes, list(map(len, values)))
                 kernel(grid, block, values, launch.shared)
 
         return run

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
+from dflash_core.cache_types import CachePair
+from dflash_core.models.cache_rows import CODECS
 from dflash_core.models.norm import Rotary, rms_norm
 
 Floats = npt.NDArray[np.float64]
@@ -52,10 +55,18 @@ def attention(q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, visible: Boo
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values f16 (kv heads, slots, head_dim), NaN from slot `live` on."""
+    """Keys and values f16 (kv heads, slots, head_dim), NaN from slot `live` on; or as bytes of other types."""
 
-    k: npt.NDArray[np.float16]
-    v: npt.NDArray[np.float16]
+    k: npt.NDArray[Any]
+    v: npt.NDArray[Any]
+
+    def kept(self, kv: CachePair) -> Cache:
+        """As types keep them."""
+        kept = [
+            CODECS[kind.name].pack(torch.tensor(np.nan_to_num(x.astype(np.float32)))).view(torch.uint8).numpy()
+            for x, kind in ((self.k, kv.k), (self.v, kv.v))
+        ]
+        return Cache(*kept)
 
     @staticmethod
     def random(rng: np.random.Generator, heads: HeadShape, live: int, slots: int, first: int = 0) -> Cache:

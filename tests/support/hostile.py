@@ -63,7 +63,7 @@ def on_a_terminal(run: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> tu
             except SystemExit as error:  # argparse
                 code = int(error.code or 0)
     finally:
-        reader.join(60)
+        reader.join(600)  # the whole output, on however slow a machine
         os.close(master)
     return code, b"".join(parts)
 

@@ -27,6 +27,8 @@ class Hub:
     retry_after: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
+    silent: str = ""  # until `stalled` is set it says nothing to a "HEAD", to a "GET", or amid the "bytes" of a file
+    fell_silent: threading.Event = field(default_factory=threading.Event)
 
     @property
     def gets(self) -> list[str]:
@@ -58,6 +60,8 @@ class _Answer(BaseHTTPRequestHandler):
             return
         asked = self.headers.get("Range", "")
         hub.asked.append((self.command, asked, self.headers.get("Authorization", "")))
+        if hub.silent == self.command:
+            self._say_nothing()
         if repo in ("secret", "gone", "busy"):
             headers = {"gone": {"X-Error-Code": "RepoNotFound"}, "busy": {"Retry-After": "7"}}.get(repo, {})
             self._head({"secret": 401, "gone": 404, "busy": 429}[repo], headers)
@@ -84,6 +88,11 @@ class _Answer(BaseHTTPRequestHandler):
         if not body:
             return
         rest = whole[start:]
+        if hub.silent == "bytes":
+            self.wfile.write(rest[: len(rest) // 2])
+            self.wfile.flush()
+            self._say_nothing()
+            return
         if repo == "slow":
             middle = int(len(whole) * hub.cut_at) - start
             self.wfile.write(rest[: max(middle, 0)])
@@ -100,6 +109,12 @@ class _Answer(BaseHTTPRequestHandler):
             self.connection.close()
             return
         self.wfile.write(rest)
+
+    def _say_nothing(self) -> None:
+        hub = cast(_Server, self.server).hub
+        hub.fell_silent.set()
+        hub.stalled.wait(600)
+        self.close_connection = True
 
     def _head(self, status: int, headers: dict[str, str], length: int = 0) -> None:
         self.send_response(status)

@@ -81,7 +81,7 @@ class PlantedBackend:
             self.rng.standard_normal((len(logits), 8)), table[plain.tokens], lambda token: table[token],
             (lambda depth, token: float(abs(table[token, 0]) % 1)) if self.rng.random() < 0.2 else None,
         )  # fmt: skip
-        given = PairScores(plain.log_probs, factors, knobs.tree_temperature)
+        given = PairScores(plain.log_probs, factors, knobs.tree_temperature, self.length)
         return Candidates(plain.tokens, plain.log_probs, given, knobs.tree_width)
 
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:

@@ -1,6 +1,6 @@
 """The parts of README.md that are made from the code, and those of docs/RESULTS.md that are made from measurements.
 
-`make readme` runs this file and writes them anew.
+`make readme` runs this file and writes them again.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.expert_plan import KIND_BYTES, KINDS, LAUNCH_BYTES, MATRICES, MATRIX_BYTES
-from dflash_core.backends.cuda.launch import Argument, Launch, Run
+from dflash_core.backends.cuda.launch import Argument, Launch, Load, Run
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import MAX_SEGMENTS, Card
 from dflash_core.progress import Progress
+from support.emulated_device import PlainRoom
 
 PINNED = 0x1000  # the first address of what stands for pinned memory
 SEGMENT = 24  # bytes of one matrix in the struct of a matmul, the address first
@@ -61,7 +62,7 @@ class RecordingDevice:
     torch_device = torch.device("cpu")
 
     def __init__(self, card: Card) -> None:
-        self.card = card
+        self.card, self.host = card, PlainRoom()
         self.log: list[Launch | tuple[str, tuple[Argument, ...]]] = []
         self._weights: list[tuple[int, int, str]] = []
         self._keep: list[Tensor] = []
@@ -70,6 +71,13 @@ class RecordingDevice:
     def name(self, name: str, tensor: Tensor) -> None:
         bisect.insort(self._weights, (tensor.data_ptr(), tensor.nbytes, name))
         self._keep.append(tensor)
+
+    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
+        for part in parts:
+            for copies, some in part:
+                for to, source in copies:
+                    to[some] = source[some]
+        return [lambda: None for _ in parts]
 
     def stream(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
+from dflash_core.backends.cuda.kv import defines as kv_defines
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.tree import ancestors
 from support.engines import Array, Engine
@@ -48,6 +49,13 @@ class Split:
         return value.reshape(heads.kv_heads, self.launch.rows, heads.group, heads.head_dim)
 
 
+def partials(engine: Engine, launch: SplitLaunch) -> tuple[Array, Array]:
+    """Room for the sums (parts, kv heads, packed rows, head_dim) and the statistics (.., 2) of an attention."""
+    heads = launch.heads
+    shape = launch.order.parts, heads.kv_heads, heads.packed_rows(launch.rows)
+    return engine.poisoned((*shape, heads.head_dim), np.float32), engine.poisoned((*shape, 2), np.float32)
+
+
 def split(
     engine: Engine,
     launch: SplitLaunch,
@@ -57,9 +65,9 @@ def split(
     node0: int = 0,
     window: AttentionWindow = EVERYTHING,
 ) -> Split:
-    defines = {**launch.defines, "SPLIT_K": PLANES, **({"WINDOWED": 1} if window.size else {})}
-    out = engine.poisoned(launch.partial_shape, np.float32)
-    stats = engine.poisoned((*launch.partial_shape[:-1], 2), np.float32)
+    windowed = {"WINDOWED": 1} if window.size else {}
+    defines = {**launch.defines, "SPLIT_K": PLANES, **kv_defines(launch.order.kv), **windowed}
+    out, stats = partials(engine, launch)
     kernel = engine.kernel("attention.cu", "attn_split", defines)
     arrays = [engine.array(x) for x in (q, cache.k, cache.v)]
     args = [engine.array(state), np.int32(node0), np.int32(launch.rows), np.int32(launch.order.splits)]

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
 from dflash_core.events import (
     Piece,
     PrefillEvent,
@@ -13,9 +21,12 @@ from dflash_core.events import (
     turn_stats,
 )
 from dflash_core.knobs import Knobs
-from dflash_core.record import Start, TurnRecord
+from dflash_core.record import Start, TurnRecord, pack
 from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.store import Card, Store, title_of
+from dflash_tui.conversations.store import Card, Store, schema, title_of
+
+Kept = TypeVar("Kept", Card, Node)
+NOON = 1_767_355_200.0  # of 2 January 2026, in seconds since 1970
 
 KNOBS = Knobs(budget=33, p_min=0.1, temperature=0.7, seed=2**63 - 1, max_tokens=99)
 PREFILL = PrefillEvent((7,), 12, 4, 21.5, "tree", "auto takes the tree for now")
@@ -49,15 +60,35 @@ def a_turn() -> TurnRecord:
     return TurnRecord(start, pieces, a_report(), TEXTS, ended=True)
 
 
-def talk(store: Store, *texts: str, title: str = "") -> tuple[Card, list[Node]]:
-    """A conversation of alternating messages, the user's first."""
-    card = Card(title or title_of(texts[0]), model="demo pair")
+def talk(store: Store, *texts: str, title: str = "", ids: Iterator[str] | None = None) -> tuple[Card, list[Node]]:
+    """A conversation of alternating messages, the user's first; `ids` for what is the same in each run."""
+
+    def of(one: Kept) -> Kept:
+        return one if ids is None else replace(one, id=next(ids), created=NOON)
+
+    card = of(Card(title or title_of(texts[0]), model="demo pair"))
     store.begin(card)
     nodes: list[Node] = []
     for place, text in enumerate(texts):
-        nodes.append(Node("assistant" if place % 2 else "user", text, nodes[-1].id if nodes else None))
+        nodes.append(of(Node("assistant" if place % 2 else "user", text, nodes[-1].id if nodes else None)))
         store.add(card.id, nodes[-1])
     return card, nodes
+
+
+def stored_file(folder: Path, talks: Iterable[Sequence[str]]) -> bytes:
+    """The file of a store with these conversations, titled "number 0" and so on, and a record of each first answer.
+
+    The same bytes in each run: what damage does to them does not depend on the ids and times that a run has drawn.
+    """
+    ids = (f"{number:016x}" for number in itertools.count(0x1234567890ABCDEF, 0x0123456789ABCD))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema.time, "time", lambda: NOON)  # when a migration was made
+        store = Store(folder)
+        for number, texts in enumerate(talks):
+            _, nodes = talk(store, *texts, title=f"number {number}", ids=ids)
+            store.keep(nodes[1].id, pack(a_turn()))
+        assert store.close()
+    return store.path.read_bytes()
 
 
 def titles(store: Store, search: str = "") -> list[str]:

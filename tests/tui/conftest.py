@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +13,18 @@ from textual.css.stylesheet import Stylesheet
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.chat import collector
+from dflash_tui.conversations.store import Store
 from dflash_tui.session import LoadRequest
+from dflash_tui.terminal import key_order
 from support.hub_server import Hub
 from support.process_end import process_stays
 
+from .all_handled import have_pilot_wait
 from .fake import FakeSession, loader
 from .model_machine import a_hub, furnish
+from .support import HANGS_S, SIZES
 
-SIZES = ((80, 24), (120, 40), (200, 60))
 DOCS = Path(__file__).parents[2] / "docs"
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -41,6 +46,7 @@ def share_parsed_styles() -> None:
 
 
 share_parsed_styles()
+have_pilot_wait(HANGS_S)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,12 +67,37 @@ def worker_stays() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def only_the_tests_are_frozen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program loads a few models, this process hundreds: what each has frozen would stay behind it, and each load of
+    another would walk all that the tests have imported. `real_collector` is for tests of just that."""
+    if "real_collector" not in request.fixturenames:
+        monkeypatch.setattr(collector, "calm", lambda: None)
+        monkeypatch.setattr(collector, "release", gc.collect)
+        monkeypatch.setattr(collector, "tidy", lambda: None)
+
+
+@pytest.fixture
+def real_collector() -> Iterator[None]:
+    """Python's collector as the program sets it up, and afterwards as it was."""
+    enabled, threshold = gc.isenabled(), gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    (gc.enable if enabled else gc.disable)()
+
+
+@pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The app looks the same whatever terminal the tests run in, and whoever runs them."""
     monkeypatch.setenv("HOME", str(tmp_path))  # "~" on the screen, however long the path
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+
+
+@pytest.fixture(autouse=True)
+def keys_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a busy machine takes for one, the next key waits for it."""
+    monkeypatch.setattr(key_order, "LONGEST_S", HANGS_S)
 
 
 @pytest.fixture
@@ -132,3 +163,9 @@ def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text.splitlines() == expected.splitlines()
 
     return check
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """The store of the app that `make_app` makes."""
+    return Store(tmp_path / "data")

@@ -21,11 +21,12 @@ from dflash_tui.hub.room import Room
 from dflash_tui.screens import models as screen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.session import Loader, LoadRequest
+from dflash_tui.widgets.model_rows import PAIR
 from support.hub_server import Hub, serving
 
 from .fake import FakeSession
 from .scenes import send
-from .support import loaded, wait_until
+from .support import loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 TARGET, DRAFT = "Qwen3.6-27B-Q4_K_M.gguf", "Qwen3.6-27B-DFlash.gguf"
@@ -127,6 +128,13 @@ class Opened:
         ids = [one.id for one in self.screen._list.options]
         self.screen._list.highlighted = ids.index(id)
         await pilot.pause()
+
+    async def fetch(self, pilot: Pilot[int], name: str, *told: str) -> None:
+        """The row of a pair that can be fetched is opened, and agreed to once all of `told` is said."""
+        await self.to(pilot, f"{PAIR}{name}")
+        await pilot.press("enter")
+        await shows(pilot, *told, "Enter fetches it")
+        await pilot.press("enter")
 
     async def closed(self, pilot: Pilot[int]) -> None:
         await wait_until(pilot, lambda: self.app.screen is self.app.chat)

@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 
 from dflash_tui.app import DFlashApp
 
-from .support import idle, loaded, shows, wait_until
+from .support import idle, loaded, shows, taken, wait_until
 
 QUESTION = "Explain tree verification in two lines and show the walk."
 STORIES = ("Hello! What can you do?", "Tell me a story about a fox.")
@@ -20,6 +20,7 @@ async def send(pilot: Pilot[int], text: str) -> None:
     app.chat.prompt.text = text
     app.chat.prompt.focus()
     await pilot.press("enter")
+    await taken(pilot)
 
 
 async def answered(pilot: Pilot[int], text: str = QUESTION) -> None:

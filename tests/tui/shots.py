@@ -10,9 +10,9 @@ from pathlib import Path
 from dflash_tui.app import DFlashApp
 from dflash_tui.session import LoadRequest
 
-from .conftest import SIZES
 from .fake import FakeSession, loader
 from .gallery import walk
+from .support import SIZES
 
 
 async def main(folder: Path, theme: str, sizes: tuple[tuple[int, int], ...]) -> None:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
+import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.key_line import KeyLine
 
+from .fake import FakeSession
+
+SIZES = ((80, 24), (120, 40), (200, 60))  # of a terminal
+# What a test of the app's doings takes in place of the fixture `size`: the smallest; with `full` each.
+smallest = pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(size, id=f"{size[0]}x{size[1]}", marks=pytest.mark.full if turn else ())
+        for turn, size in enumerate(SIZES)
+    ],
+)
 HANGS_S = 600.0  # only what hangs takes so long, on however slow and busy a machine
 
 
@@ -66,7 +79,14 @@ async def ask(pilot: Pilot[int], text: str) -> None:
     await pilot.pause()
     prompt.insert(text[:-1])
     await pilot.press(_key(text[-1]), "enter")
-    await pilot.pause()
+    await taken(pilot)
+
+
+async def taken(pilot: Pilot[int]) -> None:
+    """Wait until the decoder's thread has the message that was sent, where it can have it now."""
+    running = chat(pilot).chat.flow.running
+    if running is not None:
+        await wait_until(pilot, lambda: running.turn is not None or running.over)
 
 
 def _key(character: str) -> str:
@@ -116,3 +136,32 @@ async def settled(pilot: Pilot[int], text_of: Callable[[object], str] = screen_t
             return text
         last = text
     return last
+
+
+def contents(session: FakeSession) -> list[str]:
+    return [message.content for message in session.conversation.messages]
+
+
+async def says(pilot: Pilot[int], session: FakeSession, text: str, answer: str) -> None:
+    """One turn."""
+    session.answer = answer
+    await ask(pilot, text)
+    await idle(pilot)
+    await wait_until(pilot, lambda: contents(session)[-1] == answer)
+
+
+@asynccontextmanager
+async def talking(
+    make_app: Callable[..., DFlashApp],
+    *turns: tuple[str, str],
+    size: tuple[int, int] = (120, 40),
+    notifications: bool = False,
+) -> AsyncIterator[tuple[DFlashApp, Pilot[int], FakeSession]]:
+    """An app with a loaded pair that has had these turns, a question and its answer each."""
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=size, notifications=notifications) as pilot:
+        await loaded(pilot)
+        for question, answer in turns:
+            await says(pilot, session, question, answer)
+        yield app, pilot, session

@@ -12,10 +12,10 @@ import pytest
 from dflash_core.errors import ContextError
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
-from dflash_tui.screens.chats import ago
 from dflash_tui.screens.full import FullScreen
 from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.settings.config import load_config, user_file
+from dflash_tui.text.ago import ago
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.strip import TitleRow
 
@@ -197,6 +197,8 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         assert app.chat.context.fullness.line().endswith("to be shortened.")
         assert app.chat.context.choices() == []
         assert "leave out" not in screen_text(app)
+        why, keys = app.screen.query_one("#full").children[0], app.screen.query_one("#full").children[-1]
+        assert keys.region.y == why.region.bottom + 1, "no hole where a list would be"
         await pilot.press("enter")
         await leave(pilot)
         assert app.chat.prompt.text.startswith("word word")

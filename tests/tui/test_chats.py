@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.app import DFlashApp
@@ -25,37 +23,27 @@ from support.stored import a_report, talk, titles
 from support.turns import step_of, turn_of
 
 from .fake import ANSWER, FakeSession
-from .support import ask, bare_text, idle, loaded, screen_text, settled, shows, wait_until
+from .support import (
+    ask,
+    bare_text,
+    contents,
+    idle,
+    loaded,
+    says,
+    screen_text,
+    settled,
+    shows,
+    smallest,
+    talking,
+    wait_until,
+)
 
 MakeApp = Callable[..., DFlashApp]
 Size = tuple[int, int]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """The store of the app that `make_app` makes."""
-    return Store(tmp_path / "data")
-
-
-def contents(session: FakeSession) -> list[str]:
-    return [message.content for message in session.conversation.messages]
-
-
-async def says(pilot: Pilot[int], session: FakeSession, text: str, answer: str) -> None:
-    """One turn."""
-    session.answer = answer
-    await ask(pilot, text)
-    await idle(pilot)
-    await wait_until(pilot, lambda: contents(session)[-1] == answer)
-
-
 async def test_a_conversation_is_kept_as_it_goes(make_app: MakeApp, store: Store) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "first question", "one")
-        await says(pilot, session, "second", "two")
+    async with talking(make_app, ("first question", "one"), ("second", "two")) as (app, pilot, session):
         [entry] = store.list()
         assert (entry.card.title, entry.card.model, entry.messages) == ("first question", session.title, 4)
         path = store.branches(entry.card.id).path
@@ -68,6 +56,7 @@ async def test_a_conversation_is_kept_as_it_goes(make_app: MakeApp, store: Store
         assert titles(store) == ["third", "first question"]
 
 
+@smallest
 async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size) -> None:
     session = FakeSession()
     app = make_app(session, Knobs(budget=40, thinking=True))
@@ -148,173 +137,6 @@ async def test_a_long_conversation_comes_back_with_its_beginning_as_text(make_ap
         assert len(app.chat.query("TurnBlock")) == 20
         assert app.chat.transcript.as_text().count("\n\nanswer") == 300
         assert len(app.chat.transcript.earlier.texts) == 280
-
-
-# Branches
-
-
-async def test_versions_of_an_answer_and_what_follows_them(make_app: MakeApp, size: Size) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=size) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", "first")
-        session.answer = "second"
-        await pilot.press("ctrl+r")
-        await idle(pilot)
-        await shows(pilot, "second", "‹2/2›")
-        await pilot.press("alt+left")
-        await shows(pilot, "first", "‹1/2›", "version 1 of 2", "answer 2/2")
-        assert contents(session) == ["one", "first"]
-        await says(pilot, session, "two", "behind the first")
-        await pilot.press("alt+right")
-        await shows(pilot, "version 2 of 2")
-        assert contents(session) == ["one", "second"]
-        assert "behind the first" not in screen_text(app)
-        await pilot.press("alt+right")
-        await shows(pilot, "no other version that way")
-        await pilot.press("alt+left")
-        await shows(pilot, "❯ two", "behind the first")
-        assert contents(session) == ["one", "first", "two", "behind the first"]
-        assert [block.prompt for block in app.chat.transcript.turns] == ["one", "two"]
-
-
-async def test_an_edited_message_is_a_version_beside_the_old_one(make_app: MakeApp, size: Size) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=size) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", "answer one")
-        await says(pilot, session, "two", "answer two")
-        await pilot.press("alt+e")
-        assert app.chat.prompt.text == "two"
-        await says(pilot, session, " better", "answer better")
-        await shows(pilot, "❯ two better", "‹2/2›", "answer better")
-        assert contents(session) == ["one", "answer one", "two better", "answer better"]
-        assert "answer two" not in screen_text(app)
-        await pilot.press("alt+left")
-        await shows(pilot, "❯ two", "‹1/2›", "answer two")
-        assert contents(session) == ["one", "answer one", "two", "answer two"]
-        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
-        assert app.chat.prompt.text == "one"
-        app.chat.prompt.text = "another beginning"
-        session.answer = "of another"
-        await pilot.press("enter")
-        await idle(pilot)
-        await wait_until(pilot, lambda: contents(session) == ["another beginning", "of another"])
-        await shows(pilot, "❯ another beginning", "‹2/2›")
-        await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 1)
-        await pilot.press("alt+left")
-        await shows(pilot, "❯ one", "❯ two", "answer two")
-
-
-async def test_escape_leaves_an_edit(make_app: MakeApp) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await pilot.press("alt+e")
-        await shows(pilot, "no message to edit yet")
-        await says(pilot, session, "one", "answer one")
-        await pilot.press(*"typed", "alt+e", "escape")
-        await shows(pilot, "the message stays as it is")
-        await pilot.press("up")
-        assert app.chat.prompt.text == "typed"
-        app.chat.prompt.text = ""
-        await pilot.press("alt+e", "escape")
-        assert app.chat.prompt.text == ""
-        await says(pilot, session, "two", "answer two")
-        assert contents(session) == ["one", "answer one", "two", "answer two"]
-
-
-async def test_a_message_queued_behind_an_edited_one_is_answered(make_app: MakeApp) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", "an answer")
-        await says(pilot, session, "two", "an answer")
-        session.gate = threading.Semaphore(1)
-        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
-        await ask(pilot, " more")
-        await ask(pilot, "queued")
-        await shows(pilot, "❯ one more", "queued: it is sent after this answer")
-        session.gate.release(1000)
-        await wait_until(pilot, lambda: contents(session) == ["one more", "an answer", "queued", "an answer"])
-        await idle(pilot)
-        await wait_until(pilot, lambda: [one.prompt for one in app.chat.transcript.turns] == ["one more", "queued"])
-
-
-async def test_an_edit_whose_answer_never_begins_has_taken_the_place_of_the_old_version(make_app: MakeApp) -> None:
-    """The conversation holds it, so the screen does too, and it is not given back to be sent a second time."""
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "first")
-        await idle(pilot)
-        await pilot.press("alt+e")
-        session.fail_after = -1
-        await pilot.press("x", "enter")
-        await shows(pilot, "✗ the device was lost in mid-step")
-        await idle(pilot)
-        [block] = app.chat.transcript.turns
-        assert block.prompt == "firstx"
-        assert [node.content for node in app.chat.conversation.current.branches.path] == ["firstx", ""]
-        assert app.chat.prompt.text == ""
-        session.fail_after = None
-        await pilot.press("ctrl+r")
-        await wait_until(pilot, lambda: len(block.answers) == 2)
-        await idle(pilot)
-        assert [one.role for one in session.conversation.messages] == ["user", "assistant"]
-
-
-async def test_an_edit_that_is_refused_leaves_everything_as_it_was(make_app: MakeApp) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", "answer one")
-        await says(pilot, session, "two", "answer two")
-        session.refuse = ContextError("too long for the context")
-        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
-        assert app.chat.prompt.text == "one"
-        app.chat.prompt.text = "far too long"
-        await pilot.press("enter")
-        await idle(pilot)
-        await shows(pilot, "positions of context")
-        await pilot.press("escape")
-        await shows(pilot, "answer one", "❯ two", "answer two")
-        assert contents(session) == ["one", "answer one", "two", "answer two"]
-        assert app.chat.prompt.text == "far too long"
-        session.refuse = None
-        session.answer = "in its place"
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: contents(session) == ["far too long", "in its place"])
-        await shows(pilot, "‹2/2›", "in its place")
-        assert "answer two" not in screen_text(app)
-        await pilot.press("alt+left")
-        await shows(pilot, "❯ one", "answer one", "❯ two", "answer two")
-
-
-async def test_a_branch_cannot_be_left_while_it_is_written(make_app: MakeApp) -> None:
-    session = FakeSession(gate=threading.Semaphore(2))
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "one")
-        for key in ("alt+left", "alt+e"):
-            await pilot.press(key)
-            await shows(pilot, "an answer is being written: Esc stops it first")
-            await pilot.press("x")
-        await pilot.press("ctrl+o")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
-        await pilot.press("enter", "d", "n")
-        await pilot.pause()
-        assert isinstance(app.screen, ChatsScreen)
-        assert session.gate is not None
-        session.gate.release(1000)
-        await idle(pilot)
 
 
 # The list
@@ -418,11 +240,7 @@ async def test_search_rename_and_delete(make_app: MakeApp, three: Store) -> None
 
 
 async def test_deleting_the_present_conversation_leaves_an_empty_one(make_app: MakeApp, store: Store) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", "answer one")
+    async with talking(make_app, ("one", "answer one"), size=(80, 24)) as (_, pilot, session):
         await pilot.press("ctrl+o")
         await shows(pilot, "● one")
         await pilot.press("d", "enter")
@@ -476,6 +294,31 @@ async def test_export_and_rename_by_command(
     ]  # fmt: skip
 
 
+async def test_down_in_the_search_goes_to_the_list(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hello")
+        await idle(pilot)
+        await pilot.press("ctrl+o", "slash", "down")
+        assert app.focused is app.screen.query_one("#chats-list")
+
+
+@pytest.mark.parametrize("size", [(80, 1), (2, 60)])
+async def test_lists_without_room_for_a_line_have_no_pages(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        for page in ("themes", "models", "chats"):
+            app.chat.action_open(page)
+            await pilot.pause()
+            await pilot.press("pageup", "pagedown", "pageup", "escape")
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press("t", "pageup", "pagedown")
+        assert app.is_running
+
+
 # After a crash
 
 
@@ -524,11 +367,7 @@ async def test_a_cut_off_answer_brings_its_parameters_back(make_app: MakeApp, tm
 
 
 async def test_a_new_conversation_has_no_figures_yet(make_app: MakeApp) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", "answer one")
+    async with talking(make_app, ("one", "answer one")) as (app, pilot, _):
         await shows(pilot, "Last turn")
         await pilot.press("ctrl+n")
         await shows(pilot, "No turn yet")
@@ -559,195 +398,3 @@ async def test_the_offer_can_be_declined(make_app: MakeApp, store: Store, tmp_pa
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         assert "The program ended" not in screen_text(app)
-
-
-# Trouble with the disk
-
-
-async def test_a_full_disk_is_said_once_and_the_conversation_goes_on(make_app: MakeApp, store: Store) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", "answer one")
-        disk = app.chat.conversation.current.store._database._disk
-        assert disk is not None
-        [(pages,)] = disk.execute("PRAGMA page_count").fetchall()
-        disk.execute(f"PRAGMA max_page_count = {pages}")
-        await says(pilot, session, "two", "answer two " * 2000)
-        await wait_until(pilot, lambda: len(app._notifications) == 1)
-        [note] = app._notifications
-        assert "database or disk is full; they stay in memory until the app closes, and /export" in note.message
-        await says(pilot, session, "three", "answer three")
-        assert len(app._notifications) == 1, "once"
-        assert contents(session)[::2] == ["one", "two", "three"]
-        await pilot.press("ctrl+o")
-        await shows(pilot, "● one", "6 messages")
-        await pilot.press("escape", "ctrl+q")
-        await shows(pilot, "it ends with the program", "/export")
-        await pilot.press("escape")
-        disk.execute("PRAGMA max_page_count = 1073741823")
-        await says(pilot, session, "four", "answer four")
-        await wait_until(pilot, lambda: any("nothing is missing" in one.message for one in app._notifications))
-        assert len(store.branches(store.list()[0].card.id).path) == 8
-
-
-async def test_a_damaged_database_is_kept_aside_and_the_app_starts(make_app: MakeApp, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "conversations.db").write_bytes(b"no database")
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await loaded(pilot)
-        [note] = app._notifications
-        assert "conversations.db is damaged" in note.message
-        await says(pilot, session, "one", "answer one")
-    assert (tmp_path / "data" / "conversations.damaged.db").read_bytes() == b"no database"
-    with sqlite3.connect(tmp_path / "data" / "conversations.db") as db:
-        assert db.execute("SELECT count(*) FROM message").fetchone() == (2,)
-
-
-async def test_down_in_the_search_goes_to_the_list(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "hello")
-        await idle(pilot)
-        await pilot.press("ctrl+o", "slash", "down")
-        assert app.focused is app.screen.query_one("#chats-list")
-
-
-@pytest.mark.parametrize("size", [(80, 1), (2, 60)])
-async def test_lists_without_room_for_a_line_have_no_pages(make_app: MakeApp, size: tuple[int, int]) -> None:
-    app = make_app()
-    async with app.run_test(size=size) as pilot:
-        await loaded(pilot)
-        for page in ("themes", "models", "chats"):
-            app.chat.action_open(page)
-            await pilot.pause()
-            await pilot.press("pageup", "pagedown", "pageup", "escape")
-        await pilot.press("ctrl+p")
-        await pilot.pause()
-        await pilot.press("t", "pageup", "pagedown")
-        assert app.is_running
-
-
-def damage(sql: str) -> Callable[[Path], None]:
-    def spoil(file: Path) -> None:
-        db = sqlite3.connect(file, isolation_level=None)
-        db.execute("PRAGMA writable_schema = ON")
-        db.execute(sql)
-        db.execute("PRAGMA schema_version = 4711")
-        db.close()
-
-    return spoil
-
-
-def flip(place: int) -> Callable[[Path], None]:
-    def spoil(file: Path) -> None:
-        data = bytearray(file.read_bytes())
-        data[place] ^= 0x28
-        file.write_bytes(data)
-
-    return spoil
-
-
-DAMAGE = [
-    flip(18),
-    flip(47),
-    flip(63),
-    flip(103),
-    damage("UPDATE sqlite_master SET sql = replace(sql, 'title TEXT', 'titld TEXT') WHERE name = 'conversation'"),
-    damage("UPDATE conversation SET created = 'yesterday'"),
-]
-
-
-@pytest.mark.parametrize("spoil", DAMAGE)
-async def test_damage_costs_no_start_no_list_no_turn(
-    make_app: MakeApp, tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
-    stored = Store(tmp_path / "data")
-    talk(stored, "of before", "yes")
-    assert stored.close()
-    spoil(tmp_path / "data" / "conversations.db")
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await loaded(pilot)
-        await pilot.press("ctrl+o")
-        await shows(pilot, "1 conversation", "of before")
-        await pilot.press("enter")
-        await shows(pilot, "resumed: of before")
-        await says(pilot, session, "one", "answer one")
-        [note] = app._notifications
-        assert "conversations.db is damaged" in note.message
-        await pilot.press("ctrl+q")
-    assert app.return_code in (0, None)
-    assert Store(tmp_path / "data").list()[0].messages == 4
-
-
-def remove(file: Path) -> None:
-    for one in file.parent.glob("conversations.db*"):
-        one.unlink()
-
-
-def replace(file: Path) -> None:
-    stored = Store(file.parent / "backup")
-    talk(stored, "of a backup", "yes")
-    assert stored.close()
-    (file.parent / "backup" / file.name).replace(file)
-
-
-@pytest.mark.parametrize("change", [remove, replace, *DAMAGE[-2:]])
-async def test_the_conversation_on_the_screen_outlives_its_file(
-    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
-) -> None:
-    monkeypatch.setattr("dflash_tui.chat.conversation.LOOK_S", 0.05)
-    stored = Store(tmp_path / "data")
-    talk(stored, "of before", "yes")
-    assert stored.close()
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", ANSWER)
-        change(tmp_path / "data" / "conversations.db")
-        if change in (remove, replace):
-            await wait_until(pilot, lambda: len(app._notifications) == 1)
-            assert "while the program had it open" in next(iter(app._notifications)).message
-        await pilot.press("ctrl+o")
-        await shows(pilot, "● one", "2 messages")
-        await pilot.press("escape", "f4")
-        await pilot.pause()
-        await pilot.press("escape", "alt+i")
-        await pilot.pause()
-        await pilot.press("escape")
-        await says(pilot, session, "two", "answer two")
-        assert len(app._notifications) == 1, "once"
-        await pilot.press("ctrl+q")
-    stored = Store(tmp_path / "data")
-    [one] = [entry for entry in stored.list() if entry.card.title == "one"]
-    path = stored.branches(one.card.id).path
-    assert [node.content for node in path] == ["one", ANSWER, "two", "answer two"]
-    assert all(stored.record(node.id) for node in path[1::2])
-    assert stored.problem() == ""
-
-
-async def test_steps_of_a_turn_whose_record_is_gone(make_app: MakeApp, tmp_path: Path) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await says(pilot, session, "one", ANSWER)
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await pilot.press("ctrl+o", "enter")
-        await shows(pilot, "resumed: one")
-        remove(tmp_path / "data" / "conversations.db")
-        for key in ("f3", "f4", "alt+i", "right", "left", "escape", "escape"):
-            await pilot.press(key)
-            await pilot.pause()
-        await says(pilot, session, "two", "answer two")
-    assert len(Store(tmp_path / "data").list()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,10 +151,7 @@ async def test_the_list_shows_it_and_opens_it_again(make_app: MakeApp, hub: Hub)
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
         await it.open(pilot)
-        await it.to(pilot, f"{PAIR}slow-2")
-        await pilot.press("enter")
-        await shows(pilot, "Enter fetches it")
-        await pilot.press("enter")
+        await it.fetch(pilot, "slow-2")
         await shows(pilot, "s stops it")
         await pilot.press("escape")
         await wait_until(pilot, lambda: isinstance(it.app.screen, ModelsScreen))
@@ -209,7 +207,8 @@ async def test_two_at_once_and_the_others_wait(make_app: MakeApp, hub: Hub) -> N
         assert set(states(app)) == {"slow-1", "slow-2", "twin"}
 
 
-async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub) -> None:
+async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "TIMEOUT_S", 3600.0)
     it = Opened(make_app)
     async with it.app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
@@ -217,10 +216,9 @@ async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub) -> N
         await shows(pilot, HALF)
         await pilot.press("ctrl+g")
         await shows(pilot, "s stops it, keeps what is here")
-        await pilot.press("s")
-        await shows(pilot, "ending…")
-        hub.stalled.set()
+        await pilot.press("s")  # the hub says nothing more, and is not waited for
         await shows(pilot, "stopped; ", "the next try goes on there", "Enter goes on with it")
+        hub.stalled.set()
         await pilot.press("enter")
         await shows(pilot, "here, and checked")
         assert any(one not in ("", "bytes=0-") for one in hub.gets), "gone on with"
@@ -356,10 +354,7 @@ async def test_the_first_start_chats_meanwhile(make_app: MakeApp, hub: Hub) -> N
         await loaded(pilot)
         await shows(pilot, FIRST)
         await it.found(pilot)
-        await it.to(pilot, f"{PAIR}slow-1")
-        await pilot.press("enter")
-        await shows(pilot, "Enter fetches it")
-        await pilot.press("enter")
+        await it.fetch(pilot, "slow-1")
         await shows(pilot, "b to the chat")
         await pilot.press("b")
         await it.closed(pilot)
@@ -389,12 +384,57 @@ async def test_quitting_in_the_middle_keeps_what_is_here(make_app: MakeApp, hub:
     async with it.app.run_test(size=(120, 40)) as pilot:
         await it.open(pilot)
         await shows(pilot, "MiB of it is here")
-        await it.to(pilot, f"{PAIR}slow-1")
-        await pilot.press("enter")
-        await shows(pilot, "of it is here already", "Enter fetches it")
-        await pilot.press("enter")
+        await it.fetch(pilot, "slow-1", "of it is here already")
         await shows(pilot, "here, and checked")
     assert hub.gets == ["bytes=0-", f"bytes={size}-"]
+
+
+async def test_a_restart_goes_on_with_what_is_under_way(
+    make_app: MakeApp, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new process asks nothing again; what the user has ended stays ended."""
+    monkeypatch.setattr(sys, "argv", ["dflash-tui"])
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await in_background(pilot, "slow-1")
+        await in_background(pilot, "slow-2")
+        await shows(pilot, "get 2, 50 %")
+        going, ended = app.chat.downloads
+        ended.stop()
+        app.restart("", 0)
+        await wait_until(pilot, lambda: going.stopping)
+    assert app.again
+    assert app.chat.downloads.handed_over == ("slow-1",)
+    assert [line.split(" stopped")[0] for line in app.chat.downloads.last_words()] == ["the download of slow-2"]
+    hub.stalled.set()
+    assert going.join(600)
+    assert ended.join(600)
+    size, whole = begun(PAIRS["slow-1"], folder)
+    assert not whole
+
+    again = make_app()
+    async with again.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await said(pilot, "slow-1: the download goes on, Ctrl+G shows it")
+        await wait_until(pilot, lambda: states(again) == {"slow-1": "fetched"})
+    assert begun(PAIRS["slow-1"], folder)[1]
+    assert f"bytes={size}-" in hub.gets
+    once_more = make_app()
+    async with once_more.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        assert not [*once_more.chat.downloads], "they are handed over once"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"7", b'["unknown", 3, null]', b"\xff"])
+async def test_what_was_handed_over_may_be_anything(make_app: MakeApp, hub: Hub, tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "downloads.json").write_bytes(text)
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        assert not [*app.chat.downloads]
+    assert not app.fault
 
 
 async def test_a_model_is_not_loaded_into_an_answer(make_app: MakeApp, hub: Hub) -> None:

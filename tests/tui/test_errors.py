@@ -18,12 +18,13 @@ from dflash_tui.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
 from .fake import ANSWER, FakeSession
-from .support import ask, idle, loaded, screen_text, shows, wait_until
+from .support import ask, idle, loaded, screen_text, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Size = tuple[int, int]
 
 
+@smallest
 async def test_a_load_failure_is_explained_and_can_be_retried(make_app: MakeApp, size: Size) -> None:
     session, attempts = FakeSession(), []
 
@@ -68,6 +69,7 @@ async def test_a_message_queued_before_a_failed_load_is_sent_after_the_next(make
         assert "waits for a model" not in screen_text(app)
 
 
+@smallest
 async def test_an_error_in_mid_turn_keeps_the_text(make_app: MakeApp, size: Size) -> None:
     session = FakeSession(fail_after=3)
     app = make_app(session)

@@ -14,11 +14,12 @@ from dflash_core.errors import FormatError
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.tour import TourScreen, place
 from dflash_tui.text.tour import STEPS
+from dflash_tui.widgets.inspector import TabRow
 from dflash_tui.widgets.start import EXAMPLES, WIDTH, StartPage, _model
 
 from .fake import FakeSession
 from .scenes import answered, send
-from .support import idle, loaded, screen_text, shows, wait_until
+from .support import idle, loaded, screen_text, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Size2 = tuple[int, int]
@@ -145,11 +146,15 @@ def lit(app: DFlashApp) -> Region:
 
 
 def apart(app: DFlashApp) -> bool:
-    """The box is on the screen, and hides nothing of what it points at."""
-    part, box = lit(app), app.screen.query_one("#tour").region
-    return bool(part.area) and app.screen.region.contains_region(box) and not part.overlaps(box)
+    """The box is on the screen, and hides nothing of what it points at; of a panel not the names of the others."""
+    assert isinstance(app.screen, TourScreen)
+    parts, box = [lit(app)], app.screen.query_one("#tour").region
+    if app.chat.query(".panel.-lit"):
+        parts.append(app.chat.query_one(TabRow).region)
+    return bool(parts[0].area) and app.screen.region.contains_region(box) and not any(map(box.overlaps, parts))
 
 
+@smallest
 async def test_each_step_shows_its_part_and_the_box_hides_none_of_it(make_app: MakeApp, size: Size2) -> None:
     app = make_app()
     async with app.run_test(size=size) as pilot:

@@ -192,9 +192,9 @@ def test_in_mid_answer(open_terminal: Open, way: Callable[[Path, str], list[str]
     ("options", "seen", "typed"),
     [
         (("--demo",), "dflash", ""),  # while it loads
-        ((), "Welcome", ""),
-        (("--demo",), "ctx", "\x0f"),  # the list of chats
-        (("--demo",), "ctx", "\x1bOP"),  # help
+        pytest.param((), "Welcome", "", marks=pytest.mark.full),  # each way does
+        pytest.param(("--demo",), "ctx", "\x0f", marks=pytest.mark.full),  # the list of chats
+        pytest.param(("--demo",), "ctx", "\x1bOP", marks=pytest.mark.full),  # help
         (("--demo", "ask", "hi", "--set", "ignore_eos=on", "--set", "max_tokens=3000"), "reading the prompt", ""),
         (("ask", "-"), "", ""),
     ],

@@ -87,7 +87,7 @@ async def looks(text: str, parts: list[str] | None, theme: str, width: int) -> l
         return cells(host)
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, 1, 2, 3])
+@pytest.mark.parametrize("name", [*DOCUMENTS, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 async def test_a_list_looks_as_one_of_textual(name: str | int) -> None:
     text = DOCUMENTS[name] if isinstance(name, str) else random_list(name)
     theme = "textual-light" if name in ("styles", 1) else "textual-dark"
@@ -204,7 +204,9 @@ async def work_of(monkeypatch: pytest.MonkeyPatch, text: str) -> tuple[int, int,
         return made, characters, len(body.query("*"))
 
 
-@pytest.mark.parametrize("line", ["1. item {} of them\n", "- item {} of them\n    - inner of it\n"])
+@pytest.mark.parametrize(
+    "line", [pytest.param("1. item {} of them\n", marks=pytest.mark.full), "- item {} of them\n    - inner of it\n"]
+)
 async def test_what_a_long_list_costs_grows_with_its_length(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     monkeypatch.setattr(streamed, "PART", 500)
     few = await work_of(monkeypatch, "".join(line.format(n) for n in range(120)))

@@ -35,16 +35,15 @@ from dflash_tui.widgets.line_dialog import LineScreen
 from support.measured import PAIR, report_of, sweep_of
 from support.turns import step_of, tree_of
 
-from .conftest import SIZES
 from .fake import FakeSession
 from .scenes import send
-from .support import bare_text, idle, loaded, screen_text, settled, shows, wait_until
+from .support import SIZES, bare_text, idle, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
 Size = tuple[int, int]
 QUESTION = "Tell me a story about a fox."
-KNOBS = Knobs(max_tokens=16)
+KNOBS = Knobs(mode="tree", max_tokens=16)  # what auto picks goes by times, and may be no draft at all
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -88,10 +87,17 @@ async def opened(pilot: Pilot[int], command: str, screen: type[LabScreen]) -> La
     """Type a command and wait for its screen, and for what it starts."""
     await send(pilot, command)
     await wait_until(pilot, lambda: isinstance(pilot.app.screen, screen))
-    await finished(pilot)
     found = pilot.app.screen
     assert isinstance(found, screen)
+    await wait_until(pilot, lambda: begun(found))
+    await finished(pilot)
     return found
+
+
+def begun(screen: LabScreen) -> bool:
+    """Whether an experiment was begun, which is after the screen is drawn, or it is said why there is none."""
+    none = isinstance(screen, WhatIfScreen) and bool(text_of(screen, "#whatif-finding"))
+    return screen._then is not None or bool(said(screen)) or none
 
 
 async def finished(pilot: Pilot[int]) -> None:
@@ -122,6 +128,7 @@ def text_of(screen: LabScreen, selector: str) -> str:
 class TestWhatIf:
     async def test_estimate_exact_times_and_adopt(self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
+        monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
@@ -554,9 +561,10 @@ async def test_pictures_of_the_readme(
     writes = request.config.getoption("--update-snapshots", default=False) or not path.exists()
     if not writes:
         monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
+        monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        app.chat.set_knobs(max_tokens=256)
+        app.chat.set_knobs(max_tokens=256 if writes else 16)
         await asked(pilot)
         if name == "whatif":
             await opened(pilot, "/whatif", WhatIfScreen)

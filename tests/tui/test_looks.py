@@ -15,10 +15,12 @@ from dflash_core.errors import DFlashError
 from dflash_core.resources import themes_dir
 from dflash_tui.app import DFlashApp
 from dflash_tui.settings.themes import load_themes
+from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash, stays_s
 from dflash_tui.widgets.key_line import Hint, KeyLine, fitting
 from dflash_tui.widgets.text_dialog import TextScreen
 
+from .fake import FakeSession
 from .gallery import walk
 from .scenes import answered, send
 from .support import loaded, screen_text, settled, shows, wait_until
@@ -27,6 +29,7 @@ from .test_themes import READABLE, SOURCES, contrast
 
 MakeApp = Callable[..., DFlashApp]
 THEMES = ("dflash-night", "dflash-paper")
+BLOCK = 7  # screens one behind the other in the same theme
 DRAWN = re.compile(r"[\u2500-\u259f\u25a0-\u25ff\s]+")  # lines, bars, marks of a plot: no text
 # As no key is written: Ctrl+R, Esc, Enter, F8, ← are.
 KEY = re.compile(
@@ -53,20 +56,25 @@ def cells(app: DFlashApp) -> Iterator[tuple[str, Color, Color]]:
             yield segment.text, Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor)
 
 
-async def test_every_text_on_every_screen_can_be_read(make_app: MakeApp) -> None:
-    """In both themes, at the colors that the cells have; and keys have one spelling. One walk: it takes seconds."""
+# A change of the theme styles every widget again: so each screen is looked at in one of them; with `full` in both.
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.full)], ids=["in-turn", "both"])
+async def test_every_text_on_every_screen_can_be_read(make_app: MakeApp, both: bool) -> None:
+    """At the colors that the cells have; and keys have one spelling. One walk: it takes seconds."""
     app = make_app()
     found: dict[str, str] = {}
     seen: set[type] = set()
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        entry = 0
         async for name in walk(app, pilot):
             seen.add(type(app.screen))
+            turn, entry = THEMES[entry // BLOCK % 2], entry + 1
             for fading in app.screen.query(Flash).results():
                 if fading.styles.opacity < 1:
                     fading.hide()
-            for theme in sorted(THEMES, key=lambda theme: theme != app.theme):  # each change styles every widget again
-                app.theme = theme
-                await pilot.pause()
+            for theme in sorted(THEMES, key=lambda theme: theme != app.theme) if both else (turn,):
+                if theme != app.theme:
+                    app.theme = theme
+                    await pilot.pause()
                 for text, color, ground in cells(app):
                     if (ratio := contrast(color, ground)) < READABLE:
                         found[f"{theme} {name} {text.strip()!r}"] = f"{ratio:.2f}: {color.hex} on {ground.hex}"
@@ -86,6 +94,37 @@ def test_there_is_one_accent_and_amber_is_for_warnings(name: str) -> None:
     users = {path.name for path in SOURCES.rglob("*.py") if warned.search(path.read_text())}
     # Figures that are off, a context that is nearly full, a file that cannot be read.
     assert users == {"memory.py", "strip.py", "model_rows.py"}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+async def test_the_place_that_find_has_come_to_is_marked_otherwise(make_app: MakeApp, theme: str) -> None:
+    app = make_app(FakeSession(answer="The fox runs.\n\n```python\nfox = 1\n```\n"), theme=theme)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(pilot)
+        await pilot.press("ctrl+f", *"fox", "enter")
+        bar = app.chat.query_one(FindBar)
+        await wait_until(pilot, lambda: bar.found == 2)
+
+        async def marked(at: int) -> list[tuple[Color, Color]]:
+            await shows(pilot, f"{at} of 2")
+            await settled(pilot)
+            # Not the line of the search itself, which is the first.
+            places = [(color, ground) for text, color, ground in cells(app) if text == "fox"]
+            assert len(places) == 3
+            return places[:2]
+
+        (text, ground), there = [*reversed(await marked(2))]
+        assert ground != there[1], "in the fence, and not in the text"
+        assert contrast(text, ground) >= READABLE
+        assert contrast(*there) >= READABLE
+        await pilot.press("n")
+        first, second = await marked(1)
+        assert first == (text, ground)
+        assert second[1] != ground
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not bar.display)
+        await settled(pilot)
+        assert not [one for one in cells(app) if one[2] == ground and "fox" in one[0]]
 
 
 async def test_a_notice_moves_no_text(make_app: MakeApp, size: tuple[int, int]) -> None:

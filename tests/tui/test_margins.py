@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from textual.containers import VerticalScroll
@@ -16,8 +18,9 @@ from dflash_tui.widgets.literal import Static
 from support.turns import step_of, tree_of
 
 from .fake import FakeSession
+from .gallery import SHOWN
 from .scenes import answered
-from .support import leave, loaded, settled, wait_until
+from .support import SIZES, leave, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -38,11 +41,46 @@ async def test_text_keeps_a_cell_off_the_scrollbar(make_app: MakeApp, size: tupl
             assert all(one.content_region.right <= bar - 1 for one in inside), scroll
 
 
-async def test_a_wide_terminal_has_the_pages_of_the_lab_in_its_middle(make_app: MakeApp) -> None:
+@pytest.mark.parametrize("size", SIZES)
+async def test_parts_of_a_page_of_the_lab_stand_together(make_app: MakeApp, size: tuple[int, int]) -> None:
+    """What is said of the results is right below them, and a curve not at the table's edge."""
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        for name, note in (("sweep", "24 runs"), ("sweep-field", "96 runs"), ("whatif", "ms timed at")):
+            await SHOWN[name](app, pilot)
+            await shows(pilot, note)
+            rows = (await settled(pilot)).splitlines()
+            place = next(place for place, row in enumerate(rows) if note in row)
+            above = [bool(row.strip()) for row in rows[place - 2 : place]]
+            assert any(above), (name, rows)
+            if size == (80, 24) and name != "whatif":
+                [title] = [place for place, row in enumerate(rows) if row.startswith((" tok/s by", " tok/s: tree"))]
+                assert not rows[title - 1].strip(), name
+            await leave(pilot)
+
+
+async def test_what_was_measured_before_has_its_time(make_app: MakeApp) -> None:
+    """It had the time of Greenwich."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await answered(pilot)
+        await SHOWN["past"](app, pilot)
+        await wait_until(pilot, lambda: re.search(r"(just now|\d min ago)  ", screen_text(app)) is not None)
+        assert datetime.now(UTC).strftime("%Y-%m-%d") not in screen_text(app)
+
+
+PAGES = ("past", "plain", "sweep", "ab", "tune", "whatif")
+
+
+@pytest.mark.parametrize("pages", [PAGES[::2], pytest.param(PAGES, marks=pytest.mark.full)], ids=["some", "all"])
+async def test_a_wide_terminal_has_the_pages_of_the_lab_in_its_middle(
+    make_app: MakeApp, pages: tuple[str, ...]
+) -> None:
     app = make_app()
     async with app.run_test(size=(200, 60)) as pilot:
         await loaded(pilot)
-        for name in ("past", "plain", "sweep", "ab", "tune", "whatif"):
+        for name in pages:
             app.chat.open_page(name)
             await wait_until(pilot, lambda: isinstance(app.screen, LabScreen))
             screen = app.screen

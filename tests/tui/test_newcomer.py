@@ -33,7 +33,7 @@ def send(terminal: Terminal, text: str) -> None:
     terminal.keys("Enter")
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), pytest.param(120, 40, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40)])
 def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"
     work.mkdir()

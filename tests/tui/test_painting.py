@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -10,18 +11,20 @@ import pytest
 from textual._compositor import Compositor
 from textual.app import App, ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
+from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.painting import Frugal
+from dflash_tui.widgets.roomy import Paragraph
 from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession
-from .support import ask, idle, loaded, settled, wait_until
+from .support import ask, idle, loaded, settled, shows, wait_until
 
 
 class Counting(Frugal):
@@ -187,3 +190,49 @@ async def test_a_frame_draws_one_panel(make_app: Callable[..., DFlashApp]) -> No
             for _ in range(3):
                 gauges.frame()
         assert drawn == ["strip", "stats", "strip", "tree", "strip", "stats"]
+
+
+async def test_text_that_grows_has_only_itself_measured(
+    make_app: Callable[..., DFlashApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the paragraphs before it, and itself not once for every container around it."""
+    app = make_app(FakeSession())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        block = await app.chat.transcript.add_turn("hi")
+        answer = await block.add_answer(Knobs())
+        for number in range(4):
+            await answer.body.feed(f"paragraph {number} " + "of some words " * 30 + "\n\n")
+        await answer.body.feed("the last one")
+        await wait_until(pilot, lambda: answer.body.region.height > 8)
+        await settled(pilot)
+        measured = list[Paragraph]()
+        height = Paragraph.get_content_height
+
+        def counted(self: Paragraph, container: Size, viewport: Size, width: int) -> int:
+            if sys._getframe(1).f_code.co_name == "_get_box_model":
+                measured.append(self)
+            return int(height(self, container, viewport, width))
+
+        monkeypatch.setattr(Paragraph, "get_content_height", counted)
+        before = answer.body.region.height
+        await answer.body.feed("\n".join(f"and a line more, {number}" for number in range(40)))
+        await wait_until(pilot, lambda: answer.body.region.height > before)
+        await settled(pilot)
+        last = list(answer.query(Paragraph))[-1]
+        assert set(measured) == {last}
+
+
+async def test_thinking_that_is_counted_is_not_laid_out(make_app: Callable[..., DFlashApp]) -> None:
+    """The line says more with every frame, and is one line."""
+    app = make_app(FakeSession())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        block = await app.chat.transcript.add_turn("hi")
+        thinking = (await block.add_answer(Knobs())).thinking
+        thinking.add("a thought")
+        thinking.count(3, 0.1, running=True)
+        await settled(pilot)
+        thinking.count(40, 2.0, running=True)
+        assert not thinking.line._layout_required
+        await shows(pilot, "thinking… 2.0 s · 40 tok")

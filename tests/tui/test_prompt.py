@@ -21,7 +21,7 @@ from dflash_tui.session import Progress
 from dflash_tui.widgets.knob_row import KnobRow
 
 from .fake import FakeSession
-from .support import ask, idle, leave, loaded, shows, wait_until
+from .support import ask, idle, leave, loaded, shows, taken, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -463,6 +463,7 @@ async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: Mak
         assert (written()["draft"], written()["waiting"]) == ("", ["half a thought"])
         prompt.insert("/set nonsense 1")
         await wait_until(pilot, lambda: app.chat.flow.busy)
+        await taken(pilot)
         assert written()["draft"] == "/set nonsense 1"
         prompt.action_send()
         assert "/set nonsense 1" in str(written()["waiting"])

@@ -47,6 +47,7 @@ def test_a_load_that_fails_holds_nothing() -> None:
         gc.enable()
 
 
+@pytest.mark.usefixtures("real_collector")
 @pytest.mark.parametrize("command", ["/reload", "/load"])
 async def test_the_old_model_goes_first(make_app: Callable[..., DFlashApp], command: str) -> None:
     models: list[weakref.ref[object]] = []
@@ -58,8 +59,8 @@ async def test_the_old_model_goes_first(make_app: Callable[..., DFlashApp], comm
         models.extend(map(weakref.ref, (session, session._engine, session._engine.session)))
         return session
 
-    app = make_app(load=load, loaders=lambda request: load)
-    async with app.run_test(size=(120, 40)) as pilot:
+    app = make_app(load=load, knobs=Knobs(max_tokens=8), loaders=lambda request: load)
+    async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)

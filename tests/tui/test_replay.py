@@ -73,13 +73,15 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
             live = await panels(pilot, app)
             records = list(app.chat.session.turns)  # type: ignore[union-attr]
             ledger = app.chat.session.memory().components  # type: ignore[union-attr]
+            learned = app.chat.session.learned()  # type: ignore[union-attr]
     assert list(read_trace(path).turns) == records
     app = replay(path, tmp_path / "replayed")
     async with app.run_test(size=(120, 60)) as pilot:
         await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
         await wait_until(pilot, lambda: not app.chat.flow.busy)
         again = await panels(pilot, app)
-        assert "stated learned found" in live["stats"]
+        # Auto goes by times, and may have drafted nothing: then nothing was learned.
+        assert ("stated learned found" in live["stats"]) == bool(learned)
         assert again["stats"] == live["stats"]
         assert "7" in live["params"]
         for name in live:
@@ -120,7 +122,7 @@ async def test_the_last_turn_runs_again_at_its_own_pace(tmp_path: Path) -> None:
 
         began = time.monotonic()
         await pilot.press("ctrl+r")
-        await wait_until(pilot, lambda: app.chat.flow.busy)
+        await wait_until(pilot, lambda: len(app.chat.transcript.turns[-1].answers) == 2)
         await wait_until(pilot, lambda: not app.chat.flow.busy)
         assert time.monotonic() - began > 0.6
         assert app.chat.flow.report == first

@@ -212,7 +212,7 @@ EACH = settings(
 
 
 @given(*STREAMS)
-@settings(EACH, max_examples=10)
+@settings(EACH, max_examples=2)
 def test_a_message_looks_the_same_however_it_came(text: str, seed: int, most: int) -> None:
     same_either_way(text, seed, most)
 

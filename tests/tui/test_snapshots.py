@@ -1,4 +1,4 @@
-"""The main states as text at the three sizes. `pytest tests/tui --update-snapshots` writes them anew; read the diff."""
+"""The main states as text at the three sizes. `pytest tests/tui --update-snapshots` rewrites them; read the diff."""
 
 from __future__ import annotations
 
@@ -95,12 +95,20 @@ async def test_error(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
 STATES = [("", "answer"), ("f2", "params"), ("f3", "stats"), ("f4", "tree"), ("f5", "memory"), ("f1", "help")]
 
 
-# The middle size differs from the others as it does with color.
+# Sizes differ as they do with color: each state is seen at one of the ends; with `full` at all.
 @pytest.mark.parametrize(
-    "size",
-    [pytest.param(one, marks=pytest.mark.full if one == SIZES[1] else (), id=f"{one[0]}x{one[1]}") for one in SIZES],
+    ("size", "key", "state"),
+    [
+        pytest.param(
+            size,
+            *state,
+            marks=() if turn == (0, 2)[at % 2] else pytest.mark.full,
+            id=f"{state[0]}-{state[1]}-{size[0]}x{size[1]}",
+        )
+        for at, state in enumerate(STATES)
+        for turn, size in enumerate(SIZES)
+    ],
 )
-@pytest.mark.parametrize(("key", "state"), STATES)
 async def test_without_color(
     make_app: MakeApp, snapshot: Snapshot, no_color: None, size: Size, key: str, state: str
 ) -> None:

@@ -22,7 +22,7 @@ from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 
 from .fake import FakeSession
-from .support import leave, loaded, shows, wait_until
+from .support import leave, loaded, settled, shows, wait_until
 from .test_lab import KNOBS, asked, demo, finished
 
 MakeApp = Callable[..., DFlashApp]
@@ -114,7 +114,9 @@ async def test_without_a_drafter_there_is_nothing_to_tune(make_app: MakeApp) -> 
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
         await pilot.press("f8")
-        await shows(pilot, "no drafter is loaded, so there is nothing to tune")
+        await shows(pilot, "no drafter is loaded, so there is nothing to tune", "F1 Help")
+        footer = (await settled(pilot)).splitlines()[-1]
+        assert "Use" not in footer, "there is no setting that Enter could use"
         await pilot.press("escape")
         app.chat.open_page("whatif")
         await shows(pilot, "No drafter is loaded")
@@ -171,7 +173,7 @@ def check(words: str, tok_s: str, now: str) -> None:
         assert int(agree) * 2 > int(of), words
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 6))])
 def test_no_percentage_contradicts_a_figure(seed: int) -> None:
     """At any moment of a tuning, stopped there or not. A setting that went after one run, on a fast prompt, stood with
     46 tok/s and −32 % beside 33 tok/s of the present one, which had run on slow prompts too."""

@@ -16,7 +16,7 @@ from dflash_tui.widgets.knob_row import LEFT
 from dflash_tui.widgets.slider import Slider
 
 from .fake import ANSWER, FakeSession
-from .support import ask, idle, loaded, screen_text, shows, wait_until
+from .support import ask, idle, loaded, screen_text, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Size = tuple[int, int]
@@ -54,6 +54,7 @@ async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
         )
 
 
+@smallest
 async def test_stop_keeps_the_text(make_app: MakeApp, size: Size) -> None:
     session = gated(6)
     app = make_app(session)
@@ -71,6 +72,7 @@ async def test_stop_keeps_the_text(make_app: MakeApp, size: Size) -> None:
         await shows(pilot, "stopped")
 
 
+@smallest
 async def test_retry_keeps_the_earlier_answer(make_app: MakeApp, size: Size) -> None:
     session = FakeSession()
     app = make_app(session)
@@ -95,6 +97,7 @@ async def test_retry_keeps_the_earlier_answer(make_app: MakeApp, size: Size) -> 
         assert first.text == ANSWER
 
 
+@smallest
 async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size: Size) -> None:
     session = FakeSession()
     app = make_app(session)
@@ -113,6 +116,7 @@ async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size
         assert "•budget" not in screen_text(app)
 
 
+@smallest
 async def test_the_next_turn_uses_a_slider_moved_by_mouse(make_app: MakeApp, size: Size) -> None:
     session = FakeSession()
     app = make_app(session)
@@ -160,6 +164,7 @@ async def test_resize_while_streaming(make_app: MakeApp) -> None:
         await shows(pilot, "but each verify pass")
 
 
+@smallest
 async def test_thinking_is_counted_while_folded_and_shown_when_opened(make_app: MakeApp, size: Size) -> None:
     session = gated(2)
     app = make_app(session)
@@ -199,8 +204,7 @@ async def test_a_message_sent_while_loading_waits_its_turn(make_app: MakeApp) ->
 
     app = make_app(load=load)
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(pilot, lambda: "loading: target weights" in screen_text(app))
-        assert "42%" in screen_text(app)
+        await shows(pilot, "loading: target weights", "42%")
         await ask(pilot, "one")
         await ask(pilot, "two")
         assert "queued: it is sent when the model is ready" in screen_text(app)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,7 @@ def test_the_same_of_other_architectures(path: Path) -> None:
     assert {name: file.tensors[name].shape for name in spec.tensors()} == spec.tensors()
 
 
+@functools.cache
 def strings(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}

@@ -137,6 +137,14 @@ def test_the_strip_says_who_picks_the_budget() -> None:
         assert shown in _strip(strip)
 
 
+def test_the_strip_names_the_mode_that_changes() -> None:
+    """It said "1 more" of a chain that F8 had found."""
+    knobs = Knobs(mode="auto")
+    strip = StatusStrip()
+    strip.set_reactive(StatusStrip.status, Status(knobs=knobs.replace(mode="chain", min_p=0.1), used=knobs))
+    assert "think off · •mode chain · •1 more" in _strip(strip)
+
+
 def _strip(strip: StatusStrip) -> str:
     from unittest.mock import PropertyMock, patch
 

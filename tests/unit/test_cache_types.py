@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
@@ -12,14 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.bench.synthetic_models import DRAFT_27B, TARGET_27B
+from dflash_core.backends.cpu.reckoner import HostReckoner
+from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, target_types
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, TYPES, CachePair, checked
+from dflash_core.engine import _choice
 from dflash_core.errors import KnobError
-from dflash_core.memory import HostMemory
+from dflash_core.fits import asked, loaded_room, sequence_bytes
 from dflash_core.models.cache_rows import CODECS, hadamard
 from dflash_core.models.kv_cache import KVCache
 from dflash_tui.cli.command_line import build_parser
 from dflash_tui.settings.config import load_config
+from support.kernel_variants import header
+
+if TYPE_CHECKING:
+    from dflash_core.formats.gguf import GGUFFile
 
 PAIRS = [CachePair(k, v) for k in TYPES.values() for v in TYPES.values()]
 # Of a row's root mean square: what rounding it may cost on average.
@@ -106,34 +111,21 @@ def test_a_node_and_a_committed_position_are_the_same_bytes(pair: CachePair, len
     assert torch.equal(tree.v[:, :ends], plain.v[:, :ends])
 
 
-@dataclass
-class Free:
-    """A machine's memory."""
-
-    free: int
-
-    def __call__(self) -> HostMemory:
-        return HostMemory(2 * self.free, self.free, 0)
-
-
 @pytest.mark.parametrize(
     ("share", "chosen"), [(2.01, "f32"), (1.01, "f16"), (0.99, "q8_0"), (0.5, "q8_0/q4_0"), (0.4, "q4_0")]
 )
-def test_auto_takes_the_first_that_holds_the_context(
-    monkeypatch: pytest.MonkeyPatch, share: float, chosen: str
-) -> None:
-    from dflash_core.attention_window import AttentionWindow
-    from dflash_core.engine import _cache
-
+def test_auto_takes_the_first_that_holds_the_context(share: float, chosen: str) -> None:
+    """In half of what weights and states leave: so many shares of what 8,192 positions take as f16."""
+    file = cast("GGUFFile", header("27b", TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B)))
+    reckoner = HostReckoner(CpuMachine(), file, TARGET_27B, None, 1 << 40)
     needed = 8192 * TARGET_27B.position_bytes(AUTO_PAIRS[0])
-    monkeypatch.setattr("dflash_core.memory.host_memory", Free(int(2 * share * needed)))
-    context, choice = _cache(CpuMachine(), TARGET_27B, None, 8192, AUTO, AttentionWindow.of(0))
-    assert (context, str(choice.pair)) == (8192, chosen)
-    assert bool(choice.why) == (chosen != "f32")
-    if choice.why:
-        assert choice.why.startswith("8,192 positions do not fit as f32")
-    context, choice = _cache(CpuMachine(), TARGET_27B, None, 8192, "tq3_0", AttentionWindow.of(0))
-    assert str(choice) == "tq3_0"
+    room = loaded_room(reckoner, int(2 * (share * needed + sequence_bytes(reckoner, reckoner.base))))
+    setup = asked(reckoner, 8192, AUTO, available=room)
+    assert (setup.context, setup.kv) == (8192, chosen)
+    why = _choice(reckoner, setup, AUTO).why
+    assert bool(why) == (chosen != "f32")
+    assert not why or why.startswith("8,192 positions do not fit as f32")
+    assert asked(reckoner, 8192, "tq3_0", available=room).kv == "tq3_0"
 
 
 def test_the_command_line_and_the_setting(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

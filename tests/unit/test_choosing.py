@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from dflash_core.policy.choosing import FIRST, SHARE, START_SPARE, Chooser, Drafts
+from dflash_core.policy.base import LATELY
+from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected
 
-BLOCK = 8
 Brings = Callable[[str], int]
 """Tokens of a drafter's step, by what the step before was."""
 
@@ -19,28 +19,37 @@ class Stream:
 
     def __init__(self, drafters: dict[str, tuple[Brings, float]]) -> None:
         self.drafters, self.kinds = drafters, list(drafters)
-        self.chooser = Chooser(self.kinds, [BLOCK] * len(drafters))
+        self.chooser = Chooser(self.kinds)
         self.found: list[Drafts] = [{} for _ in drafters]
         self.tokens, self.time, self.asked = 0, 0.0, list[tuple[str | None, int]]()
 
     def answer(self, tokens: int) -> None:
-        said, before = 0, FIRST
+        end = self.tokens + tokens
+        self.begin()
+        while self.tokens < end:
+            self.step()
+
+    def begin(self) -> None:
+        self.before = FIRST
         self.chooser.begin()
-        while said < tokens:
-            expected = {at: self.chooser.expected(at, drafts, 2.7) for at, drafts in enumerate(self.found)}
-            picked = self.chooser.pick(expected, 0.0, max(1.0, self.tokens / self.time if self.time else 1.0))
-            took, got = 1.0, 1
-            if picked.at is None:
-                before = "nobody"
-                self.chooser.rested()
-            else:
-                bring, took = self.drafters[self.kinds[picked.at]]
-                got = bring(before)
-                before = self.kinds[picked.at]
-                self.chooser.drafted(picked.at, got, took, self.found[picked.at], 2.7)
-            self.chooser.spent(took, picked)
-            self.asked.append((None if picked.at is None else self.kinds[picked.at], got))
-            said, self.tokens, self.time = said + got, self.tokens + got, self.time + took
+
+    def step(self, certain: Sequence[float] = ()) -> None:
+        """`certain`: the target's probability of the tokens of such a step."""
+        expected = {at: self.chooser.expected(at, drafts, 2.7) for at, drafts in enumerate(self.found)}
+        picked = self.chooser.pick(expected, 0.0, max(1.0, self.tokens / self.time if self.time else 1.0))
+        took, got = 1.0, 1
+        self.chooser.said(certain)
+        if picked.at is None:
+            self.before = "nobody"
+            self.chooser.rested()
+        else:
+            bring, took = self.drafters[self.kinds[picked.at]]
+            got = bring(self.before)
+            self.before = self.kinds[picked.at]
+            self.chooser.drafted(picked.at, got, took, self.found[picked.at], 2.7)
+        self.chooser.spent(took, picked)
+        self.asked.append((None if picked.at is None else self.kinds[picked.at], got))
+        self.tokens, self.time = self.tokens + got, self.time + took
 
 
 @pytest.mark.parametrize("length", [20, 4000])
@@ -53,7 +62,7 @@ def test_what_a_drafter_that_never_pays_costs_is_bounded(took: float, length: in
         stream.answer(length)
     # What it was taken to be before anything was found of it is no loss that was expected.
     unforeseen = 4 * took
-    assert stream.time - stream.tokens <= SHARE * stream.time + START_SPARE * BLOCK + unforeseen
+    assert stream.time - stream.tokens <= SHARE * stream.time + START_SPARE + unforeseen
     late = [kind for kind, _ in stream.asked[-5000:]]
     assert late.count("one") >= 1, "it is tried again"
 
@@ -96,7 +105,7 @@ def test_the_beginning_of_an_answer_is_told_apart_from_the_rest() -> None:
 
 
 def test_time_of_a_plain_step_is_measured_where_drafts_pay() -> None:
-    chooser, drafts = Chooser(["one"], [BLOCK]), Drafts()
+    chooser, drafts = Chooser(["one"]), Drafts()
     chooser.begin()
     plain = 0
     for _ in range(1200):
@@ -108,3 +117,73 @@ def test_time_of_a_plain_step_is_measured_where_drafts_pay() -> None:
             chooser.drafted(0, 6, 3.0, drafts, 2.7)
         chooser.spent(1.0 if picked.at is None else 3.0, picked)
     assert plain == 5, "and no longer than it takes to know it"
+
+
+def test_drafts_are_asked_for_where_the_target_is_certain() -> None:
+    """They bring much there and nothing elsewhere, and a step without one tells which it is."""
+    sure = False
+    stream = Stream({"one": (lambda before: 8 if sure else 1, 3.0)})
+    stream.begin()
+    tokens = time = 0.0
+    for spell in range(160):
+        sure, end = bool(spell % 2), stream.tokens + 40
+        if spell == 100:
+            tokens, time = stream.tokens, stream.time
+        while stream.tokens < end:
+            stream.step([0.999 if sure else 0.3] * LATELY)
+    # 1.38; 1.20 where nothing is told of the target, plain decoding 1.
+    assert (stream.tokens - tokens) / (stream.time - time) > 1.29
+
+
+def test_each_part_of_a_text_has_time_of_its_own_for_tries() -> None:
+    """What answers have used up or set apart says nothing of thinking, of which nothing was found."""
+    chooser = Chooser(["one"])
+    never = {0: Expected(1.0, 2.0)}  # a plain step is lost by each
+
+    def tries(part: str, steps: int) -> int:
+        count = 0
+        for _ in range(steps):
+            picked = chooser.pick(never, 0.0, 1.0, part=part)
+            count += picked.tries
+            chooser.spent(1.0 if picked.at is None else 2.0, picked)
+        return count
+
+    first = tries("thinking", 20)
+    assert first == START_SPARE
+    assert tries("thinking", 20) == 0, "all is used up"
+    set_apart = tries("answer", 2000)
+    assert set_apart == pytest.approx(START_SPARE + 2000 * SHARE, rel=0.1)
+    assert tries("thinking", 20) <= 1, "what answers set apart is theirs"
+
+
+def test_what_is_not_known_of_the_newest_tokens_is_not_taken_from_older_ones() -> None:
+    """As where the mode was given for a while."""
+    chooser, found = Chooser(["one"]), Drafts()
+    chooser.begin()
+    chooser.said([0.9] * LATELY)
+    chooser.rested()
+    chooser.said([])
+    chooser.rested()
+    chooser.drafted(0, 4, 3.0, found, 3.0)
+    assert set(found) == {ALL, "nobody 1"}
+
+
+def test_a_drafter_that_is_not_known_says_nothing_of_the_answer() -> None:
+    """One brought four tokens a step until now. That the other, new, brings less than new ones are taken to makes its
+    answer no worse; where the other is known too, it does."""
+    chooser, old = Chooser(["old", "new"]), Drafts()
+    for _ in range(50):
+        chooser.begin()
+        chooser.drafted(0, 4, 2.0, old, 2.0)
+
+    def after_one_of(other: Drafts) -> float:
+        chooser.begin()
+        chooser.drafted(1, 1, 2.0, other, 2.0)
+        return chooser.expected(0, old, 2.0).tokens
+
+    known = Drafts()
+    for _ in range(50):
+        chooser.begin()
+        chooser.drafted(1, 4, 2.0, known, 2.0)
+    assert after_one_of(Drafts()) == pytest.approx(4, abs=0.1)
+    assert after_one_of(known) < 3.2

@@ -137,7 +137,7 @@ def test_json_is_one_object_with_the_promised_fields(capsys: pytest.CaptureFixtu
 
 
 def test_without_a_target_the_demo_pair_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ask", "Hello!", "--json", "--set", "max_tokens=24"]) == 0
+    assert cli.main(["ask", "Hello!", "--json", "--set", "max_tokens=24", "--set", "mode=tree"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["text"].strip()
     assert answer["mode"] == "tree"
@@ -258,6 +258,16 @@ def test_odd_standard_input_is_no_failure(shell: str, prompt_holds: str) -> None
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert ascii(prompt_holds)[1:-1] in done.stdout
+
+
+def test_notes_that_a_full_disk_does_not_take_lose_no_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with `ask hello 2> /mnt/full/log`: /dev/full refuses every write."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert cli.main([*PAIR, "ask", "hello", "--set", "max_tokens=4", "--set", "ignore_eos=on"]) == 0
+    assert capsys.readouterr().out.strip()
 
 
 def start(*argv: str) -> subprocess.Popen[str]:

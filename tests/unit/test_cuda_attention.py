@@ -11,7 +11,7 @@ from dflash_core.errors import UnsupportedError
 CARDS = [(232_448, 132), (166_912, 108), (101_376, 128), (65_536, 46)]
 TARGETS = [HeadShape(256, 24, 4, 64), HeadShape(256, 16, 4, 64), HeadShape(256, 8, 2, 64), HeadShape(256, 2, 1, 64)]
 DRAFTERS = [HeadShape(128, 32, 8, 128), HeadShape(128, 4, 2, 128), HeadShape(64, 8, 8, 64)]
-WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)
+WIDTHS = (1, 4, 8, 16, 24, 32, 40, 48, 64)
 
 
 @pytest.mark.parametrize("card", CARDS)

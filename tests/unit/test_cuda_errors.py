@@ -18,12 +18,13 @@ from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.driver import Driver
 from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.reckoner import sequence_components
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
-from dflash_core.fits import LEAST_PREFILL_ROWS, Setup
+from dflash_core.fits import LEAST_PREFILL_ROWS, Setup, asked
 from dflash_core.loading import CardOptions, load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden
@@ -54,7 +55,8 @@ def needs(context: int, kv: CachePair = F16) -> dict[str, int]:
     draft = loading.open_draft(DRAFT, opened)
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
-    components = opened.machine.components(True, context, kv=kv, rows=LEAST_PREFILL_ROWS)
+    setup = Setup(context, str(kv), rows=LEAST_PREFILL_ROWS)
+    components = sequence_components(opened.footprint, True, setup)
     return held | {one.name: one.bytes for one in components}
 
 
@@ -104,7 +106,7 @@ def test_what_torch_only_keeps_is_free(card_with: Any, monkeypatch: pytest.Monke
         opened.check_room(None, 512)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(1 << 40))
     opened.check_room(None, 512)
-    assert opened.machine.context_that_fits(opened.config, None) == 4096
+    assert asked(opened.reckoner(None), None, "f16").context == 4096
 
 
 @pytest.fixture

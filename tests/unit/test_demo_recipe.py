@@ -55,6 +55,7 @@ def test_every_program_is_documented() -> None:
         "mtp",
         "dflash2",
         "choice",
+        "fixed_modes",
         "caches",
         "facts",
         "report",

@@ -182,8 +182,13 @@ def statistic(
     return chi_square(pooled_counts, pooled), limit(len(pooled) - 1), accepted / steps
 
 
-def test_speculation_keeps_the_joint_distribution() -> None:
-    value, bound, accepted = statistic(Decoder)
+# Large enough to see a biased acceptor: two tests below show it.
+SLICE = [pytest.param(1200, id="slice"), pytest.param(TURNS, id="all", marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("turns", SLICE)
+def test_speculation_keeps_the_joint_distribution(turns: int) -> None:
+    value, bound, accepted = statistic(Decoder, turns=turns)
     assert 0.4 < accepted < 0.6, "the drafter must be right about half of the time for the test to mean anything"
     assert value < bound
 
@@ -193,15 +198,15 @@ def test_a_ratio_test_acceptor_fails_the_same_test() -> None:
     assert value > 2 * bound
 
 
-def test_an_mtp_head_keeps_it_too() -> None:
+@pytest.mark.parametrize("turns", SLICE)
+def test_an_mtp_head_keeps_it_too(turns: int) -> None:
     """The real drafter, whose pairs follow every commit; a chain of its own tokens, and siblings of each."""
-    value, bound, accepted = statistic(Decoder, MtpBackend(), 3000)
+    value, bound, accepted = statistic(Decoder, MtpBackend(), turns)
     assert 0.4 < accepted < 0.6
     assert value < bound
 
 
 FLAT = Shape({1: 1.0, 64: 1.01}, plain=1.0, draft=0.0)  # rows cost next to nothing, so trees are large
-SLICE = [pytest.param(1200, id="slice"), pytest.param(TURNS, id="all", marks=pytest.mark.full)]
 
 
 def said(backend: ToyBackend, tokens: int) -> list[int]:

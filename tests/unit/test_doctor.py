@@ -237,10 +237,13 @@ class TestProbe:
         assert Computer(probe=stages).stage("demo") == {"error": "was not reached"}
 
     def test_a_hang_is_cut_short(self) -> None:
-        code = "import time; print('{\"torch\": {}}', flush=True); time.sleep(60)"
-        stages = run_script(code, limit_s=1)
+        code = "import time; print('{\"torch\": {}}', flush=True); time.sleep(600)"
+        for limit_s in (1, 8, 64):  # a busy machine takes its time to start Python
+            stages = run_script(code, limit_s)
+            if stages["torch"] == {}:
+                break
         assert stages["torch"] == {}
-        assert "no answer for 1 s" in stages["compiler"]["error"]
+        assert f"no answer for {limit_s} s" in stages["compiler"]["error"]
 
     def test_an_exit_brings_its_last_words(self) -> None:
         stages = run_script("import sys; sys.stderr.write('first\\nlast words\\n'); sys.exit(3)")

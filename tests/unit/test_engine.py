@@ -89,6 +89,12 @@ def test_prefix_reuse_gives_the_same_answer_as_a_fresh_prefill() -> None:
             assert ours == [event.tokens for event in fresh.generate(second, knobs)]
 
 
+def test_ids_and_layers_may_be_arrays() -> None:
+    ids, layers = np.array([5, 6, 7]), np.array([1, 3])
+    assert np.array_equal(target().hidden(ids, layers), target().hidden([5, 6, 7], [1, 3]))
+    assert np.array_equal(target().logits(ids), target().logits([5, 6, 7]))
+
+
 def test_a_missing_layer_is_refused() -> None:
     with pytest.raises(MismatchError, match=r"layer 4 does not exist; this target has 0\.\.3"):
         target().hidden([1], layers=[4])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 import sys
@@ -14,17 +13,26 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cuda.bindings")
-from dflash_core import engine, loading
-from dflash_core.attention_window import AttentionWindow
+from dflash_core import Engine, loading, memory
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.planned import KNOWN, card_of
 from dflash_core.backends.cuda.reckoner import SPARE, CardReckoner, context_bytes, sequence_components
-from dflash_core.bench.synthetic_models import SIZE_27B
-from dflash_core.cache_types import AUTO_PAIRS
 from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.errors import KnobError, MismatchError
-from dflash_core.fits import CONTEXT_STEP, MemoryPlan, Setup, least, longest, longest_context, plan, total
+from dflash_core.errors import KnobError, MismatchError, OutOfMemoryError
+from dflash_core.fits import (
+    CONTEXT_STEP,
+    SMALLEST_CONTEXT,
+    MemoryPlan,
+    Setup,
+    least,
+    loaded_room,
+    longest,
+    longest_context,
+    plan,
+    sequence_bytes,
+    total,
+)
 from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
 from dflash_core.knobs import Knobs
@@ -34,7 +42,7 @@ from dflash_tui.cli.command_line import main
 from dflash_tui.cli.plan import plan_for
 from dflash_tui.session import LoadRequest
 from dflash_tui.text import fits as words
-from support.golden import golden
+from support.golden import draft, golden, target
 from support.made_up_card import MadeUpCard
 from support.reckoned import reckoner
 
@@ -67,7 +75,7 @@ def test_a_plan_predicts_what_a_load_predicts() -> None:
     opened = loading._open_for_plan(TARGET, "auto", 24 * GIB, CardOptions())
     opened.footprint.add_draft(*(lambda one: (one.file, one.config))(loading.open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
     expected = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}  # type: ignore[attr-defined]
-    expected |= {one.name: one.bytes for one in opened.machine.components(True, 2048)}  # type: ignore[attr-defined]
+    expected |= {one.name: one.bytes for one in sequence_components(opened.footprint, True, Setup(2048))}  # type: ignore[attr-defined]
     *parts, context = made.components
     assert {one.name: one.bytes for one in parts} == expected
     assert context.bytes == context_bytes(card_of(24 * GIB).processors)
@@ -107,8 +115,15 @@ def walk(made: MemoryPlan, found: CardReckoner) -> None:
         assert words.options(one, made.setup)
 
 
-@pytest.mark.parametrize("context", [32_768, 131_072, 262_144])
-@pytest.mark.parametrize("memory", [16, 20, 24, 32])
+# Each memory at one context; with `full` at all.
+@pytest.mark.parametrize(
+    ("memory", "context"),
+    [
+        pytest.param(memory, context, marks=() if (at + number) % 3 == 0 else pytest.mark.full)
+        for at, memory in enumerate((16, 20, 24, 32))
+        for number, context in enumerate((32_768, 131_072, 262_144))
+    ],
+)
 def test_remedies_fit(memory: int, context: int) -> None:
     found = reckoner(memory * GIB)
     made = plan(found, Setup(context))
@@ -169,13 +184,10 @@ def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
 def test_a_plan_is_what_a_load_takes(
     context: int | None, kv: str, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Context, type, and rows of prompts at once: on cards on which a byte decides."""
-    made, spec, seen = reckoner(24 * GIB), SIZE_27B.target(), AttentionWindow.of(window)
-    made.auto = tuple(str(pair) for pair in AUTO_PAIRS)
+    """Context, type, and rows of prompts at once: on cards on which a byte decides. A load knows what is left free."""
+    made = reckoner(24 * GIB)
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
-    sequence = functools.cache(functools.partial(sequence_components, made._of(Setup(0))))
-    monkeypatch.setattr(CudaMachine, "components", lambda self, *rest: sequence(*rest))
-    weights = total(made, Setup(512)) - sum(one.bytes for one in sequence(True, 512))
+    weights = total(made, made.base) - sequence_bytes(made, made.base)
     sizes = {
         least(made, Setup(positions, kind, window=shown))
         for positions in ((context,) if context else (8192, 32_768))
@@ -184,15 +196,35 @@ def test_a_plan_is_what_a_load_takes(
     }
     found = set()
     for room in (size + spare - missing for size in sizes for spare in (0, SPARE) for missing in (0, 1)):
-        made.available = room
-        free = room - weights
-        machine = CudaMachine(MadeUpCard(free, free + 40 * GIB), made._of(Setup(0)))  # type: ignore[arg-type]
-        positions, choice = engine._cache(machine, spec, SIZE_27B.draft, context, kv, seen)
-        rows = machine.rows_at_once(spec, SIZE_27B.draft, positions, choice.pair, seen)
+        made.available, free = room, room - weights
+        machine = CudaMachine(MadeUpCard(free, free + 40 * GIB), made._of(made.base))  # type: ignore[arg-type]
         planned = fitting(made, context, kv, window)
-        assert (planned.context, planned.kv, planned.rows) == (positions, str(choice.pair), rows), room - 24 * GIB
+        assert planned == fitting(made, context, kv, window, loaded_room(made, machine.room())), room - 24 * GIB
         found.add(planned)
     assert len(found) > 1
+
+
+@pytest.mark.parametrize(("context", "kv"), [(None, "auto"), (None, "f16"), (3000, "auto"), (3000, "q8_0")])
+def test_a_plan_for_the_processor_is_what_a_load_takes(
+    context: int | None, kv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves half of what the weights leave free, as a load does; a byte more or less decides."""
+    made = loading.reckoner_of(TARGET, DRAFT, "cpu", memory=2 * GIB)
+    weights = total(made, made.base) - sequence_bytes(made, made.base)
+    sizes = {sequence_bytes(made, Setup(context or 2048, kind)) for kind in made.auto}
+    pair, found = (target(), draft()), set()  # loaded before memory seems short
+    for free in (share * size - missing for size in sizes for share in (1, 2) for missing in (0, 1)):
+        planned = fitting(made, context, kv, available=weights + free)
+        monkeypatch.setattr(memory, "host_memory", lambda free=free: memory.HostMemory(8 * GIB, free, 1 << 20))
+        try:
+            engine = Engine(*pair, context_length=context, kv=kv)
+        except OutOfMemoryError:
+            assert sequence_bytes(made, planned) > free
+        else:
+            assert (engine.context_length, str(engine.kv.pair)) == (planned.context, planned.kv)
+            assert sequence_bytes(made, planned) <= free // 2 or context or planned.context == SMALLEST_CONTEXT
+            found.add(planned)
+    assert (len(found) > 1) == (kv != "q8_0")
 
 
 def test_remedies_change_no_more_than_they_must() -> None:

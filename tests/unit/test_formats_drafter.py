@@ -119,6 +119,7 @@ def test_groups_of_a_drafter(tmp_path: Path) -> None:
         ({"dflash_config": INNER | {"causal": True}}, {"causal": (True, True)}),
         ({"dflash_config": INNER | {"is_causal": [False, True]}}, {"causal": (False, True)}),
         ({"layer_types": None}, {"sliding": (False, False), "causal": (False, False), "sliding_window": 0}),
+        ({"hidden_act": None, "attention_bias": None, "partial_rotary_factor": None}, {}),
         ({"use_sliding_window": False}, {"sliding": (False, False), "causal": (False, False), "sliding_window": 0}),
         (
             {"use_sliding_window": False, "sliding_window": None},
@@ -159,8 +160,10 @@ def test_default_target_layers(tmp_path: Path, layers: int, expected: tuple[int,
         ({"layer_types": ["full_attention"]}, "layer_types is ['full_attention'], expected 2 of full_attention or"),
         ({"layer_types": [["x"], {}]}, "layer_types is [['x'], {}], expected 2 of full_attention or sliding_attention"),
         ({"sliding_window": None}, "small/config.json has no sliding_window"),
+        ({"use_sliding_window": "no"}, "use_sliding_window is 'no', expected true or false"),
+        ({"rms_norm_eps": 1.5}, "rms_norm_eps is 1.5, expected a positive number under 1; convert"),
         ({"dflash_config": [1]}, "dflash_config is '[1]', expected an object"),
-        ({"dflash_config": INNER | {"target_layer_ids": [-1, 3]}}, "target_layer_ids is [-1, 3], expected a list of"),
+        ({"dflash_config": INNER | {"target_layer_ids": [-2, 3]}}, "target_layer_ids is [-2, 3], expected a list of"),
         ({"dflash_config": INNER | {"target_layer_ids": []}}, "target_layer_ids is [], expected a list of whole"),
         ({"dflash_config": {}, "num_target_layers": None}, "small/config.json has no target_layer_ids, expected"),
         ({"num_attention_heads": 3}, "num_attention_heads is 3, expected a multiple of num_key_value_heads (2)"),
@@ -198,6 +201,7 @@ def test_damaged_configurations(tmp_path: Path, change: dict[str, Any], message:
             "scales its rotary positions by llama3, e",
         ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, expected 1.0"),
+        ({"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5, expec"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "config",
 )
@@ -235,8 +239,16 @@ JUNK = st.one_of(
 )  # fmt: skip
 
 
+# What other drafters say; a rank makes it one with a Markov head, or a selector.
+BESIDE = (
+    "rope_scaling", "causal", "markov_rank", "markov_head_type", "enable_confidence_head", "sample_from_anchor",
+    "confidence_head_with_markov", "selector_rank", "conv_kernel_size", "transformer_layer_config",
+    "sliding_window_non_causal", "aux_hidden_state_layer_ids", "input_embedding_scale", "final_logit_softcapping",
+)  # fmt: skip
+
+
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(changes=st.dictionaries(st.sampled_from([*ZLAB, *INNER, "rope_scaling", "causal"]), JUNK, max_size=3))
+@given(changes=st.dictionaries(st.sampled_from([*ZLAB, *INNER, *BESIDE]), JUNK, max_size=3))
 def test_fuzz_configurations(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Whatever is in config.json: a drafter or a refusal."""
     folder = tmp_path / "small"
@@ -271,7 +283,7 @@ def test_what_each_flavour_may_leave_out(tmp_path: Path, flavour: int) -> None:
 @pytest.mark.parametrize(
     ("flavour", "change", "error", "message"),
     [
-        (0, {"target_layers": [0, 1]}, FormatError, "dflash.target_layers is [0, 1], expected a list of whole numbers"),
+        (0, {"target_layers": [-1, 1]}, FormatError, "dflash.target_layers is [-1, 1], expected a list of whole"),
         (0, {"target_layers": [1, 2, 3]}, FormatError, "tensor fc.weight has shape [32, 64], expected [32, 96]"),
         (1, {"dflash.n_target_features": 96}, UnsupportedError, "dflash.n_target_features is 96, expected 64"),
         (2, {"dflash.n_target_layers": 5}, UnsupportedError, "dflash.n_target_layers is 5, expected 2"),
@@ -281,6 +293,8 @@ def test_what_each_flavour_may_leave_out(tmp_path: Path, flavour: int) -> None:
         (0, {"attention.sliding_window_pattern": [True]}, FormatError, "[True], expected true or false, or a list"),
         (0, {"attention.sliding_window_pattern": 4}, FormatError, "pattern is 4, expected true or false, or a list"),
         (2, {"dflash.domino.enabled": True}, UnsupportedError, "a.gguf has a Domino or DSpark head of a"),
+        (0, {"attention.causal": "yes"}, FormatError, "dflash.attention.causal is 'yes', expected true or false"),
+        (1, {"sample_from_anchor": 3}, FormatError, "sample_from_anchor is 3, expected true or false"),
     ],
 )  # fmt: skip
 def test_gguf_settings_that_do_not_fit(
@@ -288,6 +302,16 @@ def test_gguf_settings_that_do_not_fit(
 ) -> None:
     keys = draft_keys(flavour) | {f"{ARCHITECTURES[flavour]}.{key}": value for key, value in change.items()}
     assert message in refused(open_drafter, write_draft(tmp_path / "a.gguf", flavour, keys), error)
+
+
+@pytest.mark.parametrize("flavour", range(2), ids=ARCHITECTURES[:2])
+def test_layers_that_slide_need_a_window(tmp_path: Path, flavour: int) -> None:
+    """Without its length they would see all, and draft worse in silence."""
+    key = f"{ARCHITECTURES[flavour]}.attention.sliding_window"
+    path = write_draft(tmp_path / "a.gguf", flavour, without(draft_keys(flavour), key))
+    assert refused(open_drafter, path).startswith(f"a.gguf has no {key}, expected a whole number")
+    plain = draft_keys(flavour) | {key + "_pattern": [False, False]}
+    assert open_drafter(write_draft(tmp_path / "a.gguf", flavour, without(plain, key)))[0].sliding == (False, False)
 
 
 def test_causal_key_of_gguf_flavours(tmp_path: Path) -> None:

@@ -87,6 +87,17 @@ def test_mtp_tensors_are_accepted_and_counted(tmp_path: Path) -> None:
     assert types_by_group(opened)["MTP"] == {"F32": (14, 49_792)}
 
 
+def test_a_layer_of_the_trunk_is_no_mtp_block(tmp_path: Path) -> None:
+    """Counted as one it would be left out, and the rest would answer without it."""
+    shapes = {name: shape for name, shape in MTP_SHAPES.items() if ".nextn." not in name}
+    assert refusal(tmp_path, FormatError, MTP_KEYS, shapes) == (
+        "a.gguf: nextn_predict_layers is 1 and block 2 has no nextn tensors, expected an MTP block behind the layers;"
+        " convert the model again"
+    )
+    without_any = without(TARGET_SHAPES, *(name for name in TARGET_SHAPES if name.startswith("blk.2.")))
+    assert config_of(tmp_path, MTP_KEYS, without_any).nextn_predict_layers == 1
+
+
 def test_a_file_of_mtp_blocks_only(tmp_path: Path) -> None:
     shapes = {name: shape for name, shape in MTP_SHAPES.items() if not name.startswith(("blk.0.", "blk.1."))}
     assert refusal(tmp_path, UnsupportedError, MTP_KEYS, shapes) == (
@@ -159,6 +170,8 @@ def test_other_architectures(tmp_path: Path, architecture: str, message: str) ->
         ({"nextn_predict_layers": 2}, "qwen35.nextn_predict_layers is 2, expected a whole number from 0 to 1"),
         ({"rope.freq_base": 0.0}, "qwen35.rope.freq_base is 0.0, expected a positive number"),
         ({"rope.freq_base": float("nan")}, "qwen35.rope.freq_base is nan, expected a positive number"),
+        ({"attention.layer_norm_rms_epsilon": 7}, "qwen35.attention.layer_norm_rms_epsilon is 7, expected a positive "
+         "number under 1; convert"),
         ({"rope.dimension_count": 32}, "qwen35.rope.dimension_count is 32, expected a whole number from 2 to 16"),
         ({"rope.dimension_count": 5}, "a.gguf: rope.dimension_count is 5, expected an even number"),
         ({"attention.head_count": 3, "attention.head_count_kv": 2}, "expected a multiple of attention.head_count_kv"),
@@ -282,6 +295,16 @@ def test_a_drafter_made_for_another_target(drafter: DraftConfig, change: dict[st
     assert str(caught.value) == (
         f"drafter tiny-dflash does not fit target Tiny: {message} use the drafter that was made for this target"
     )
+
+
+def test_a_rotary_base_comes_from_either_file(drafter: DraftConfig) -> None:
+    """A target without attention layers has none to give."""
+    recurrent = dataclasses.replace(TINY, layers=TINY.layers[:3])
+    own = dataclasses.replace(drafter, flavour="lucebox", target_block_count=None, target_layers=(0,))
+    assert paired(recurrent, own, None).rope_freq_base == drafter.rope_freq_base
+    assert not check_pair(recurrent, own, None)
+    with pytest.raises(MismatchError, match="no rotary base in its file, and no attention layer in the target to take"):
+        check_pair(recurrent, dataclasses.replace(own, rope_freq_base=0.0), None)
 
 
 def test_all_mismatches_are_said_at_once(drafter: DraftConfig) -> None:

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,16 +96,58 @@ def test_what_is_here_outlives_the_program(hub: Hub, tmp_path: Path, monkeypatch
 
 def test_leaving_keeps_what_is_here(hub: Hub, tmp_path: Path) -> None:
     [one] = wanted(pair("good"), hub.endpoint)
+    stop = threading.Event()
 
     def enough(file: str, here: int, size: int, more: str) -> None:
         if here > size // 2:
-            raise CancelledError("cancelled")
+            stop.set()
 
     with pytest.raises(CancelledError):
-        fetch(one, tmp_path, enough, hub.endpoint)
+        fetch(one, tmp_path, enough, hub.endpoint, stop)
     assert here(one, tmp_path) > len(BODY) // 2
     assert fetched(hub, "good", tmp_path).read_bytes() == BODY
     assert hub.gets[-1] != "bytes=0-"
+
+
+@pytest.mark.parametrize("silent", ["HEAD", "GET", "bytes"])
+def test_a_silent_hub_is_left_at_once(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
+    """Wherever it falls silent: before it says what there is, before the file, and in the midst of it."""
+    monkeypatch.setattr(fetching, "TIMEOUT_S", 3600.0)
+    [one] = wanted(pair("good"), hub.endpoint)
+    hub.silent, stop, some = silent, threading.Event(), threading.Event()
+
+    def enough() -> None:
+        hub.fell_silent.wait()
+        if silent == "bytes":  # what it has sent may still be on its way
+            some.wait()
+        stop.set()
+
+    def told(file: str, here: int, size: int, more: str) -> None:
+        if here:
+            some.set()
+
+    threading.Thread(target=enough, daemon=True).start()
+    with pytest.raises(CancelledError):
+        [fetch(it, tmp_path, told, hub.endpoint, stop) for it in wanted(pair("good"), hub.endpoint, stop)]
+    assert not hub.stalled.is_set(), "the hub still says nothing"
+    hub.silent = ""
+    there = here(one, tmp_path)
+    assert (there > 0) == (silent == "bytes")
+    assert fetched(hub, "good", tmp_path).read_bytes() == BODY, "nobody else holds the file"
+    assert hub.gets[-1] == f"bytes={there}-", "gone on with"
+
+
+def test_a_fault_of_the_program_is_no_broken_connection(hub: Hub, tmp_path: Path) -> None:
+    """It was asked for again ten times, and the user told that the connection is bad."""
+    [one] = wanted(pair("good"), hub.endpoint)
+
+    def faulty(file: str, here: int, size: int, more: str) -> None:
+        if here:
+            raise TypeError("a fault")
+
+    with pytest.raises(HubError, match="a fault"):
+        fetch(one, tmp_path, faulty, hub.endpoint)
+    assert len(hub.gets) == 1
 
 
 def test_a_file_that_is_here_is_not_asked_for(hub: Hub, tmp_path: Path) -> None:
@@ -247,9 +290,9 @@ def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
                 raise OSError(errno.ENOSPC, "No space left on device")
             return super().write(data)
 
-    def onto_a_full_disk(url: str, one: Wanted, file: Any, told: Any) -> None:
+    def onto_a_full_disk(url: str, one: Wanted, file: Any, watch: Any) -> None:
         with Full(file.name, "a") as full:
-            complete(url, one, full, told)  # type: ignore[arg-type]
+            complete(url, one, full, watch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fetching, "_receive", onto_a_full_disk)
     with pytest.raises(HubError, match="no space left on the disk; what is here stays"):
@@ -410,20 +453,14 @@ def test_the_list_says_what_of_a_pair_is_here(hub: Hub, capsys: pytest.CaptureFi
 def test_ctrl_c_keeps_what_is_here(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receive = fetching._receive
+    def half_way(name: str, here: int, size: int, said: str) -> None:
+        if here > size // 2:
+            signal.raise_signal(signal.SIGINT)
 
-    def half_way(url: str, one: Wanted, file: Any, told: Any) -> None:
-        def tell(name: str, here: int, size: int, said: str) -> None:
-            if here > size // 2:
-                signal.raise_signal(signal.SIGINT)
-            told(name, here, size, said)
-
-        receive(url, one, file, tell)
-
-    monkeypatch.setattr(fetching, "_receive", half_way)
-    assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
+    with monkeypatch.context() as half:
+        half.setattr(models, "_telling", lambda notes: half_way)
+        assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
     assert f"interrupted; 1.6 MiB kept in {tmp_path / 'to'}" in capsys.readouterr().err
-    monkeypatch.setattr(fetching, "_receive", receive)
     assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
 
 

@@ -117,7 +117,7 @@ def test_a_full_disk_in_mid_turn_is_no_fault_of_the_turn(tmp_path: Path, monkeyp
     assert current.branches.path[-1].content == turn.text
 
 
-@pytest.mark.parametrize("after", [0.3, 1.5])
+@pytest.mark.parametrize("after", [0.3, pytest.param(1.5, marks=pytest.mark.full)])
 def test_kill_9_in_mid_turn(tmp_path: Path, after: float) -> None:
     """The process is killed for real, over a real decoder; what it had handed over before is what is compared."""
     command = [sys.executable, "-m", "support.kept", str(tmp_path)]

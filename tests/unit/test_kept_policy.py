@@ -11,6 +11,7 @@ import pytest
 from dflash_core import demo
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
+from dflash_core.policy.choosing import Found
 from dflash_core.policy.costs import CPU, StepCosts
 from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.learned import LearnedPolicy
@@ -62,7 +63,8 @@ DAMAGE = [
     lambda data: _with(data, "covariance", [[[-1.0] * 5] * 5] * 16),
     lambda data: _with(data, "copies", [[1.0] * 5, [2.0] * 5]),
     lambda data: _with(data, "worth", [0, -1, 0, 0, 0]),
-    lambda data: _with(data, "drafts", {"all": [1.0, -2.0, 1.0, 1.0]}),
+    lambda data: _with(data, "drafts", {"all": [1.0, -2.0, 1.0]}),
+    lambda data: _with(data, "drafts", {"all": [1.0, 2.0]}),
 ]
 
 
@@ -70,6 +72,16 @@ def _with(data: bytes, field: str, value: object) -> bytes:
     whole = json.loads(data)
     whole["parts"]["answer"][field] = value
     return json.dumps(whole).encode()
+
+
+def test_sums_of_older_files_are_read(tmp_path: Path) -> None:
+    """They have one more, which nothing uses now."""
+    kept = Kept(tmp_path, "pair")
+    learned(kept)
+    assert kept.path is not None
+    kept.path.write_bytes(_with(kept.path.read_bytes(), "drafts", {"all": [6.0, 5.0, 2.0, 20.0]}))
+    assert kept.read().parts["answer"].drafts == {"all": Found(6.0, 5.0, 2.0)}
+    assert kept.note is None
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dflash_core.errors import DeviceError
-from dflash_core.nvml import CardMemory, Management
+from dflash_core.nvml import CardMemory, Management, driver_version
 
 GIB = 1 << 30
 
@@ -141,18 +141,18 @@ def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
 
 
 def test_who_asks_it(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`doctor`, `bench` and the list of models; each closes it, and says its own where there is nothing to ask."""
-    from dflash_tui.cli import bench, probe
+    """`doctor`, a benchmark and the list of models; each closes it, and says its own where there is nothing to ask."""
+    from dflash_tui.cli import probe
     from dflash_tui.hub import room
 
     facts = probe.management()
     assert (facts["driver"], facts["cuda"], len(facts["cards"])) == ("580.95.05", (13, 1), 2)
     assert facts["cards"][0] == {"name": "A card at 0000:1a:00.0", "total": 80 * GIB, "free": 70 * GIB}
-    assert bench._driver() == "580.95.05"
+    assert driver_version() == "580.95.05"
     assert "A card at 0000:65:00.0: 70.0 GiB of 80.0 GiB free." in room.machine()
     assert (library.inits, library.opened) == (3, 0)
     monkeypatch.setattr(library, "nvmlInit", library.fail)
-    assert bench._driver() == "unknown"
+    assert driver_version() == "unknown"
     assert "A card" not in room.machine()
     with pytest.raises(DeviceError, match=r"^Unknown Error$"):
         probe.management()

@@ -13,12 +13,13 @@ from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC, Knobs
-from dflash_core.policy.base import Decision
-from dflash_core.policy.costs import H200, StepCosts
+from dflash_core.policy.base import LATELY, Decision
+from dflash_core.policy.costs import CPU, H200, StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.learned import MOST_NODES, most_nodes
+from dflash_core.policy.learned import MOST_NODES, LearnedPolicy, most_nodes
 from dflash_core.policy.pair import PairState
+from dflash_core.policy.several import SeveralPolicy
 from dflash_core.tree import Candidates
 from support.counting import CountingBackend
 
@@ -49,6 +50,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.steps: list[StepEvent] = []
+        self.certain: list[tuple[float, ...]] = []
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None: ...
 
@@ -59,8 +61,12 @@ class Turns:
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> None:
         """The knobs' own tree."""
 
-    def observe(self, step: StepEvent) -> None:
+    def asks_certain(self, knobs: Knobs) -> bool:
+        return knobs.mode == "auto"
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         self.steps.append(step)
+        self.certain.append(tuple(certain))
 
     def said(self, tokens: Sequence[int]) -> None: ...
 
@@ -77,6 +83,37 @@ def test_a_policy_is_asked_before_each_step_and_told_after() -> None:
     assert [step.reason for step in steps] == [f"step {count}" for count in range(8)]
     assert [len(step.tree.tokens) - 1 for step in steps] == [0, 1, 0, 3, 0, 5, 0, 7]
     assert decoder.answer == [int(token) for token in np.arange(2, 2 + len(decoder.answer)) % 40]
+
+
+@pytest.mark.parametrize("right", [7, 30])
+def test_a_policy_is_told_how_certain_the_target_was(right: int) -> None:
+    """Of the tokens that a step said last, whoever drafted them; not where it does not ask."""
+    policy, backend = Turns(), CountingBackend(right=right)
+    decoder = Decoder(backend, Knobs(), frozenset(), 1000, policy)
+    decoder.first(backend.prefill([1]))
+    steps = [decoder.step() for _ in range(2 * LATELY + 4)]
+    logits = backend.verify([1], [-1])[0].astype(np.float64)
+    one = float(np.exp(logits.max()) / np.exp(logits).sum())  # as likely wherever it counts on
+    assert [len(certain) for certain in policy.certain] == [min(len(step.tokens), LATELY) for step in steps]
+    assert np.allclose([p for certain in policy.certain for p in certain], one)
+    decoder.take(Knobs(mode="chain"))
+    decoder.step()
+    assert policy.certain[-1] == ()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_nobody_asks_how_certain_the_target_was_where_every_step_drafts(several: bool) -> None:
+    """It is worked out on the CPU, a softmax a step."""
+
+    def one(kind: str) -> LearnedPolicy:
+        return LearnedPolicy(Capabilities(kind, 8), PairState(), StepCosts(CPU))
+
+    policy = SeveralPolicy([one("dflash"), one("text")]) if several else one("dflash")
+    assert policy.asks_certain(Knobs())
+    for knobs in (Knobs(policy="fixed"), Knobs(mode="tree"), Knobs(mode="ar")):
+        assert not policy.asks_certain(knobs)
+    assert not one("text").asks_certain(Knobs()), "it has nothing to rest from"
+    assert not FixedPolicy(Capabilities("dflash", 8)).asks_certain(Knobs())
 
 
 def test_neither_the_policy_nor_what_a_drafter_can_do_brings_torch() -> None:

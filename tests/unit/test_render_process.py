@@ -28,6 +28,7 @@ from dflash_tui.session import OnPrefill, TurnLike
 
 SOURCE_FOLDER = str(Path(render_process.__file__).parents[2])
 HI = [{"role": "user", "content": "Hi"}]
+HANGS_S = 600.0  # what must not be late: only a hang takes so long
 HANG = "('a' * 4000000)|wordwrap(1)"
 # Inside one call of the library, some of them with the interpreter held, some before the first line is rendered.
 RUNAWAYS = [
@@ -56,9 +57,8 @@ def worker_of(template: ChatTemplate) -> subprocess.Popen[bytes]:
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> ChatTemplate:
     """One that never ends where it is asked to "hang"."""
-    template = ChatTemplate("{% if messages[0].content == 'hang' %}{{ " + HANG + " }}{% endif %}ok")
-    monkeypatch.setattr(render_process, "SECONDS", 0.5)
-    return template
+    monkeypatch.setattr(render_process, "SECONDS", HANGS_S)
+    return ChatTemplate("{% if messages[0].content == 'hang' %}{{ " + HANG + " }}{% endif %}ok")
 
 
 @pytest.mark.parametrize("source", RUNAWAYS)
@@ -84,10 +84,12 @@ def test_the_app_stays_awake_and_says_it_in_a_line(source: str, monkeypatch: pyt
     assert str(running.error).startswith("the chat template ")
 
 
-def test_after_a_kill_a_fresh_worker_renders(hanging: ChatTemplate) -> None:
+def test_after_a_kill_a_fresh_worker_renders(hanging: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:
     first = worker_of(hanging)
-    with pytest.raises(TemplateError, match=r"^the chat template failed: still running after 0.5 s$"):
-        render(hanging, "hang")
+    with monkeypatch.context() as late:
+        late.setattr(render_process, "SECONDS", 0.5)
+        with pytest.raises(TemplateError, match=r"^the chat template failed: still running after 0.5 s$"):
+            render(hanging, "hang")
     assert first.returncode == -signal.SIGKILL, "ended, and no zombie"
     assert render(hanging) == "ok"
     second = worker_of(hanging)
@@ -126,7 +128,6 @@ def when_asked(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> N
 
 
 def test_a_worker_that_ends_in_mid_render_is_told(hanging: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render_process, "SECONDS", 60.0)
     worker = worker_of(hanging)
     with monkeypatch.context() as patched:
         when_asked(patched, lambda: os.kill(worker.pid, signal.SIGSEGV))
@@ -136,7 +137,6 @@ def test_a_worker_that_ends_in_mid_render_is_told(hanging: ChatTemplate, monkeyp
 
 
 def test_ctrl_c_ends_a_render_at_once(hanging: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render_process, "SECONDS", 60.0)
     worker = worker_of(hanging)
 
     def interrupt(*_: object) -> None:
@@ -191,7 +191,7 @@ def test_no_worker_outlives_the_program(end: str) -> None:
         assert not _gone(pid)
         if end == "kill":
             program.kill()
-    until = time.monotonic() + 60
+    until = time.monotonic() + HANGS_S
     while not _gone(pid) and time.monotonic() < until:
         time.sleep(0.02)
     assert _gone(pid)

@@ -34,7 +34,7 @@ def target_on(card: Card, pair: Any) -> DeviceTarget:
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(tuner, "_driver", lambda: "580.1")
+    monkeypatch.setattr(tuner, "driver_version", lambda: "580.1")
     pair = tiny()
     facts = SimpleNamespace(
         name="A card", capability=(8, 9), processors=128, arch="sm_89", total=24 << 30, bus="0000:1a:00.0"

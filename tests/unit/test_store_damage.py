@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -15,21 +16,20 @@ from dflash_core.record import pack
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.store import Card, Held, Store, StoreError
 from dflash_tui.conversations.store.card import LONGEST_TITLE
-from support.stored import a_turn, talk, titles
+from support.stored import a_turn, stored_file, talk, titles
 
 FILE = "conversations.db"
 COUNT = 6
+TALKS = [(f"question {number} " + "word " * 60, f"answer {number}") for number in range(COUNT)]
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("sound")
-    store = Store(folder)
-    for number in range(COUNT):
-        _, nodes = talk(store, f"question {number} " + "word " * 60, f"answer {number}", title=f"number {number}")
-        store.keep(nodes[1].id, pack(a_turn()))
-    assert store.close()
-    return (folder / FILE).read_bytes()
+    return stored_file(tmp_path_factory.mktemp("sound"), TALKS)
+
+
+def test_the_file_is_the_same_in_each_run(sound: bytes, tmp_path: Path) -> None:
+    assert stored_file(tmp_path, TALKS) == sound
 
 
 def use(folder: Path) -> str:
@@ -142,6 +142,27 @@ def test_a_schema_that_is_not_ours_loses_no_conversation(sound: bytes, tmp_path:
     assert "12 messages of it could be read and are here" in problem
     assert store.close()
     assert use(tmp_path) == ""
+
+
+OWN_TABLES = re.compile(rb"CREATE TABLE '(?:message_content|conversation_title)_\w+'\(([^)]*)\)?")
+NAMES = re.compile(rb"(?:^|, )(\w+)")
+
+
+def test_the_tables_of_the_search_are_not_as_it_writes_them(sound: bytes, tmp_path: Path) -> None:
+    """They are compared with nothing: what is wrong with a name in them shows when a row is written."""
+    columns = [
+        found.start(1) + name.start(1) for found in OWN_TABLES.finditer(sound) for name in NAMES.finditer(found[1])
+    ]
+    assert len(columns) >= 2 * 8
+    said = ""
+    for place in columns:
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        data = bytearray(sound)
+        data[place] ^= 1
+        (folder / FILE).write_bytes(data)
+        said += use(folder)
+    assert "SQL logic error" in said, "nothing but the writing shows it"
 
 
 @pytest.mark.parametrize(

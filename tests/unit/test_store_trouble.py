@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert "Not a directory" in store.problem()
     card, _ = talk(store, "goes on", "yes")
     assert [node.content for node in store.branches(card.id).path] == ["goes on", "yes"]
-    assert store.unsaved == 3
+    assert not store.on_disk
 
 
 def test_a_full_disk_in_mid_write(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_full_disk_in_mid_write(tmp_path: Path) -> None:
             assert db.execute("SELECT content FROM message").fetchall() == [("before",), ("yes",)]
     talk(store, "after")
     assert store.problem() == f"conversations are kept in {tmp_path / FILE} again; nothing is missing"
-    assert store.unsaved == 0
+    assert store.on_disk
     assert store.close()
     store = Store(tmp_path)
     assert titles(store) == ["after", "during", "renamed"]
@@ -207,7 +207,7 @@ def test_records_of_before_can_be_read_while_the_disk_is_full(tmp_path: Path) ->
     store.keep(nodes[1].id, pack(a_turn()))
     with without_room(store):
         talk(store, "during " * 2000)
-        assert store.unsaved
+        assert not store.on_disk
         assert store.record(nodes[1].id) == a_turn()
 
 
@@ -223,7 +223,7 @@ def test_a_write_that_the_system_refuses(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "conversations cannot be kept" in store.problem()
-    assert store.unsaved == 3
+    assert not store.on_disk
     assert store.close(), "there is room again"
     store = Store(tmp_path)
     assert titles(store) == ["during", "before"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from typing import Any
 
 import pytest
 import transformers
@@ -11,6 +12,7 @@ from text_data import QWEN_TEMPLATE, metadata, qwen, tiny
 
 from dflash_core.errors import TemplateError
 from dflash_core.text import render_process, sandbox
+from dflash_core.text.reasoning import Reasoning
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 
@@ -72,8 +74,9 @@ def test_a_template_may_not_change_the_messages() -> None:
     assert messages == [{"role": "user", "content": "Hi"}]
 
 
-def test_a_file_without_a_template_gets_chatml_and_says_so() -> None:
-    template = ChatTemplate.for_tokenizer(Tokenizer.from_metadata(metadata() | {"tokenizer.chat_template": None}))
+@pytest.mark.parametrize("source", [None, "", " \n"])
+def test_a_file_without_a_template_gets_chatml_and_says_so(source: str | None) -> None:
+    template = ChatTemplate.for_tokenizer(Tokenizer.from_metadata(metadata() | {"tokenizer.chat_template": source}))
     assert template.notice is not None
     assert "ChatML" in template.notice
     messages = [{"role": "system", "content": "S"}, *HI, {"role": "assistant", "content": "Ho"}]
@@ -179,20 +182,44 @@ def test_a_template_that_runs_away_is_stopped(source: str, monkeypatch: pytest.M
     start = time.monotonic()
     with pytest.raises(TemplateError) as caught:
         render(source)
-    assert time.monotonic() - start < 30  # a loaded machine, where a worker takes its time to start
+    assert time.monotonic() - start < 300  # on a loaded machine a worker takes its time to start; a runaway takes hours
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",  # ended by the sandbox
+        "{{ ('a' * 4000000)|wordwrap(1) }}",  # inside one call of a library
+    ],
+)
+def test_a_template_that_runs_away_is_asked_once_what_it_reads(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load would wait a dozen times for its limit otherwise."""
+    template = ChatTemplate(source)
+    if "wordwrap" in source:
+        monkeypatch.setattr(render_process, "SECONDS", 0.4)
+    asked = list[object]()
+    whole = template._renderer.render
+
+    def counted(*args: Any, **named: Any) -> str:
+        asked.append(args)
+        return whole(*args, **named)
+
+    monkeypatch.setattr(template._renderer, "render", counted)
+    assert template.reasoning == Reasoning()
+    assert len(asked) == 1
 
 
 def test_a_long_conversation_renders_well_within_the_limits() -> None:
     messages = [{"role": role, "content": "word " * 1000} for _ in range(500) for role in ("user", "assistant")]
 
     def seconds() -> float:
-        start = time.monotonic()
+        start = time.thread_time()  # what others have of the processor does not count
         qwen().render(messages, thinking=False)
-        return time.monotonic() - start
+        return time.thread_time() - start
 
-    assert any(seconds() < sandbox.SECONDS / 2 for _ in range(5)), "and a busy machine has quieter moments"
+    assert any(seconds() < sandbox.SECONDS / 2 for _ in range(5))
 
 
 def test_the_golden_template_is_the_published_one() -> None:

@@ -25,7 +25,7 @@ def drafts(seed: int = 0, depths: int = 5, width: int = 16, ranks: int = 8, said
         random.standard_normal((depths, 6)), table[plain.tokens] * 0.7, lambda token: table[token],
         None if said is None else lambda depth, token: said,
     )  # fmt: skip
-    return Candidates(plain.tokens, plain.log_probs, PairScores(plain.log_probs, factors, 1.0), ranks)
+    return Candidates(plain.tokens, plain.log_probs, PairScores(plain.log_probs, factors, 1.0, 0), ranks)
 
 
 def every_path(given: Candidates, most: int) -> list[tuple[float, tuple[int, ...]]]:

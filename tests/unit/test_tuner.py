@@ -76,7 +76,7 @@ class TimedDevice(RecordingDevice):
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "LEAST_BYTES", 0)
-    monkeypatch.setattr(tuner, "_driver", lambda: "580.1")
+    monkeypatch.setattr(tuner, "driver_version", lambda: "580.1")
 
 
 def target_on(device: TimedDevice, pair: Pair) -> DeviceTarget:
@@ -143,7 +143,7 @@ def test_another_driver_times_again_and_says_why(tmp_path: Path, monkeypatch: py
     device = TimedDevice({"CHUNK": 6.0})
     first = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
     first.run(tuner.products_of(target_on(device, tiny())), silent)
-    monkeypatch.setattr(tuner, "_driver", lambda: "590.2")
+    monkeypatch.setattr(tuner, "driver_version", lambda: "590.2")
     later = tuner.Tuner(TimedDevice({}), tmp_path)  # type: ignore[arg-type]
     assert later.note == "kernels were timed under driver 580.1, this is 590.2; they are timed again"
     assert not later.tuning.choices

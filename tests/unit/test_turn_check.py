@@ -25,7 +25,7 @@ from support.stored import a_report
 from support.traces import BRANCHED, STEPS, a_trace, look_at, write
 from support.turns import DRAFTS, STAGES, WANTED, step_of, turn_of
 
-MUTANTS = 400
+MUTANTS = 200
 
 
 def test_the_sound_trace_is_shown(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_turn_whose_lines_do_not_fit() -> None:
     back = dataclasses.replace(second, at=0.0)
     assert "since the one before it is -0.1 s" in refused(pieces(first, back, *rest))
     over = dataclasses.replace(second, event=dataclasses.replace(step_of(), stop="max tokens"))
-    assert "behind the end of its answer (max tokens)" in refused(pieces(first, over, *rest))
+    assert "after the end of its answer (max tokens)" in refused(pieces(first, over, *rest))
     assert "tokens in 12 steps; expected the turn's" in refused(pieces(first, second))
 
 

@@ -1,0 +1,36 @@
+"""The environment that tests run in, and the programs that they start: the same in every terminal, shell and CI."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+# What the app, the libraries that it draws and fetches with, and the programs that it starts go by.
+FAMILIES = ("DFLASH_TUI_", "HF_", "HUGGINGFACE_", "TEXTUAL", "TTY_", "SSH_")
+NAMES = frozenset(
+    (
+        *("COLUMNS", "LINES", "COLORTERM", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "ESCDELAY"),
+        *("TMUX", "STY", "DISPLAY", "WAYLAND_DISPLAY", "EDITOR", "VISUAL", "PAGER"),
+        *("LLAMA_CACHE", "OLLAMA_MODELS"),
+    )
+)
+HERE = "localhost,127.0.0.1"  # a proxy is for what is far away
+# Programs and the workers of xdist go through sets of texts in one order; with `-m full` in another each time.
+FIXED = {"TERM": "xterm-256color", "TZ": "UTC", "no_proxy": HERE, "NO_PROXY": HERE, "PYTHONHASHSEED": "0"}
+
+
+def of_tests(environment: Mapping[str, str]) -> dict[str, str]:
+    """What is left of the environment of whoever runs the tests, and what is set for all."""
+    kept = {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(FAMILIES)}
+    return kept | FIXED
+
+
+def take_over() -> None:
+    """For this process and those that it starts, before anything is imported that goes by it."""
+    kept = of_tests(os.environ)
+    for name in {*os.environ, *NAMES} - kept.keys():
+        os.environ.pop(name, None)
+        os.unsetenv(name)  # readline sets the size of its terminal for programs alone, unseen here
+    os.environ.update(kept)
+    time.tzset()

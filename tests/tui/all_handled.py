@@ -1,0 +1,70 @@
+"""Pilot's keys, clicks and pauses end when all that they began is handled and drawn, on however busy a machine.
+
+Pilot itself waits until the process uses little of the processor. A busy machine gives it little, whatever there is to
+do, and Pilot goes on before a key has come to its widget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import textual.app
+from textual.app import App
+from textual.pilot import Pilot
+
+MOST_TURNS = 20_000  # of the loop, where something never rests
+MOST_FRAMES = 100  # of an answer that is written all the while
+FRAME_S = 1 / 60
+
+
+async def all_handled(app: App[Any]) -> None:
+    """Until no message waits and the screen is drawn. What waits for a thread, the clock or the test is not waited for:
+    that is for `wait_until`."""
+    for _ in range(MOST_FRAMES):
+        await nothing_ready()
+        if app._exception is not None or not awaits_a_frame(app):
+            return
+        await asyncio.sleep(FRAME_S)
+
+
+async def nothing_ready() -> None:
+    """Until no task of the loop can go on."""
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    quiet = 0
+    for _ in range(MOST_TURNS):
+        await asyncio.sleep(0)
+        quiet = 0 if ready else quiet + 1
+        if quiet == 2:  # what was due by the clock has had its turn, too
+            return
+
+
+def awaits_a_frame(app: App[Any]) -> bool:
+    if not app.screen_stack or app._batch_count:
+        return False
+    screen = app.screen
+    return bool(
+        screen._layout_required
+        or screen._scroll_required
+        or screen._repaint_required
+        or screen._dirty_widgets
+        or screen._callbacks
+    )
+
+
+def have_pilot_wait(hangs_s: float) -> None:
+    """For all apps of this process. `hangs_s`: only what hangs takes so long."""
+    wait_for_screen, wait_for_idle = Pilot._wait_for_screen, textual.app.wait_for_idle
+
+    async def screen(self: Pilot[Any], timeout: float = hangs_s) -> bool:
+        handled = await wait_for_screen(self, timeout)
+        if handled:
+            await all_handled(self.app)
+        return handled
+
+    async def idle(*args: float) -> None:
+        await wait_for_idle(*args)
+        await nothing_ready()
+
+    Pilot._wait_for_screen = screen  # type: ignore[method-assign]
+    textual.app.wait_for_idle = textual.pilot.wait_for_idle = idle

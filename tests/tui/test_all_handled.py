@@ -1,0 +1,28 @@
+"""What Pilot waits for, on a machine that gives the tests hardly any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from dflash_tui.app import DFlashApp
+
+from .support import screen_text, talking
+
+MakeApp = Callable[..., DFlashApp]
+
+
+async def test_a_key_is_handled_and_drawn_when_pilot_goes_on(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("textual._wait.process_time", lambda: 0.0)  # a process that gets no time looks idle
+    monkeypatch.setattr("textual._wait.sleep", lambda seconds: asyncio.sleep(0))
+    async with talking(make_app, ("one", "answer one")) as (app, pilot, _):
+        await pilot.press("alt+e")
+        assert app.chat.prompt.text == "one"
+        await pilot.press("escape", "f1")
+        assert "Esc closes" in screen_text(app)
+        await pilot.press("escape")
+        assert "answer one" in screen_text(app)

@@ -1,0 +1,77 @@
+"""What is told outside the screen: a long answer that is complete, and the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dflash_tui import log
+from dflash_tui.app import DFlashApp
+from dflash_tui.settings.config import Config, Settings
+from dflash_tui.terminal.notices import desktop_notice
+
+from .scenes import answered
+from .support import loaded
+
+MakeApp = Callable[..., DFlashApp]
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds", "blurred", "rings"),
+    [
+        ("bell", 30.0, None, True),
+        ("bell", 30.0, True, True),
+        ("bell", 30.0, False, False),
+        ("bell", 3.0, True, False),
+        ("off", 30.0, True, False),
+        ("desktop", 30.0, True, True),
+    ],
+)
+async def test_a_long_answer_calls(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, how: str, seconds: float, blurred: bool | None, rings: bool
+) -> None:
+    app = make_app(config=Config(Settings(notify=how)))
+    rung: list[bool] = []
+    monkeypatch.setattr(app, "bell", lambda: rung.append(True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        if blurred is not None:
+            (app.on_app_blur if blurred else app.on_app_focus)()
+        app.tell_away(seconds, "the answer is complete")
+        assert bool(rung) == rings
+
+
+def test_a_desktop_notice_is_safe_and_passes_tmux() -> None:
+    assert desktop_notice("done", {}) == "\x1b]9;done\x07"
+    assert desktop_notice("x\x1b]0;y\x07", {}).count("\x1b") == 1
+    inside = desktop_notice("done", {"TMUX": "/tmp/x"})
+    assert inside == "\x1bPtmux;\x1b\x1b]9;done\x07\x1b\\"
+
+
+# The log
+
+
+def test_the_log_keeps_figures_and_says_where_it_cannot(tmp_path: Path) -> None:
+    assert log.begin("info", path=tmp_path / "a" / "x.log") == ""
+    log.LOG.info("loaded %s", "pair")
+    log.LOG.debug("not at this level")
+    assert (tmp_path / "a" / "x.log").read_text().endswith("INFO loaded pair\n")
+    (tmp_path / "file").write_text("")
+    assert "this run leaves no log" in log.begin("info", path=tmp_path / "file" / "x.log")
+    log.LOG.error("goes nowhere")
+    assert all(isinstance(handler, logging.NullHandler) for handler in log.LOG.handlers)
+
+
+async def test_a_turn_is_logged_without_its_text(make_app: MakeApp, tmp_path: Path) -> None:
+    log.begin("debug", path=tmp_path / "x.log")
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(pilot, "a secret question")
+    text = (tmp_path / "x.log").read_text()
+    assert "loaded Qwen3.5-demo" in text
+    assert "turn: 110 tokens" in text
+    assert "secret" not in text
+    assert "Speculative" not in text
