@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,8 @@ from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.knobs import Knobs
 from dflash_core.lab import candidates
 from dflash_core.lab.grid import Setting
-from dflash_core.lab.halving import Arm, Halving, Run
+from dflash_core.lab.halving import Arm, Halving, Next, Run
+from dflash_core.lab.tune import Tune
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.figures.measurements import Measurements
@@ -85,7 +87,17 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
         assert sum(row.mark == "best" for row in kept[0].rows) == 1
 
 
-async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(app: DFlashApp) -> None:
+async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(
+    app: DFlashApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressed, following = threading.Event(), Tune._next
+
+    def held(tune: Tune) -> Next | None:
+        if len(tune.standings) > 1:
+            pressed.wait()
+        return following(tune)
+
+    monkeypatch.setattr(Tune, "_next", held)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("f8")
@@ -94,6 +106,7 @@ async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(app
         assert isinstance(screen, TuneScreen)
         await wait_until(pilot, lambda: screen.tune is not None and len(screen.tune.standings) > 1)
         await pilot.press("escape")
+        pressed.set()
         await finished(pilot)
         assert app.screen is screen
         await shows(pilot, "so far:", "auto")
