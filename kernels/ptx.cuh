@@ -214,12 +214,14 @@ __device__ __forceinline__ unsigned ldg_stream4(const void* p) {
     return v;
 }
 
-#if __CUDA_ARCH__ >= 900
 // `bytes` of global memory into the L2; address and size are multiples of 16. One thread asks for all.
 __device__ __forceinline__ void bulk_prefetch(const void* p, int bytes) {
+#if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
-}
+#else
+    for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(p) + at));
 #endif
+}
 
 // 16 bytes from global to shared memory, both 16-byte aligned; done after cp_async_wait and a barrier.
 __device__ __forceinline__ void cp_async16(void* shared, const void* global) {

@@ -11,7 +11,7 @@ constexpr int MAX_DEPTH = 64;    // draft positions per block
 constexpr int MAX_WIDTH = 8;     // candidates kept per draft position
 constexpr int MAX_STOP_IDS = 16;
 constexpr int HISTORY = 256;     // answer tokens that penalties look back on
-constexpr int VALUE_CLASSES = 9, VALUE_FEATURES = 5;
+constexpr int VALUE_CLASSES = 16, VALUE_FEATURES = 5;
 
 // BROKEN: the target drew from numbers that are not finite.
 enum Stop { RUNNING = 0, STOP_TOKEN = 1, MAX_TOKENS = 2, CONTEXT_FULL = 3, CANCELLED = 4, BROKEN = 5 };

@@ -17,6 +17,7 @@ from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.drafters.draft import CudaDFlash
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.step import TREE_THREADS
 from dflash_core.bench.replay import GivenCosts
 from dflash_core.errors import NumericsError, UnsupportedError
 from dflash_core.events import StepEvent
@@ -216,14 +217,13 @@ def test_learned_values_over_scores_by_the_token_above(tmp_path: Path, rng: np.r
         twin = best_first.build(stated, learned, None, root, (), 23)
         state = session.state.host
         state["root"], state["by_parent"], state["by_value"], state["rows"] = root, 1, 1, 24
-        state["weights"], state["budget"], state["width"], state["draft_depth"] = learned.weights[:9], 23, 8, 7
+        state["weights"], state["budget"], state["width"], state["draft_depth"] = learned.weights, 23, 8, 7
         state["max_tokens"], state["context_length"], state["prompt_length"], state["answered"] = 500, 500, 12, 1
         state["stop_ids"] = -1
         session.state.push()
         defines, inputs = session.drafter.tree_inputs  # type: ignore[union-attr]
-        session.device.bind(
-            [Launch("tree.cu", "tree_build", defines, 1, 32, [session.state.pointer, session.stamps, *inputs])]
-        )()
+        args = [session.state.pointer, session.stamps, *inputs]
+        session.device.bind([Launch("tree.cu", "tree_build", defines, 1, TREE_THREADS, args)])()
         session.state.pull()
         n = int(state["n"])
         assert n == len(twin.tokens)

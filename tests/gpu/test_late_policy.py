@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda.device_text import DeviceText
@@ -132,11 +133,13 @@ def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
             here.become(here.tokens[: len(here) // 2].tolist())
         here.extend(rng.integers(0, 9, int(rng.integers(0, 12))).tolist())
         there.follow(here)
-        _, tokens, last, *_ = there.inputs
-        assert np.array_equal(tokens.numpy()[: len(here)], here.tokens)
-        assert np.array_equal(last.numpy(), here.last.reshape(-1))
+        found, ints = there.inputs
+        assert isinstance(found, torch.Tensor)
+        assert ints == len(found)
+        assert np.array_equal(found[: here.last.size].numpy(), here.last.reshape(-1))
+        assert np.array_equal(found[here.last.size :][: len(here)].numpy(), here.tokens)
     there.follow(other := TextTable([5, 6, 5]))
-    assert np.array_equal(there.inputs[2].numpy(), other.last.reshape(-1))
+    assert np.array_equal(found[: other.last.size].numpy(), other.last.reshape(-1))
 
 
 def _step(rows: int, taken: int, mode: str = "tree") -> StepEvent:

@@ -12,12 +12,13 @@ import pytest
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.device_text import DEFINES
+from dflash_core.backends.cuda.device_text import BLOCKS, DEFINES
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
+from dflash_core.backends.cuda.step import TREE_THREADS
 from dflash_core.drafters.successors import LONGEST, Successor
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.policy import best_first
-from dflash_core.policy.values import CLASSES, COPIED, FEATURES, Learned, Stated, start_weights
+from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
 from dflash_core.tree import Candidates, Tree
 from support.engines import At, Engine
 from support.step_state import fresh_state, put_tree, random_candidates, random_tree
@@ -38,7 +39,7 @@ def test_the_tree_is_the_twins(engine: Engine, rng: np.random.Generator, ties: b
         drafts = Candidates(tokens[:, :width].astype(np.int64), log_probs[:, :width].astype(np.float64))
         expected = ddtree.build(77, drafts, budget, p_min=p_min, chain_seed=seed)
         device = engine.array(st)
-        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64)])
+        build(1, TREE_THREADS, [device, engine.poisoned(state.STAMPS, np.uint64)])
         found = device.numpy()
         n = int(found["n"])
         assert n == len(expected)
@@ -288,7 +289,7 @@ def test_nothing_stands_below_a_stop_token(engine: Engine, rng: np.random.Genera
         expected = ddtree.build(stops[0], drafts, 40, chain_seed=bool(st["chain_seed"]), stops=stops)
         assert not any(parent and expected.tokens[parent] in stops for parent in expected.parents[1:])
         device = engine.array(st)
-        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64)])
+        build(1, TREE_THREADS, [device, engine.poisoned(state.STAMPS, np.uint64)])
         found = device.numpy()
         n = int(found["n"])
         assert tuple(found["token"][:n]) == expected.tokens
@@ -326,7 +327,7 @@ def test_the_tree_with_copied_text_is_the_twins(engine: Engine, rng: np.random.G
         weights = (start_weights() + rng.normal(0, 0.4, (CLASSES, FEATURES))).astype(np.float32).astype(np.float64)
         st = fresh_state()
         st["root"], st["budget"], st["width"], st["draft_depth"] = root, budget, width, depths
-        st["by_value"], st["rows"], st["weights"] = 1, rows, weights[: state.VALUE_CLASSES]
+        st["by_value"], st["rows"], st["weights"] = 1, rows, weights
         answer = text[prompt:]
         st["prompt_length"], st["answered"] = prompt, len(answer)
         st["max_tokens"], st["context_length"], st["steps"] = len(answer) + left, 10_000, trial
@@ -339,9 +340,9 @@ def test_the_tree_with_copied_text_is_the_twins(engine: Engine, rng: np.random.G
             stated, Learned(weights), Lagging(table, whole), root, stops, budget, min(left - 1, depths)
         )
         device, copied = engine.array(st), engine.poisoned(5, np.uint64)
-        own = np.ascontiguousarray(weights[COPIED : COPIED + 5], np.float32)
-        arrays = [engine.array(one) for one in (own, table.tokens.copy(), table.last)]
-        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64), *arrays, copied, np.int32(5)])
+        both = np.concatenate([table.last.reshape(-1), table.tokens, np.full(-len(table) % 4, -1, np.int32)])
+        arrays = [engine.array(both), np.int32(len(both))]
+        build(BLOCKS, TREE_THREADS, [device, engine.poisoned(state.STAMPS, np.uint64), *arrays, copied, np.int32(5)])
         found, bits = device.numpy(), int(copied.numpy()[trial % 5])
         built = int(found["built"])
         assert found["token"][:built].tolist() == expected.tokens
@@ -392,14 +393,14 @@ def test_the_tree_by_value_is_the_twins(engine: Engine, rng: np.random.Generator
         weights = weights.astype(np.float32).astype(np.float64)
         st = fresh_state()
         st["root"], st["budget"], st["width"], st["draft_depth"] = 77, budget, width, depths
-        st["by_value"], st["rows"], st["weights"] = 1, rows, weights[: state.VALUE_CLASSES]
+        st["by_value"], st["rows"], st["weights"] = 1, rows, weights
         st["answered"], st["max_tokens"] = 5, 5 + left
         st["stop_ids"][:2] = stops
         st["candidate"][:depths], st["candidate_log_prob"][:depths] = tokens, log_probs
         stated = Stated(tokens[:, :width].astype(np.int64), log_probs[:, :width].astype(np.float64))
         expected = best_first.build(stated, Learned(weights), None, 77, stops, budget, left - 1)
         device = engine.array(st)
-        build(1, 32, [device, engine.poisoned(state.STAMPS, np.uint64)])
+        build(1, TREE_THREADS, [device, engine.poisoned(state.STAMPS, np.uint64)])
         found = device.numpy()
         built, n = int(found["built"]), int(found["n"])
         assert (built, n) == (len(expected), min(len(expected), rows))

@@ -49,20 +49,21 @@ class TextTable:
         if self._length > len(self._room):
             self._room = np.concatenate([self._room, np.empty(self._length, np.int32)])
         self._room[begin : self._length] = tokens
-        for run, slots, ends in self.places(begin):
-            self.last[run, slots] = ends
+        at, ends = self.places(begin)
+        self.last.reshape(-1)[at] = ends
 
-    def places(self, begin: int) -> list[tuple[int, npt.NDArray[np.int64], Ints]]:
-        """Of the runs that have a successor since the text had `begin` tokens: their length less one, their slots and
-        the places of their last tokens, ascending."""
-        found = []
+    def places(self, begin: int) -> tuple[npt.NDArray[np.int64], Ints]:
+        """Of the runs that have a successor since the text had `begin` tokens: where `last`, as one row, has them, and
+        the places of their last tokens, ascending for each length."""
+        ends = np.arange(max(begin - 1, 0), self._length - 1, dtype=np.int32)
+        hashed, at, found = np.zeros(len(ends), np.uint32), list[npt.NDArray[np.int64]](), list[Ints]()
         for run in range(RUNS):
-            ends = np.arange(max(begin - 1, run), self._length - 1, dtype=np.int32)
-            hashed = np.zeros(len(ends), np.uint32)
-            for back in range(run + 1):
-                hashed = (hashed + self._room[ends - back].astype(np.uint32)) * np.uint32(MULTIPLIER)
-            found.append((run, (hashed >> np.uint32(32 - SLOT_BITS)).astype(np.int64), ends))
-        return found
+            short = max(run - int(ends[0]), 0) if len(ends) else 0  # the text's first tokens end no longer runs
+            ends, hashed = ends[short:], hashed[short:]
+            hashed = (hashed + self._room[ends - run].view(np.uint32)) * np.uint32(MULTIPLIER)
+            at.append((hashed >> np.uint32(32 - SLOT_BITS)).astype(np.int64) + run * SLOTS)
+            found.append(ends)
+        return np.concatenate(at), np.concatenate(found)
 
     def become(self, tokens: Sequence[int]) -> None:
         """Grow into `tokens`; from the start where what is here is not their beginning."""

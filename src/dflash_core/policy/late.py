@@ -7,6 +7,7 @@ tables that lag by as many steps.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 
@@ -20,7 +21,7 @@ from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
 from dflash_core.policy.learned import most_nodes
 from dflash_core.policy.pace import START_ROWS
-from dflash_core.policy.pair import PairPolicy
+from dflash_core.policy.pair import PARTS, PairPolicy, Part
 from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Array, Features, Stated, logit
 from dflash_core.tree import Candidates
 
@@ -32,6 +33,7 @@ CHOICES = (8, 16, 24)
 """Rows that are chosen among: those that a session has room for from the start. 32 would be taken in 2 steps of 100."""
 LEAST_WEIGHT = 0.05  # of a step in the mean of what a width brings
 FIRST_STEPS = 4  # before anything is known
+LEARNED_AT_ONCE = 4  # steps: each time costs the host 0.3 ms, and the device new weights
 
 
 class LatePolicy(PairPolicy):
@@ -42,10 +44,16 @@ class LatePolicy(PairPolicy):
         self._means = dict.fromkeys(CHOICES, 0.0)
         self._steps = 0
         self._text = TextTable()
+        self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
         self._text.become(ids)
+
+    def end(self) -> None:
+        for part in PARTS:
+            self._learn(part)
+        super().end()
 
     def weights(self, knobs: Knobs) -> Array | None:
         """What the device builds trees by; None where the knobs ask for a tree of their own."""
@@ -119,7 +127,17 @@ class LatePolicy(PairPolicy):
         for rows in CHOICES:
             self._means[rows] += weight * (known.get(rows, most) - self._means[rows])
         if step.knobs.learn:
-            part.learned.learn(*self._trials(step))
+            self._untaught[self._part].append(self._trials(step))
+            if len(self._untaught[self._part]) == LEARNED_AT_ONCE:
+                self._learn(self._part)
+
+    def _learn(self, part: Part) -> None:
+        """Learn from the steps that wait for it."""
+        waiting = self._untaught[part]
+        columns = (list(itertools.chain.from_iterable(column)) for column in zip(*waiting))
+        if waiting:
+            self.state.parts[part].learned.learn(*columns)
+        waiting.clear()
 
     def _trials(self, step: StepEvent) -> Trials:
         """What a step has shown of its candidates."""

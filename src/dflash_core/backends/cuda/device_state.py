@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dflash_core.backends.cuda.launch import At
+from dflash_core.backends.cuda.sending import send
 from dflash_core.backends.cuda.state import AFTER_KNOBS, FIRST_KNOB, STEP_STATE, StopCode
 from dflash_core.tree import ancestors
 
@@ -31,7 +32,7 @@ class DeviceState:
     def push(self, first: str = "mask", end: str | None = None) -> None:
         """Copy fields `first` up to `end` (not included; None: all that follow) to the device."""
         begin, stop = _offset(first), _offset(end) if end else STEP_STATE.itemsize
-        self.bytes[begin:stop].copy_(torch.from_numpy(self._copy.view(np.uint8)[begin:stop]))
+        send(self._copy.view(np.uint8)[begin:stop], self.bytes[begin:stop])
 
     def push_knobs(self) -> None:
         """Copy what state.write_knobs sets: it may change while steps are queued."""

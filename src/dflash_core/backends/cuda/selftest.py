@@ -28,6 +28,7 @@ from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH, RING_SLOT, STAMPS, begin_turn, write_knobs
+from dflash_core.backends.cuda.step import TREE_THREADS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.drafters.dflash import open_dflash
@@ -150,7 +151,7 @@ def _tree(device: Device, rng: np.random.Generator) -> None:
         bench = _Bench(device, knobs=Knobs(budget=budget))
         host = bench.state.host
         host["candidate"][:DEPTHS], host["candidate_log_prob"][:DEPTHS] = drafts.tokens, drafts.log_probs
-        state = bench.run("tree.cu", "tree_build", 1, WARP, [bench.put(np.zeros(STAMPS, np.uint64))])
+        state = bench.run("tree.cu", "tree_build", 1, TREE_THREADS, [bench.put(np.zeros(STAMPS, np.uint64))])
         expected = ddtree.build(ROOT, drafts, budget)
         n = int(state["n"])
         _agree(f"nodes of a tree of {budget}", n, len(expected))

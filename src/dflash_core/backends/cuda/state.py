@@ -13,7 +13,7 @@ from dflash_core.backends.decoder import step_drafts
 from dflash_core.errors import not_finite
 from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
 from dflash_core.knobs import Knobs
-from dflash_core.policy.values import FEATURES
+from dflash_core.policy.values import CLASSES, FEATURES
 from dflash_core.tree import Candidates
 
 MAX_NODES = 256
@@ -21,8 +21,7 @@ MAX_DEPTH = 64
 MAX_WIDTH = 8
 MAX_STOP_IDS = 16
 HISTORY = 256
-VALUE_CLASSES = 9  # candidates below the spine, below a node that has just left it, and deeper
-VALUE_FEATURES = FEATURES
+VALUE_CLASSES, VALUE_FEATURES = CLASSES, FEATURES
 PASS_ROWS = 64  # nodes of one pass: the widest
 STEP_SLOTS = 8  # of the ring that steps report to
 # Rows of the passes that are compiled: a tree takes the smallest that holds it.
@@ -203,7 +202,7 @@ def write_knobs(
     """
     state["by_value"], state["rows"] = weights is not None, rows
     if weights is not None:
-        state["weights"] = weights[:VALUE_CLASSES]
+        state["weights"] = weights
     state["budget"] = min(knobs.budget, MAX_NODES - 1)
     state["draft_depth"] = 0 if mode == "ar" else max(draft_block - 1, 0)
     state["width"] = 1 if mode == "chain" else min(knobs.tree_width, MAX_WIDTH)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.device_text import DEFINES
+from dflash_core.backends.cuda.device_text import BLOCKS, DEFINES
 from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, Run
 from dflash_core.backends.cuda.layers.draws import MOST_LISTED
 from dflash_core.backends.cuda.state import (
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
 MOST_DRAFTS = MAX_NODES - 1  # of one tree: ancestor masks have a bit for the root too
+TREE_THREADS = 4 * WARP
 AHEAD = 2  # steps under way or queued while the host looks at the one before them
 
 
@@ -143,16 +144,17 @@ class Steps:
     def launches(self, kind: StepKind) -> list[Launch]:
         """One step, from the newest token to the ring."""
         session = self.session
-        head = session.head.first(kind.vocabulary)
+        head, state = session.head.first(kind.vocabulary), session.state.pointer
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else NO_INPUTS
+        blocks = 1
         if kind.text:
             assert session.memory.text is not None, "a tree that copies, without a text"
             own = np.uint64(self.copied.address), np.int32(STEP_SLOTS)
-            defines, inputs = DEFINES, (*session.memory.text.inputs, *own)
+            blocks, defines, inputs = BLOCKS, DEFINES, (*session.memory.text.inputs, *own)
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
             *(session.drafter.propose_launches(head, kind.passes) if kind.drafts and session.drafter else ()),
-            Launch("tree.cu", "tree_build", defines, 1, WARP, [session.state.pointer, session.stamps, *inputs]),
+            Launch("tree.cu", "tree_build", defines, blocks, TREE_THREADS, [state, session.stamps, *inputs]),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
             self._accept(kind),
             *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
@@ -227,7 +229,6 @@ class CudaDecoder:
         self.policy = policy or FixedPolicy(session.capabilities)
         self._asked = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
-        self._weighed: npt.NDArray[np.float64] | None = None  # what successors on the device are weighed by
         self.knobs, self.decision = _followed(*self._asked)
         self._ahead = 1 if session.host_drafter else AHEAD
         self.answer: list[int] = []
@@ -422,10 +423,7 @@ class CudaDecoder:
                 self._grow(kind.nodes)
             graph = self.steps.graph(kind)
             there = self.session.memory.text
-            if kind.text and there is not None and (text := self._text) is not None and self._weights is not None:
-                if self._weighed is not self._weights:
-                    there.weigh(self._weights)
-                    self._weighed = self._weights
+            if kind.text and there is not None and (text := self._text) is not None:
                 there.follow(text)
             if (drafter := self.session.drafter) is not None:
                 drafter.before_step(len(self._queue))
