@@ -74,7 +74,7 @@ def test_a_key_that_empties_the_prompt_is_seen(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_journal_that_lags_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journal, "typed", lambda self, draft, waiting=(): None)
+    monkeypatch.setattr(Journal, "typed", lambda self, *texts: None)
     words = "the journal has another draft than the prompt"
     [found] = planted(tmp_path, SENT, monkeypatch, words).differences
     assert words in found.detail

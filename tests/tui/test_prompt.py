@@ -19,6 +19,7 @@ from dflash_tui.conversations.history import History
 from dflash_tui.screens.full import FullScreen
 from dflash_tui.session import Progress
 from dflash_tui.widgets.knob_row import KnobRow
+from dflash_tui.widgets.literal import Static
 
 from .fake import FakeSession
 from .support import ask, idle, leave, loaded, shows, taken, wait_until
@@ -471,3 +472,107 @@ async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: Mak
         assert (written()["draft"], written()["waiting"]) == ("/set nonsense 1", [])
         app.chat.flow.stop()
         await idle(pilot)
+
+
+LONG = "a long line without end " * 450_000  # 10.8 MB
+WORDS = "[pasted 1: 11MB, about 2.7M tok]"
+
+
+async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app: MakeApp) -> None:
+    """A key lays out what the prompt shows and writes what it shows: the paste is in neither."""
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        prompt, journal = app.chat.prompt, app.chat.conversation.current.journal
+        await pilot.press("a", "colon")
+        app.post_message(Paste(LONG + "@gone.md"))  # what is pasted in length names no files
+        await wait_until(pilot, lambda: WORDS in prompt.text)
+        await pilot.press("w", "h", "y")
+        assert prompt.text == f"a:{WORDS}why"
+        assert prompt.whole == f"a:{LONG}@gone.mdwhy"
+        assert journal._path("typed").stat().st_size < 200
+        assert journal._path("pasted").stat().st_size > len(LONG)
+        written = journal._path("pasted").stat()
+        await pilot.press("question_mark")
+        assert journal._path("pasted").stat().st_mtime_ns == written.st_mtime_ns, "a key writes no paste again"
+        await pilot.press("enter")
+        await idle(pilot)
+        assert session.asked[0][0] == f"a:{LONG}@gone.mdwhy?"
+        assert prompt.text == ""
+        assert journal._path("pasted").stat().st_size == 0
+        shown = app.chat.transcript.turns[0].query_one(".user-text", Static).render()
+        assert len(str(shown)) < 1_000, "the conversation does not lay it out either"
+        assert "[11MB more]" in str(shown)
+        await pilot.press("up")
+        assert prompt.whole == f"a:{LONG}@gone.mdwhy?"
+        assert prompt.text == f"a:{WORDS}why?", "it is still known"
+
+
+LESS = "a long line without end " * 4_000
+LESS_WORDS = "[pasted 1: 96kB, about 24k tok]"
+
+
+@pytest.mark.parametrize(
+    ("column", "key"),
+    [(0, "delete"), (9, "backspace"), (9, "ctrl+w"), (9, "delete"), (len(LESS_WORDS), "backspace")],
+)
+async def test_the_words_of_a_paste_go_as_one_and_come_back_by_undo(make_app: MakeApp, column: int, key: str) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        prompt = app.chat.prompt
+        await pilot.press("a", "space")
+        app.post_message(Paste(LESS))
+        await wait_until(pilot, lambda: LESS_WORDS in prompt.text)
+        await pilot.press("space", "b")
+        prompt.move_cursor((0, len("a ") + column))
+        await pilot.press(key)
+        assert prompt.text == prompt.whole == "a  b"
+        await pilot.press("ctrl+z")
+        assert prompt.whole == f"a {LESS} b"
+
+
+async def test_nothing_comes_between_the_words_of_a_paste(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        prompt = app.chat.prompt
+        app.post_message(Paste(LESS))
+        await wait_until(pilot, lambda: LESS_WORDS in prompt.text)
+        prompt.move_cursor((0, 9))
+        await pilot.press("x", "y")
+        assert prompt.whole == f"{LESS}xy"
+
+
+async def test_a_long_paste_that_was_refused_killed_or_edited_is_whole_again(make_app: MakeApp, tmp_path: Path) -> None:
+    app = make_app(session := FakeSession(refuse=ContextError("too long")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        prompt = app.chat.prompt
+        app.post_message(Paste(LESS))
+        await wait_until(pilot, lambda: LESS_WORDS in prompt.text)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
+        await leave(pilot)
+        assert prompt.text == LESS_WORDS
+        assert prompt.whole == LESS
+        session.refuse = None
+        await pilot.press("enter")
+        await idle(pilot)
+        assert [turn.prompt for turn in app.chat.transcript.turns] == [LESS], "the refused one is this one"
+        await pilot.press("alt+e")
+        await wait_until(pilot, lambda: prompt.text == LESS_WORDS)
+        await pilot.press("escape")
+        assert prompt.text == ""
+        await pilot.press("up", "w", "h", "y")
+        assert prompt.whole == f"{LESS}why"
+        journal = app.chat.conversation.current.journal
+        assert journal._lock is not None
+        journal._lock.close()  # as the system does when a program is killed
+    again = make_app()
+    async with again.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await wait_until(pilot, lambda: bool(again.chat.prompt.text))
+        assert again.chat.prompt.whole == f"{LESS}why"
+        assert len(again.chat.prompt.text) < 1_000

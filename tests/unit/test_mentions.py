@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.text.mentions import MOST_BYTES, MOST_FILES, MentionError, collapse, expand, mentioned, offers
+from dflash_tui.text.mentions import MOST_BYTES, MOST_FILES, MentionError, collapse, files, mentioned, offers
 
 
 @pytest.fixture
@@ -21,11 +21,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_is_sent_and_shown(folder: Path) -> None:
-    sent = expand("Compare @src/*.py with @notes.md.", folder)
+    text = "Compare @src/*.py with @notes.md."
+    sent = text + files(text, folder)
     assert sent.startswith("Compare @src/*.py with @notes.md.\n\nFile src/a.py, 6 bytes:\n```py\nA = 1\n```")
     assert "File notes.md, 22 bytes:\n````md\n# Notes\n\n```sh\nls\n```\n````" in sent, "a fence that nothing closes"
     assert collapse(sent) == ("Compare @src/*.py with @notes.md.", ("src/a.py · 6B", "src/b.py · 6B", "notes.md · 22B"))
-    assert expand('@"a name.txt"', folder).endswith("```txt\nspaces\n```")
+    assert files('@"a name.txt"', folder).endswith("```txt\nspaces\n```")
     assert collapse("a plain message") == ("a plain message", ())
 
 
@@ -34,7 +35,7 @@ def test_what_is_sent_and_shown(folder: Path) -> None:
     ["mail me@example.org", "@dataclass\nclass A", "@@notes.md", "`@notes.md`", "```\n@notes.md\n```", "a @ b", "@src"],
 )
 def test_what_is_no_mention(folder: Path, text: str) -> None:
-    assert expand(text, folder) == text
+    assert files(text, folder) == ""
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_refused_in_one_line(folder: Path, name: str, why: str) -> None:
     if name == "@locked.txt" and os.access(folder / "locked.txt", os.R_OK):
         pytest.skip("this user may read everything")
     with pytest.raises(MentionError) as refused:
-        expand(f"look at {name} please", folder)
+        files(f"look at {name} please", folder)
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -84,9 +85,7 @@ def test_files_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.chdir(folder)
     assert with_files("What is this?", []) == "What is this?"
-    assert with_files("What is this?", ["src/*.py", "src/a.py"]) == expand("What is this? @src/*.py", folder).replace(
-        " @src/*.py", ""
-    )
+    assert with_files("What is this?", ["src/*.py", "src/a.py"]) == "What is this?" + files("@src/*.py", folder)
     with pytest.raises(MentionError, match="no such file"):
         with_files("What is this?", ["gone.md"])
     with pytest.raises(MentionError, match="no such file"):

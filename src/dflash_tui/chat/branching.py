@@ -106,8 +106,8 @@ class Branching:
             return
         self._editing = block
         self._mark(None)
-        self._desk.past.add(self._desk.prompt.text)  # what was typed so far comes back with the arrow keys
-        self._desk.prompt.text = block.typed
+        self._desk.past.add(self._desk.prompt.whole)  # what was typed so far comes back with the arrow keys
+        self._desk.prompt.fill(block.typed)
         self._desk.prompt.move_cursor(self._desk.prompt.document.end)
         self._desk.prompt.focus()
         self._desk.screen.refresh_bindings()
@@ -117,7 +117,7 @@ class Branching:
         """Esc: no other version after all. False where nothing was being edited."""
         edited, self._editing = self._editing, None
         if edited is not None:
-            if self._desk.prompt.text == edited.typed:
+            if self._desk.prompt.whole == edited.typed:
                 self._desk.prompt.text = ""
             self._desk.say("the message stays as it is")
         elif self._chosen is not None:

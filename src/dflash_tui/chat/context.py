@@ -103,8 +103,8 @@ class ContextKeeper:
             summary = self.summary() if id == "summary" else ""
             await chat.action_clear()
             if summary:
-                typed = chat.prompt.text
-                chat.prompt.text = f"{summary}\n\n{typed}" if typed.strip() else summary
+                typed = chat.prompt.whole
+                chat.prompt.fill(f"{summary}\n\n{typed}" if typed.strip() else summary)
                 chat.prompt.move_cursor(chat.prompt.document.end)
         chat.prompt.focus()
 

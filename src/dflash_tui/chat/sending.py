@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.errors import ContextError
 from dflash_tui.text.commands import as_message
-from dflash_tui.text.mentions import MentionError, expand
+from dflash_tui.text.mentions import MentionError, files
 from dflash_tui.widgets.transcript import TurnBlock
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ class Sending:
         """Messages were sent that the model has not been asked yet."""
         return bool(self._queue)
 
-    async def send(self, text: str) -> None:
-        """Send what has left the prompt: it is answered now, or when its turn comes."""
+    async def send(self, text: str, typed: str) -> None:
+        """Send what has left the prompt: now, or when its turn comes, with the files that `typed` names."""
         chat = self._chat
         if chat.session is None and not chat.loading_now:
             self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
             return
         try:
-            message = expand(as_message(text), Path.cwd())
+            message = as_message(text) + files(typed, Path.cwd())
         except MentionError as error:
             self.give_back(text, error)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from textual.events import Key, Paste
@@ -13,7 +14,7 @@ from textual.widgets import TextArea
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.text.commands import is_command
-from dflash_tui.text.mentions import MentionError, expand, offers
+from dflash_tui.text.mentions import MentionError, files, offers
 from dflash_tui.widgets.completions import Completion, Completions
 
 PAUSE_S = 0.25  # in typing, after which the tokens are counted
@@ -64,17 +65,16 @@ class Typed:
 
     async def _count(self) -> None:
         """Count the tokens of what is being typed, beside the app."""
-        session, text = self._desk.session, self._desk.prompt.text
+        session, text, whole = self._desk.session, self._desk.prompt.text, self._desk.prompt.whole
         if session is None or is_command(text):
             self._gauges.typed(0)
             return
 
         def count() -> int:
-            try:
-                whole = expand(text, Path.cwd())
-            except MentionError:
-                whole = text
-            part = session.count(whole[:COUNTED])
-            return part if len(whole) <= COUNTED else round(part * len(whole) / COUNTED)
+            sent = whole
+            with suppress(MentionError):
+                sent += files(text, Path.cwd())
+            part = session.count(sent[:COUNTED])
+            return part if len(sent) <= COUNTED else round(part * len(sent) / COUNTED)
 
         self._gauges.typed(await asyncio.to_thread(count) if text.strip() else 0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import encodable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dflash_core.events import Piece
 
 CUT_OFF = "cut off when the program ended"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class CurrentConversation:
         self.store = Store(folder, self._held)
         self.journal = Journal(folder / "journal")
         self._answering: _Answering | None = None
-        self._draft = ""
+        self._draft, self._pasted = "", _NOTHING
         self._waiting: list[str] = []
 
     def problems(self) -> list[str]:
@@ -80,15 +82,15 @@ class CurrentConversation:
 
     # Typed text
 
-    def typed(self, draft: str) -> None:
-        """The prompt's text has changed."""
-        self._draft = draft
-        self.journal.typed(draft, self._waiting)
+    def typed(self, draft: str, pasted: Mapping[str, str] = _NOTHING) -> None:
+        """The prompt's text has changed; keys of `pasted` stand in it for long texts."""
+        self._draft, self._pasted = draft, pasted
+        self._write()
 
     def wait(self, prompt: str) -> None:
         """A message has left the prompt and is not in the conversation yet."""
         self._waiting.append(prompt)
-        self.journal.typed(self._draft, self._waiting)
+        self._write()
 
     def waits_no_more(self, prompt: str | None = None) -> None:
         """A message is in the conversation, or back in the prompt. Without one: none waits any more."""
@@ -96,7 +98,12 @@ class CurrentConversation:
             self._waiting.clear()
         elif prompt in self._waiting:
             self._waiting.remove(prompt)
-        self.journal.typed(self._draft, self._waiting)
+        self._write()
+
+    def _write(self, *before: str) -> None:
+        """What is typed and sent, to the disk; `before`: texts that are on their way to the prompt."""
+        draft = [self._draft] if self._draft.strip() else []
+        self.journal.typed("\n".join([*before, *draft]), self._waiting, self._pasted)
 
     # Turns
 
@@ -294,8 +301,7 @@ class CurrentConversation:
                 if any(unsent := [text for text in (*left.typed.waiting, left.typed.draft) if text.strip()]):
                     texts.append("\n".join(unsent))
                     # Before the other's file goes; beside what has been typed and sent here by now.
-                    draft = [self._draft] if self._draft.strip() else []
-                    self.journal.typed("\n".join([*texts, *draft]), self._waiting)
+                    self._write(*texts)
                 if left.place is not None:
                     card = self._put_back(left, left.place)
                     cards[card.id] = card

@@ -1,9 +1,9 @@
 """What would be lost if the program ended now, on the disk at every moment: typed text, and the running answer.
 
-Each running app has three files of its own in one folder. A lock, which the system releases when the program ends in
+Each running app has four files of its own in one folder. A lock, which the system releases when the program ends in
 whatever way, so that the next start knows which files no running app owns. The typed text, replaced at every change.
-The turn under way: where it belongs, then a line per step as it comes (`dflash_core.record`), gone once the answer is
-in the store.
+The long texts that were pasted into it. The turn under way: where it belongs, then a line per step as it comes
+(`dflash_core.record`), gone once the answer is in the store.
 
 Why not rows of the SQLite file, which has a log of its own: each step would have to be committed, to survive the end of
 the process. Over 226 steps of 4.7 kB, measured in turn in one run, on the thread that decodes, per step: a line here
@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 import msgspec
@@ -28,6 +29,7 @@ from dflash_core.errors import FormatError
 from dflash_core.record import Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
 from dflash_tui.conversations.branches import new_id
 from dflash_tui.conversations.parse import parse
+from dflash_tui.text.pasted import whole
 
 
 class Typed(msgspec.Struct, frozen=True):
@@ -48,7 +50,16 @@ class Place(msgspec.Struct, frozen=True):
     model: str = ""
 
 
+class Paste(msgspec.Struct, frozen=True):
+    """A long text, and the words that stand for it in the draft."""
+
+    words: str
+    text: str
+
+
 _TYPED = msgspec.json.Decoder(Typed)
+_PASTE = msgspec.json.Decoder(Paste)
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLACE = msgspec.json.Decoder(Place)
 
 
@@ -70,8 +81,10 @@ class Journal:
         self._name = ""
         self._lock: IO[bytes] | None = None
         self._text: IO[bytes] | None = None
+        self._pastes: IO[bytes] | None = None
         self._turn: IO[bytes] | None = None
         self._typed = Typed()
+        self._pasted: set[str] = set()  # the words whose texts are in the file
         self._failed = False
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -79,20 +92,35 @@ class Journal:
         except OSError as error:
             self._fail(error)
 
-    def typed(self, draft: str, waiting: Iterable[str] = ()) -> None:
-        """The text that is in the prompt now, and the messages that wait."""
+    def typed(self, draft: str, waiting: Iterable[str] = (), pasted: Mapping[str, str] = _NOTHING) -> None:
+        """The text that is in the prompt now, and the messages that wait. Keys of `pasted` stand for long texts."""
         now = Typed(encodable(draft), tuple(map(encodable, waiting)))
         if now != self._typed and self._works:
             line = msgspec.json.encode(now) + b"\n"
             try:
+                here = [words for words in pasted if words in draft]
+                self._keep([Paste(words, encodable(pasted[words])) for words in here if words not in self._pasted])
                 if self._text is None:
                     self._text = _private(self._path("typed"))
                 # Over the old text, in one call that nothing interrupts half-way. Only the first line counts.
                 os.pwrite(self._text.fileno(), line, 0)
                 self._text.truncate(len(line))
+                if self._pastes is not None and not here:
+                    self._pastes.truncate(0)
+                    self._pasted.clear()
             except OSError as error:
                 self._fail(error)
         self._typed = now
+
+    def _keep(self, pastes: Sequence[Paste]) -> None:
+        """Write long texts down before the draft has the words that stand for them: a key writes none of them again."""
+        if pastes and self._pastes is None:
+            self._pastes = _private(self._path("pasted"))
+        for paste in pastes:
+            assert self._pastes is not None
+            self._pastes.seek(0, os.SEEK_END)
+            self._pastes.write(msgspec.json.encode(paste) + b"\n")
+            self._pasted.add(paste.words)
 
     def begin(self, place: Place) -> None:
         """A turn begins; its lines follow."""
@@ -124,13 +152,13 @@ class Journal:
     def close(self) -> None:
         """The app ends. Text that was not sent, and a turn that is not in the store, stay for the next start."""
         if self._turn is None and self._typed == Typed():
-            for kind in ("typed", "lock"):
+            for kind in ("typed", "pasted", "lock"):
                 with contextlib.suppress(OSError):
                     self._path(kind).unlink(missing_ok=True)
-        for file in (self._text, self._lock):
+        for file in (self._text, self._pastes, self._lock):
             if file is not None:
                 file.close()
-        self._text = self._lock = None
+        self._text = self._pastes = self._lock = None
 
     def rescue(self) -> Iterator[Left]:
         """What apps that were killed have left, oldest first. Going on to the next one removes it for good."""
@@ -193,19 +221,25 @@ def _take(lock: Path) -> Iterator[Left]:
     with file:
         if not _locked(file):  # its app is running
             return
-        typed, turn = lock.with_suffix(".typed"), lock.with_suffix(".turn")
-        left = Left(_read_typed(typed), *_read_turn(turn))
+        typed, pasted, turn = map(lock.with_suffix, (".typed", ".pasted", ".turn"))
+        left = Left(_read_typed(typed, pasted), *_read_turn(turn))
         if left.typed != Typed() or left.place is not None:
             yield left
-        for path in (typed, turn, lock):
+        for path in (typed, pasted, turn, lock):
             path.unlink(missing_ok=True)
 
 
-def _read_typed(path: Path) -> Typed:
+def _read_typed(path: Path, pasted: Path) -> Typed:
     try:
-        return parse(path.read_bytes().split(b"\n")[0], _TYPED)
+        typed = parse(path.read_bytes().split(b"\n")[0], _TYPED)
     except (OSError, FormatError):
         return Typed()
+    texts: dict[str, str] = {}
+    with contextlib.suppress(OSError, FormatError):  # a text that was cut off has no words in the draft yet
+        for line in pasted.read_bytes().splitlines():
+            paste = parse(line, _PASTE)
+            texts[paste.words] = paste.text
+    return msgspec.structs.replace(typed, draft=whole(typed.draft, texts))
 
 
 def _read_turn(path: Path) -> tuple[Place | None, TurnRecord | None]:

@@ -222,7 +222,7 @@ class ChatScreen(LateParts, Screen[None]):
     async def _submitted(self, event: Prompt.Submitted) -> None:
         """Enter in the prompt: a command or a message."""
         if not is_command(event.text):
-            await self.sending.send(event.text)
+            await self.sending.send(event.text, event.typed)
             self.tour_seen()
             return
         from dflash_tui.slash import table as slash

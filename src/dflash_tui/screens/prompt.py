@@ -25,7 +25,7 @@ class Preview(Background):
     def __init__(self, chat: ChatHost) -> None:
         super().__init__("dflash-prompt")
         assert chat.session is not None
-        self._conversation, self._asked, self._knobs = chat.session.conversation, chat.prompt.text, chat.knobs
+        self._conversation, self._asked, self._knobs = chat.session.conversation, chat.prompt.whole, chat.knobs
         self.text = ""
 
     def work(self) -> None:

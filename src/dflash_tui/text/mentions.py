@@ -53,9 +53,9 @@ class Attached:
         return f"\n\nFile {self.name}, {self.size:,} bytes:\n{fence}{language}\n{self.text}\n{fence}"
 
 
-def expand(text: str, folder: Path) -> str:
-    """The message with the files that it names below it. Raises MentionError: one of them cannot be sent."""
-    return text + attached(list(mentioned(text)), folder)
+def files(text: str, folder: Path) -> str:
+    """The files that a message names, as they stand below it. Raises MentionError: one of them cannot be sent."""
+    return attached(list(mentioned(text)), folder)
 
 
 def attached(names: Sequence[str], folder: Path, *, sure: bool = False) -> str:

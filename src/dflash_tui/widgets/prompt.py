@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, Protocol
 
+from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.document._document import EditResult, Location
 from textual.document._edit import Edit
 from textual.events import Key, Paste
 from textual.message import Message
@@ -15,6 +17,7 @@ from textual.widgets import TextArea
 
 from dflash_tui.conversations.history import History
 from dflash_tui.settings.keys import actions_of
+from dflash_tui.text.pasted import Pasted
 from dflash_tui.widgets.completions import Completions
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tabs and ends of lines
@@ -23,8 +26,8 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tabs and ends of 
 class Notebook(Protocol):
     """Writes down what the user types, so that it survives the program."""
 
-    def typed(self, draft: str) -> None:
-        """The prompt has this text now."""
+    def typed(self, draft: str, pasted: Mapping[str, str]) -> None:
+        """The prompt has this text now, in which keys of `pasted` stand for long texts."""
         ...
 
     def wait(self, prompt: str) -> None:
@@ -33,7 +36,10 @@ class Notebook(Protocol):
 
 
 class Prompt(TextArea):
-    """A multi-line editor that posts `Submitted` and is then empty; who refuses the text gives it back by `restore`."""
+    """A multi-line editor that posts `Submitted` and is then empty; who refuses the text gives it back by `restore`.
+
+    A long paste is a few words in it (`text/pasted.py`): `text` has the words, `whole` what they stand for.
+    """
 
     HELP = "Enter sends, Ctrl+J or Shift+Enter begins a new line, ↑ and ↓ at the edges bring earlier prompts."
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -41,12 +47,15 @@ class Prompt(TextArea):
         Binding("ctrl+j,shift+enter", "newline", "New line", show=False),
     ]
 
-    class Submitted(Message):
-        """Enter was pressed over `text`, which has left the prompt."""
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"text-area--pasted"}
 
-        def __init__(self, text: str) -> None:
+    class Submitted(Message):
+        """Enter was pressed over `text`, which has left the prompt. `typed`: without what was pasted in length."""
+
+        def __init__(self, text: str, typed: str) -> None:
             super().__init__()
             self.text = text
+            self.typed = typed
 
     class Nothing(Message):
         """Enter was pressed in the empty prompt."""
@@ -59,6 +68,7 @@ class Prompt(TextArea):
             self.where = where
 
     def __init__(self, history: History) -> None:
+        self._pasted = Pasted()
         super().__init__(
             id="prompt",
             compact=True,
@@ -77,8 +87,43 @@ class Prompt(TextArea):
     def post_message(self, message: Message) -> bool:
         """Write every change down before anything can draw it: a handler's turn may come after many frames."""
         if isinstance(message, TextArea.Changed) and self.notebook is not None:
-            self.notebook().typed(self.text)
+            self.notebook().typed(self.text, self._pasted.texts)
         return super().post_message(message)
+
+    @property
+    def whole(self) -> str:
+        """All of the text, as it is sent."""
+        return self._pasted.whole(self.text)
+
+    def fill(self, text: str) -> None:
+        """Have this text, of whatever length, and no other."""
+        self.text = self._pasted.shown(text)
+
+    def load_text(self, text: str) -> None:
+        self._pasted.keep(text)
+        super().load_text(text)
+
+    def edit(self, edit: Edit) -> EditResult:
+        """Words that stand for a text go as one, and nothing comes between them."""
+        top, bottom = self._whole_words(edit.top, before=edit.top != edit.bottom), self._whole_words(edit.bottom)
+        edit.from_location, edit.to_location = top, bottom
+        return super().edit(edit)
+
+    def _whole_words(self, location: Location, *, before: bool = False) -> Location:
+        """A place that is not between such words: the one after them, or `before` them."""
+        row, column = location
+        if not column:  # also of the row below the last, which an edit of whole lines ends at
+            return location
+        for first, end in self._pasted.places(self.document.get_line(row)):
+            if first < column < end:
+                return row, first if before else end
+        return location
+
+    def get_line(self, line_index: int) -> Text:
+        line = super().get_line(line_index)
+        for place in self._pasted.places(line.plain):
+            line.stylize(self.get_component_rich_style("text-area--pasted"), *place)
+        return line
 
     def _undo_batch(self, edits: Sequence[Edit]) -> None:
         self._stand_first(edits)
@@ -95,6 +140,7 @@ class Prompt(TextArea):
 
     def restore(self, text: str) -> None:
         """Give text back: after what was given back before, before what has been typed since."""
+        text = self._pasted.shown(text)
         before, typed = self._split()
         after = len(self.get_text_range(self.cursor_location, self.document.end))
         self._returned = f"{before}\n{text}" if before else text
@@ -105,7 +151,7 @@ class Prompt(TextArea):
     def withdraw(self, text: str) -> None:
         """Take `text` out again, where it was given back and stands as it was; what was typed after it stays."""
         before, typed = self._split()
-        if before and before == text:
+        if before and self._pasted.whole(before) == text:
             self._returned, self.text = "", typed
             self.move_cursor(self.document.end)
 
@@ -149,7 +195,7 @@ class Prompt(TextArea):
         """Control characters of a paste are no text, and a terminal would obey them."""
         event.prevent_default()
         lines = event.text.replace("\r\n", "\n").replace("\r", "\n")
-        text = _CONTROLS.sub("", lines)
+        text = self._pasted.taken(_CONTROLS.sub("", lines), len(self.text))
         if not self.read_only and (done := self._replace_via_keyboard(text, *self.selection)):
             self.move_cursor(done.end_location)
             self.focus()
@@ -176,9 +222,10 @@ class Prompt(TextArea):
     def action_send(self) -> None:
         """Hand over the text now: the next key of the same burst belongs to the next message."""
         if self.text.strip():
+            whole = self.whole
             if self.notebook is not None:
-                self.notebook().wait(self.text)
-            self.post_message(self.Submitted(self.text))
+                self.notebook().wait(whole)
+            self.post_message(self.Submitted(whole, self.text))
             self._returned = self.text = ""
         elif not self.text:
             self.post_message(self.Nothing())
@@ -191,7 +238,7 @@ class Prompt(TextArea):
         if self._mark(-1):
             return
         if not select and self.navigator.is_first_wrapped_line(self.cursor_location):
-            self._recall(self.past.previous(self.text), at_end=False)
+            self._recall(self.past.previous(self.whole), at_end=False)
         else:
             super().action_cursor_up(select)
 
@@ -224,5 +271,5 @@ class Prompt(TextArea):
     def _recall(self, text: str | None, *, at_end: bool) -> None:
         if text is None:
             return
-        self.text = text
-        self.move_cursor(self.document.end if at_end or "\n" not in text else (0, 0))
+        self.fill(text)
+        self.move_cursor(self.document.end if at_end or "\n" not in self.text else (0, 0))

@@ -15,6 +15,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.text.mentions import collapse
+from dflash_tui.text.pasted import clipped
 from dflash_tui.widgets.blank import Blank, Stack
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
@@ -42,8 +43,11 @@ class TurnBlock(Stack, Vertical):
     def compose(self) -> ComposeResult:
         with Horizontal(classes="user"):
             yield Static("❯ ", classes="user-mark")
-            files = [(f"\n▫ {line}", figure("size", "$foreground 80% not bold")) for line in self._files]
-            yield Static(Content.assemble((clean(self.typed), figure(QUOTED)), *files), classes="user-text")
+            beside = figure("size", "$foreground 80% not bold")
+            files = [(f"\n▫ {line}", beside) for line in self._files]
+            head, left_out, tail = clipped(self.typed)
+            parts = ((clean(head), figure(QUOTED)), (left_out, beside), (clean(tail), figure(QUOTED)))
+            yield Static(Content.assemble(*parts, *files), classes="user-text")
             yield Static("", classes="user-place")
         yield Static("", classes="queued")
 
