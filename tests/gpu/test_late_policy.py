@@ -11,12 +11,13 @@ import torch
 from dflash_core import Knobs
 from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.bench.chosen import cases
 from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTotals, StepTree
 from dflash_core.knobs import Value
 from dflash_core.policy.costs import H200
-from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, described
+from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, walked
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import COPIED, start_weights
 from dflash_core.runner import Runner
@@ -76,7 +77,7 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
         assert len(step.tree.values) == len(step.tree.tokens) <= max(CHOICES)
         assert step.reason.startswith("auto: ")
         assert step.choice.brings[0] == pytest.approx(1)
-        tree_of, stated = described(step)
+        tree_of, stated = walked(step)
         assert stated.width == 8
         assert tree_of.off[0] == 0
     assert not np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
@@ -191,3 +192,16 @@ def test_fixed_budgets_are_the_knobs_own() -> None:
     assert policy.weights(Knobs(mode="tree")) is None
     assert policy.weights(Knobs()) is policy.state.parts["answer"].learned.weights
     assert policy.next(Knobs(budget=9)).budget == 7, "a budget under auto is the most"
+
+
+def test_widths_are_timed_beside_the_fixed_trees_of_as_many_rows() -> None:
+    session, _ = planted(FILE, [], ())
+    found = cases()
+    assert len(found) == 2 * len(CHOICES)
+    for rows, fixed, auto in zip(CHOICES, found[::2], found[1::2]):
+        policy = auto.policy(session) if auto.policy else None
+        assert fixed.policy is None
+        assert policy is not None
+        assert policy.weights(auto.knobs) is not None
+        assert policy.copies_from(auto.knobs) is not None
+        assert policy.next(auto.knobs).budget == fixed.knobs.budget == rows - 1

@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import CONTEXT, MOST, Case, StepBench
-from dflash_core.bench.synthetic import synthetic_pair
+from dflash_core.bench.steps import MOST, Case, StepBench, synthetic_engine
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs, Value
-from dflash_core.loading import load_draft, load_target
 from dflash_core.user_folders import user_folder
 
 GREEDY = "greedy"
@@ -63,10 +61,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=user_folder("cache") / "synthetic")
     options = parser.parse_args()
-    pair = synthetic_pair(options.folder)
-    target = load_target(pair.target, "cuda")
-    engine = Engine(target, load_draft(pair.draft, target), context_length=CONTEXT)
-    for line in compare(engine, options.rounds, options.steps):
+    for line in compare(synthetic_engine("27b", options.folder), options.rounds, options.steps):
         print(line, flush=True)  # noqa: T201
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +23,14 @@ from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.statistics import Summary, summary
+from dflash_core.bench.synthetic import synthetic_pair
+from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import Engine
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.loading import load_draft, load_target
+from dflash_core.policy.base import Policy
 
 DEPTH = 200  # committed positions that most steps run after
 DEEP = 32_768
@@ -42,12 +47,14 @@ MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions after it."""
+    """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions after it. `policy`:
+    what picks the steps, without one the knobs do."""
 
     name: str
     knobs: Knobs
     depth: int = DEPTH
     trace: tuple[tuple[int, ...], ...] | None = None
+    policy: Callable[[CudaSession], Policy] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,13 @@ def acceptance_pattern(mean: float) -> tuple[int, ...]:
     return tuple(lengths)
 
 
+def synthetic_engine(model: str, folder: Path) -> Engine:
+    """The synthetic pair of that name on a card, with files in `folder`, which are written where they are not there."""
+    pair = synthetic_pair(folder, MODELS[model])
+    target = load_target(pair.target, "cuda")
+    return Engine(target, load_draft(pair.draft, target), context_length=CONTEXT)
+
+
 class StepBench:
     """Runs cases on one engine. Raises UnsupportedError for one that is on no card, or whose context is too short."""
 
@@ -208,7 +222,8 @@ class StepBench:
         """Milliseconds of a step by the host's clock, and the steps."""
         self._stand_behind(case.depth)
         self.session.steps.force(case.trace)
-        decoder = self.session.decoder(case.knobs, frozenset(), self.engine.context_length)
+        policy = case.policy(self.session) if case.policy else None
+        decoder = self.session.decoder(case.knobs, frozenset(), self.engine.context_length, policy)
         decoder.answer.append(100)
         try:
             for _ in range(WARM_STEPS):

@@ -144,8 +144,8 @@ class LatePolicy(PairPolicy):
         assert self.drafter is not None, "a step that was drafted without a drafter"
         if step.knobs.by_parent and "by_parent" in self.drafter.knobs:
             return shown(step, self._stops)
-        tree, stated = described(step)
-        path = step.tree.accepted[: len(step.tokens)]
+        tree, stated = walked(step)
+        path = range(len(tree))
         if step.knobs.from_text:
             self._look_up(tree, stated, path)
             for node, token in zip(path, step.tokens):
@@ -199,23 +199,23 @@ def shown(step: StepEvent, stops: Collection[int]) -> Trials:
     return classes, features, outcomes
 
 
-def described(step: StepEvent) -> tuple[ValueTree, Stated]:
-    """A step's tree and drafts as the policy knows them, from what the step tells."""
-    stated = Stated(np.array(step.drafts.tokens, np.int64), np.array(step.drafts.log_probs))
-    it = step.tree
-    log_probs, off, copied = [0.0], [0], [node in it.copied for node in range(len(it.tokens))]
-    for node in range(1, len(it.tokens)):
-        parent, depth = it.parents[node], it.depths[node] - 1
-        if copied[node]:
+def walked(step: StepEvent) -> tuple[ValueTree, Stated]:
+    """The walk of a step as a tree of one branch, and the drafts of its depths, as the policy knows them."""
+    it, drafts = step.tree, step.drafts
+    path = it.accepted[: len(step.tokens)]
+    stated = Stated(np.array(drafts.tokens[: len(path)], np.int64), np.array(drafts.log_probs[: len(path)]))
+    log_probs, off, copied = [0.0], [0], [node in it.copied for node in path]
+    for depth, node in enumerate(path[1:]):
+        if copied[depth + 1]:
             log_probs.append(math.log(max(it.probs[node], SMALLEST)))
-            off.append(off[parent] + 1)
+            off.append(off[-1] + 1)
             continue
-        rank = step.drafts.tokens[depth].index(it.tokens[node])
-        log_probs.append(step.drafts.log_probs[depth][rank])
-        off.append(0 if off[parent] == 0 and rank == 0 else off[parent] + 1)
-    nothing = [None] * len(it.tokens)
+        rank = drafts.tokens[depth].index(it.tokens[node])
+        log_probs.append(drafts.log_probs[depth][rank])
+        off.append(0 if off[-1] == 0 and rank == 0 else off[-1] + 1)
+    count, nothing = len(path), [None] * len(path)
     tree = ValueTree(
-        list(it.tokens), list(it.parents), list(it.depths), list(it.values), log_probs, off,
-        copied, list(nothing), list(nothing),
+        [it.tokens[node] for node in path], list(range(-1, count - 1)), list(range(count)),
+        [it.values[node] for node in path], log_probs, off, copied, list(nothing), list(nothing),
     )  # fmt: skip
     return tree, stated
