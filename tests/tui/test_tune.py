@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from textual.widgets import DataTable
 
 from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.knobs import Knobs
@@ -85,6 +86,31 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
         kept = Measurements(app.chat.past.folder, "demo pair").newest_first
         assert [one.what for one in kept] == ["tune"]
         assert sum(row.mark == "best" for row in kept[0].rows) == 1
+
+
+async def test_window_and_temperature_of_the_tree_are_rows_that_can_be_used(
+    app: DFlashApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside what leads, which is said here: the fastest is another one on another machine. Prompts have 8 tokens."""
+    leads = KNOBS.replace(mode="auto", policy="auto")
+    monkeypatch.setattr(candidates, "WINDOWS", (0, 8))
+    monkeypatch.setattr("dflash_core.lab.tune.around", lambda best, *rest: candidates.around(leads, *rest))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await asked(pilot)
+        await pilot.press("f8")
+        await wait_until(pilot, lambda: isinstance(app.screen, TuneScreen))
+        await finished(pilot)
+        screen = app.screen
+        assert isinstance(screen, TuneScreen)
+        tune = screen.tune
+        assert tune is not None
+        await shows(pilot, "auto, tree T 0.7", "auto, tree T 1.4", "auto, window 8")
+        arm = next(one.arm for one in tune.standings if one.setting.label == "auto, window 8")
+        table = screen.query_one(DataTable)
+        table.move_cursor(row=table.get_row_index(str(arm)))
+        await pilot.press("enter")
+        await shows(pilot, "auto, window 8 from the next turn")
+        assert app.chat.knobs == leads.replace(draft_window=8)
 
 
 async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(

@@ -193,5 +193,31 @@ def test_neighbours_of_the_best() -> None:
         "tree 15, p_min 0.1", "tree 25, p_min 0.1", "tree 20, p_min 0.05", "tree 20, p_min 0.15",
         "tree 20, p_min 0.1, tree T 0.7", "tree 20, p_min 0.1, tree T 1.4", "tree 20, p_min 0.1, window 512",
     ]  # fmt: skip
-    assert around(Knobs(), LIMITS, 600) == []
+    assert around(Knobs(mode="ar"), LIMITS, 600) == []
+    assert around(Knobs(), Limits(None, 4096), 600) == []
     assert label(Knobs(mode="ar")) == "plain"
+
+
+def test_window_and_temperature_are_tried_where_they_matter() -> None:
+    """Around `auto` too: that is what leads most often."""
+
+    def tried(best: Knobs, drafter: Capabilities, positions: int) -> list[str]:
+        return [one.setting.label for one in around(best, Limits(drafter, 4096), positions)]
+
+    block = Capabilities("dflash", 16)
+    assert tried(Knobs(), block, 3000) == [
+        "auto, tree T 0.7",
+        "auto, tree T 1.4",
+        "auto, window 512",
+        "auto, window 2048",
+    ]
+    assert tried(Knobs(), block, 512) == ["auto, tree T 0.7", "auto, tree T 1.4"], "a window that holds all of a prompt"
+    assert tried(Knobs(), Capabilities("mtp", 4, knobs=BLOCK_KNOBS - {"draft_window"}), 3000) == [
+        "auto, tree T 0.7", "auto, tree T 1.4",
+    ]  # fmt: skip
+    assert tried(Knobs(), Capabilities("text", 16, knobs=frozenset({"budget"})), 3000) == []
+    changed = Knobs(mode="tree", budget=20, tree_temperature=0.7, draft_window=512)
+    labels = tried(changed, block, 3000)
+    assert {"tree 20, window 512", "tree 20, tree T 0.7"} <= {*labels}, "also back to what is usual"
+    assert all(one.setting.knobs.policy == "auto" for one in around(Knobs(), Limits(block, 4096), 3000))
+    assert not any("tree T" in one for one in tried(Knobs(mode="chain", budget=15), block, 3000))

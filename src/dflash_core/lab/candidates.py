@@ -12,8 +12,8 @@ from dflash_core.limits import Limits
 
 BUDGETS = (4, 8, 15, 22, 32, 48)
 P_MINS = (0.0, 0.1, 0.25)
-TREE_TEMPERATURES = (0.7, 1.4)
-WINDOWS = (512, 2048)
+TREE_TEMPERATURES = (0.7, 1.0, 1.4)
+WINDOWS = (0, 512, 2048)
 """What a candidate may differ in from the present setting."""
 
 
@@ -40,25 +40,27 @@ def arms(now: Knobs, limits: Limits) -> list[Arm]:
 
 
 def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
-    """Neighbours of a setting that leads: budgets and cuts beside it, and what the drafter also follows.
+    """Neighbours of a setting that leads: budgets and cuts beside it, and what the drafter also follows. `auto` finds
+    budgets and cuts itself.
 
     `positions`: how long the measured prompts are; a window that holds all of them changes nothing.
     """
     found: dict[Knobs, Arm] = {}
-    if limits.drafter is None or best.mode not in ("tree", "chain"):
+    if limits.drafter is None or best.mode == "ar":
         return []
+    same: dict[str, Value] = {"mode": "auto", "policy": best.policy} if best.mode == "auto" else {}
     if best.mode == "tree":
         for budget in (round(best.budget * 0.75), round(best.budget * 1.25)):
             _put(found, best, limits, {"budget": max(budget, 1)})
-    for step in (-0.05, 0.05):
+    for step in (-0.05, 0.05) if best.mode != "auto" else ():
         if 0 <= (p_min := round(best.p_min + step, 2)) <= 1:
             _put(found, best, limits, {"p_min": p_min})
-    if best.mode == "tree":
-        for temperature in TREE_TEMPERATURES:
-            _put(found, best, limits, {"tree_temperature": temperature})
+    if best.mode != "chain":
+        for temperature in (one for one in TREE_TEMPERATURES if one != best.tree_temperature):
+            _put(found, best, limits, {"tree_temperature": temperature, **same})
     for window in WINDOWS:
-        if window < positions:
-            _put(found, best, limits, {"draft_window": window})
+        if window < positions and window != best.draft_window:
+            _put(found, best, limits, {"draft_window": window, **same})
     return [_named(arm) for arm in found.values() if arm.setting.knobs != best]
 
 
@@ -66,11 +68,10 @@ def label(knobs: Knobs) -> str:
     """A setting by what tells it from others: `tree 22, p_min 0.1`."""
     if knobs.mode == "ar":
         return "plain"
-    if knobs.mode == "auto" and knobs.policy == "auto":
-        return "auto"
+    auto = knobs.mode == "auto" and knobs.policy == "auto"
     by = "" if knobs.draft == "auto" else f"{knobs.draft} "
-    parts = [f"{by}{'tree' if knobs.mode == 'auto' else knobs.mode} {knobs.budget}"]
-    if knobs.p_min:
+    parts = ["auto" if auto else f"{by}{'tree' if knobs.mode == 'auto' else knobs.mode} {knobs.budget}"]
+    if knobs.p_min and not auto:
         parts.append(f"p_min {show(SPEC['p_min'], knobs.p_min)}")
     for name, short in (("tree_temperature", "tree T"), ("draft_window", "window")):
         value = getattr(knobs, name)
