@@ -21,6 +21,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.figures.measurements import Measurements
 from dflash_tui.screens.tune import PastScreen, TuneScreen
 from dflash_tui.text import tune as tune_text
+from dflash_tui.widgets import literal as widgets
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 
@@ -242,6 +243,35 @@ def test_no_percentage_contradicts_a_figure(seed: int) -> None:
                 check(words, best["tok/s"], best["now"])
                 assert ("real" in words) <= (words.count("+") == 1), words
             assert next(row["tok/s"] for row in table if row["difference"] == "now") == (best["now"] or best["tok/s"])
+
+
+LONG_LABEL = "tree 22, p_min 0.25, tree T 0.7"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+def test_bars_take_what_the_other_columns_leave(width: int) -> None:
+    """Long labels had the last column cut off at 80 columns."""
+    it = standings({"now": 32.6, LONG_LABEL: 41.2}, 8)
+    lines = tune_text.lines(it.standings(), it.verdict(), width=width)
+    names = tune_text.headings(width=width)
+    widths = [max(map(len, column)) for column in zip(names, *(line.cells for line in lines), strict=True)]
+    without = sum(widths) - widths[tune_text.BAR_CELL] + 2 * len(names)
+    assert sum(widths) + 2 * len(names) <= max(width, without), widths
+    assert (widths[tune_text.BAR_CELL] > 0) is (width > without + 2)
+
+
+async def test_a_refilled_table_is_as_wide_as_its_cells_at_once(make_app: MakeApp) -> None:
+    """It stood there as narrow as its headings when Esc stopped a tuning: Textual measures rows when it is idle."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        table = widgets.DataTable()
+        await app.chat.mount(table)
+        for _ in range(2):
+            table.clear(columns=True)
+            table.add_headings(("", "setting"))
+            table.add_texts(("★", LONG_LABEL), key="0")
+            assert [column.content_width for column in table.ordered_columns] == [1, len(LONG_LABEL)]
 
 
 def test_what_was_kept_is_shown_beside_the_same_figures() -> None:

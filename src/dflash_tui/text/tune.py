@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.lab.halving import Arm, Standing, Verdict
 from dflash_tui.text.bars import bar, percent
@@ -32,16 +34,14 @@ def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int)
     gains = {one.arm: 1 + one.gain for one in standings if one.gain is not None}
     top = max(gains.values(), default=1.0)
     best = verdict.best if verdict is not None else -1
-    wide = width >= WIDE_FROM
-    room = WIDE_BAR if width >= 140 else BAR if wide else BAR // 2
-    found = []
+    found, shares = [], []
     for one in sorted(standings, key=lambda one: one.arm != best):
         mark = "★" if one.arm == best else " " if one.left else "·"
         role = f"  {one.role}" if one.role and one.role != one.setting.label else ""
         cells = (
             mark,
             f"{one.setting.label}{role}",
-            bar(gains[one.arm] / top, room) if one.arm in gains else "",
+            "",
             rate(one.tok_s),
             rate(one.now_tok_s) if one.now_tok_s is not None and one.role != "now" else "",
             against(one),
@@ -50,7 +50,19 @@ def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int)
             str(one.pairs),
         )
         found.append(Line(one.arm, _columns(cells, width)))
-    return found
+        shares.append(gains.get(one.arm, 0.0) / top)
+    room = _bar_room([line.cells for line in found], width)
+    return [
+        Line(line.arm, (*line.cells[:BAR_CELL], bar(share, room) if share else "", *line.cells[BAR_CELL + 1 :]))
+        for line, share in zip(found, shares)
+    ]
+
+
+def _bar_room(rows: Sequence[tuple[str, ...]], width: int) -> int:
+    """Cells for a bar: what the other columns leave of the width, but no more than is calm to look at."""
+    wished = WIDE_BAR if width >= 140 else BAR if width >= WIDE_FROM else BAR // 2
+    others = sum(max(map(cell_len, column)) for column in zip(headings(width=width), *rows))
+    return max(min(wished, width - others - 2 * len(headings(width=width)) - 2), 0)
 
 
 def headings(*, width: int) -> tuple[str, ...]:

@@ -105,7 +105,11 @@ class DataTable(widgets.DataTable[Text]):
         """A row; `colors` are names of the theme's colors, by the places of the cells that have one."""
         styles = {place: self.app.theme_variables[name] for place, name in colors.items()}
         paired = enumerate(zip_longest(cells, self._figures, fillvalue=""))
-        self.add_row(*(_cell(cell, figure, styles.get(place, "")) for place, (cell, figure) in paired), key=key)
+        row = [_cell(cell, figure, styles.get(place, "")) for place, (cell, figure) in paired]
+        self.add_row(*row, key=key)
+        # Textual measures later, when the table is idle; one that was refilled stood there as narrow as its headings.
+        for column, cell in zip(self.ordered_columns, row):
+            column.content_width = max(column.content_width, cell.cell_len)
 
     def add_headings(self, labels: Sequence[str], figures: Sequence[str] = ()) -> None:
         """A column each. `figures`: a key of the glossary, or of several parts of a sentence "", for each."""
