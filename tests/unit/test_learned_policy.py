@@ -197,8 +197,8 @@ def test_costs_follow_what_is_measured() -> None:
     for _ in range(FEWEST):
         costs.add(_ran(1, 3.0, 0.0), drafted=False)
     assert costs.plain == 3
-    assert costs.copying()[1] == 3
-    assert costs.copying()[40] == pytest.approx(19, rel=0.02)
+    assert costs.copying(1)[1] == 3
+    assert costs.copying(40)[40] == pytest.approx(19, rel=0.02)
     assert costs.curve() == sorted(costs.curve())
 
 

@@ -46,7 +46,7 @@ class GivenCosts(StepCosts):
 
     def cost(self, rows: int, *, drafted: bool) -> float:
         """Milliseconds of a step."""
-        return (self.curve() if drafted else self.copying())[rows]
+        return (self.curve() if drafted else self.copying(rows))[rows]
 
 
 @dataclass(slots=True)

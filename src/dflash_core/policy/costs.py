@@ -118,7 +118,8 @@ class StepCosts:
         ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self.measured.items()}
         self._by_shape = not ratios
         if not ratios:
-            return [ms * self.scale for ms in self._shape_curve]
+            scale = self.scale
+            return [ms * scale for ms in self._shape_curve]
         at = np.interp(np.arange(len(self._shape_curve)), list(ratios), list(ratios.values()))
         weights = [float(len(self._drafted.get(rows, ()))) + 1.0 for rows in range(len(self._shape_curve))]
         return rising((at * np.array(self._shape_curve)).tolist(), weights)
@@ -144,12 +145,13 @@ class StepCosts:
             self._plain = statistics.median(times) if len(times) >= FEWEST else self._shape.plain * self.scale
         return self._plain
 
-    def copying(self) -> list[float]:
-        """Milliseconds by rows, as `curve`, of a step that drafts nothing; one row is plain decoding."""
-        draft, plain = self.draft, self.plain
-        curve = [max(ms - draft, plain) for ms in self.curve()]
-        curve[0] = curve[1] = plain
-        return curve
+    def copying(self, rows: int) -> list[float]:
+        """Milliseconds by rows, 0 to `rows`, of a step that drafts nothing; one row is plain decoding."""
+        plain = self.plain
+        if rows < 2:  # most steps: nothing more is worked out
+            return [plain] * (rows + 1)
+        draft = self.draft
+        return [plain, plain, *(max(ms - draft, plain) for ms in self.curve()[2 : rows + 1])]
 
 
 def _medians(times: Mapping[int, Sequence[float]]) -> dict[int, float]:

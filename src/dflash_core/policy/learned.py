@@ -104,7 +104,7 @@ class LearnedPolicy(PairPolicy):
         if self._rest is None or self._rest[0] != knobs:
             known = self._text if knobs.from_text or self.copies_only else Successors()
             found = chain(known, self._state.copies, self._stops, most_nodes(knobs))
-            self._rest = knobs, Rest(found, *chain_rows(found, self.costs.copying(), rate))
+            self._rest = knobs, Rest(found, *chain_rows(found, self.costs.copying(len(found.values)), rate))
         return self._rest[1]
 
     def take(self, knobs: Knobs, picked: Picked) -> None:
@@ -282,7 +282,7 @@ class LearnedPolicy(PairPolicy):
         """What the step shows of whether drafts pay. Its time is what such steps take: a single one may have been
         held up."""
         rows, costs = min(len(step.tree.tokens), MOST_ROWS), self.costs
-        plain = (costs.copying() if picked.at is None else costs.curve())[rows] / costs.plain
+        plain = (costs.copying(rows) if picked.at is None else costs.curve())[rows] / costs.plain
         if picked.at is None:
             self._chooser.rested()
         else:
