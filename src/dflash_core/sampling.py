@@ -52,8 +52,9 @@ def gumbel(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.ND
 
 def probability(logits: npt.NDArray[np.float32], token: int) -> float:
     """Of `token` by `logits` (vocab,) as they are, before any knob."""
-    best = logits.max()
-    return float(np.exp(logits[token] - best) / np.exp(logits - best).sum())
+    weights = logits - logits.max()
+    np.exp(weights, out=weights)
+    return float(weights[token] / weights.sum())
 
 
 class Sampler:

@@ -30,7 +30,10 @@ def learned(kept: Kept) -> LearnedPolicy:
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "deep" / "folder", "pair")
-    state, again = learned(kept).state, kept.read()
+    state = learned(kept).state
+    state.parts["answer"].after = {"all": Found(6.0, 5.0, 2.0)}
+    kept.write(state)
+    again = kept.read()
     for part, mine in state.parts.items():
         other = again.parts[part]
         assert np.array_equal(mine.learned.weights, other.learned.weights)
@@ -39,6 +42,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert mine.copies == other.copies
         assert mine.worth.net == other.worth.net
         assert mine.drafts == other.drafts
+        assert mine.after == other.after
     assert state.pace == again.pace
     assert kept.note is None
     assert [path.name for path in kept.folder.iterdir()] == ["pair.policy.json"]  # type: ignore[union-attr]
@@ -65,6 +69,7 @@ DAMAGE = [
     lambda data: _with(data, "worth", [0, -1, 0, 0, 0]),
     lambda data: _with(data, "drafts", {"all": [1.0, -2.0, 1.0]}),
     lambda data: _with(data, "drafts", {"all": [1.0, 2.0]}),
+    lambda data: _with(data, "after", {"all": [1.0, -2.0, 1.0]}),
 ]
 
 

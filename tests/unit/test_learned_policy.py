@@ -18,7 +18,7 @@ from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.costs import CPU, FEWEST, H200, StepCosts, gains, least_slopes, paying, rising
 from dflash_core.policy.learned import MOST_NODES, LearnedPolicy
 from dflash_core.policy.pace import Copies, Worth, chain
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.pair import AFTER, PairState
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded
@@ -308,6 +308,20 @@ def test_reasoning_and_answers_are_learned_apart() -> None:
     assert parts["thinking"].learned.trials.sum() > 0
     assert parts["answer"].learned.trials.sum() > 0
     assert parts["thinking"].worth.drafts < len(steps)
+    assert parts["thinking"].drafts.keys() & parts["answer"].after.keys()
+    assert parts["answer"].drafts == {}, "what follows reasoning says nothing of other answers"
+
+
+def test_reasoning_of_an_earlier_answer_is_none_of_this_one() -> None:
+    policy = LearnedPolicy(Capabilities("counting", 8), PairState(), GivenCosts(CPU), think_ids=(1, 20))
+    places = []
+    for prompt in ([1, 2], [1, 2, 20, 3], [4]):
+        policy.begin(prompt, frozenset())
+        places.append(policy.place)
+        policy.said([1, 5])
+        policy.said([20, 6])
+        places.append(policy.place)
+    assert places == ["thinking", AFTER, "answer", AFTER, "answer", AFTER]
 
 
 def test_the_same_step_is_decided_once() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
-from dflash_core.policy.choosing import Found
+from dflash_core.policy.choosing import Drafts, Found
 from dflash_core.policy.pace import Copies, Pace, Worth
 from dflash_core.policy.pair import PARTS, PairState, PartState
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
@@ -38,6 +38,7 @@ class KeptPart(msgspec.Struct, frozen=True):
     copies: tuple[list[float], list[float]] = ([], [])
     worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)
     drafts: dict[str, tuple[float, ...]] = {}  # by circumstance: `Found` as it is; older files have a fourth sum
+    after: dict[str, tuple[float, ...]] = {}
 
 
 class KeptPair(msgspec.Struct, frozen=True):
@@ -172,11 +173,15 @@ def _part(path: Path, kept: KeptPart) -> PartState:
     if not (abs(net) < 1e3 and 0 <= variance < 1e6 and 0 <= tokens < 1e3 and 0 <= ms < 1e9 and drafts >= 0):
         raise NotKeptError(f"{path} is damaged: a worth of drafts that is none")
     part.worth = Worth(net, variance, tokens, ms, drafts)
-    for circumstance, sums in kept.drafts.items():
+    part.drafts, part.after = _drafts(path, kept.drafts), _drafts(path, kept.after)
+    return part
+
+
+def _drafts(path: Path, kept: dict[str, tuple[float, ...]]) -> Drafts:
+    for circumstance, sums in kept.items():
         if len(sums) < 3 or not all(0 <= one < 1e6 for one in sums):
             raise NotKeptError(f"{path} is damaged: drafts after {circumstance[:20]!r} that are none")
-        part.drafts[circumstance] = Found(*sums[:3])
-    return part
+    return {circumstance: Found(*sums[:3]) for circumstance, sums in kept.items()}
 
 
 def _array(path: Path, name: str, values: object, shape: tuple[int, ...], largest: float) -> np.ndarray:
@@ -199,10 +204,14 @@ def packed(pair: str, state: PairState) -> KeptPair:
             learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
             (part.copies.trials, part.copies.hits),
             (worth.net, worth.variance, worth.tokens, worth.ms, worth.drafts),
-            {name: (found.tokens, found.plain, found.steps) for name, found in part.drafts.items()},
+            _sums(part.drafts), _sums(part.after),
         )  # fmt: skip
     pace = state.pace
     return KeptPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))
+
+
+def _sums(drafts: Drafts) -> dict[str, tuple[float, ...]]:
+    return {circumstance: (found.tokens, found.plain, found.steps) for circumstance, found in drafts.items()}
 
 
 def write(path: Path, pair: str, state: PairState) -> None:

@@ -97,7 +97,7 @@ class LearnedPolicy(PairPolicy):
 
     def expected(self) -> Expected:
         """What the next step brings, if this drafter drafts it."""
-        return self._chooser.expected(self._at, self._state.drafts, self._start)
+        return self._chooser.expected(self._at, self._drafts, self._start)
 
     def rest(self, knobs: Knobs, rate: float) -> Rest:
         """The next step, if nobody drafts it, at `rate` tokens per millisecond."""
@@ -172,7 +172,7 @@ class LearnedPolicy(PairPolicy):
         rate = self.rate
         none = self.rest(knobs, rate).brings
         return self._chooser.pick(
-            {self._at: self.expected()}, none, rate * self.costs.plain, sure=self.costs.knows_plain, part=self._part
+            {self._at: self.expected()}, none, rate * self.costs.plain, sure=self.costs.knows_plain, part=self.place
         )
 
     def _decide(self, knobs: Knobs, picked: Picked) -> _Step:
@@ -197,7 +197,7 @@ class LearnedPolicy(PairPolicy):
             why = "auto: a plain step, to see what it costs"
         else:
             draft = self.expected()
-            soon = self._chooser.wait(self._at, draft, rest.brings, rate * self.costs.plain, self._part)
+            soon = self._chooser.wait(self._at, draft, rest.brings, rate * self.costs.plain, self.place)
             why = f"auto: a draft would bring {draft.tokens:.1f} tokens in {draft.plain:.1f} plain steps; next try in "
             why += f"{soon} steps" if soon > 1 else "a step"
         decision = Decision("chain" if rest.nodes else "ar", rest.nodes, why, drafts=False)
@@ -286,7 +286,7 @@ class LearnedPolicy(PairPolicy):
         if picked.at is None:
             self._chooser.rested()
         else:
-            self._chooser.drafted(self._at, step.accepted_depth + 1, plain, self._state.drafts, self._start)
+            self._chooser.drafted(self._at, step.accepted_depth + 1, plain, self._drafts, self._start)
         self._chooser.spent(plain, picked)
 
     def weights(self, knobs: Knobs) -> None:

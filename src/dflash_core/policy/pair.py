@@ -18,6 +18,7 @@ from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Lea
 
 Part = Literal["answer", "thinking"]
 PARTS: tuple[Part, ...] = ("answer", "thinking")
+AFTER = "after thinking"
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class PartState:
     copies: Copies = field(default_factory=Copies)
     worth: Worth = field(default_factory=Worth)  # where steps are decided late
     drafts: Drafts = field(default_factory=dict)
+    after: Drafts = field(default_factory=dict)  # of answers that follow reasoning
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class PairPolicy:
         self._fixed = FixedPolicy(self.drafter)
         self._stops = frozenset[int]()
         self._part: Part = "answer"
+        self._thought = False  # the answer has reasoned
         self._depths: dict[Part, Depths] = {part: Depths() for part in PARTS}
         self._news = False
 
@@ -74,9 +77,14 @@ class PairPolicy:
         return self.state.parts[self._part]
 
     @property
-    def part(self) -> Part:
-        """What the text stands in now."""
-        return self._part
+    def place(self) -> str:
+        """Where what is found of drafters is kept apart. What follows reasoning repeats it, and another drafter may be
+        best there than in other answers."""
+        return AFTER if self._thought and self._part == "answer" else self._part
+
+    @property
+    def _drafts(self) -> Drafts:
+        return self._state.after if self.place == AFTER else self._state.drafts
 
     @property
     def rate(self) -> float:
@@ -84,7 +92,7 @@ class PairPolicy:
         return self.state.pace.rate(self.costs.curve()[START_ROWS])
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
-        self._stops, self._part = stops, "answer"
+        self._stops, self._part, self._thought = stops, "answer", False
         self._follow(ids)
 
     def end(self) -> None:
@@ -135,3 +143,4 @@ class PairPolicy:
             last = next((token for token in reversed(ids) if token in self.think_ids), None)
             if last is not None:
                 self._part = "thinking" if last == self.think_ids[0] else "answer"
+                self._thought |= self._part == "thinking"

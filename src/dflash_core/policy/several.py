@@ -118,7 +118,7 @@ class SeveralPolicy:
         fixed = knobs.policy == "fixed"  # every step is drafted then
         none = -math.inf if fixed else self._resting.rest(knobs, rate).brings
         expected = [one.expected() for one in self._drafting]
-        part = self._resting.part
+        part = self._resting.place
         furthest = self._furthest if part == "answer" else None
         sure = self._resting.costs.knows_plain
         known = dict(enumerate(expected))
