@@ -270,6 +270,20 @@ async def test_a_fence_is_named_though_its_language_came_late() -> None:
         assert "python  click copies" in screen_text(app)
 
 
+@pytest.mark.parametrize("language", ["", "python"])
+async def test_no_language_is_guessed(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is on its way: to guess one loads every lexer, and stopped the app for 0.3 s at its first code."""
+    guessed: list[str] = []
+    monkeypatch.setattr("textual.highlight.guess_language", lambda code, path: guessed.append(code) or "text")
+    app = Host("", [])
+    async with app.run_test(size=(70, 40)) as pilot:
+        for part in ("```", f"{language}\n", "x = 1\n", "y = 2\n```\n"):
+            await app.query_one(Streamed).feed(part)
+        await pilot.pause()
+        assert "x = 1" in screen_text(app)
+    assert guessed == []
+
+
 async def test_a_table_gives_way_where_there_is_no_room() -> None:
     text = "| name | text | n |\n|---|:-:|--:|\n| **a** | " + "many words " * 12 + "| 7 |\n| b | one | 12 |\n"
     for width in (60, 24, 5):

@@ -89,6 +89,11 @@ class Fence(MarkdownFence):
             super().__init__()
             self.code = code
 
+    @classmethod
+    def highlight(cls, code: str, language: str, ansi: bool = False, dark: bool = False) -> Content:
+        """Where no language is named, yet or at all, it is text: Textual loads every lexer there is to guess one."""
+        return super().highlight(code, language or "text", ansi, dark)
+
     def on_click(self, event: Click) -> None:
         if event.button == 1 and event.screen_y == self.region.y:  # on the head; on the text one selects
             event.stop()
