@@ -42,10 +42,12 @@ help:
 chat: $(VENV)/.app
 	@$(BIN)/dflash-tui $(ARGS)
 
-# The types are checked beside the tests: mypy takes half a minute of one core where nothing is cached.
+# The types are checked beside the tests: mypy takes half a minute of one core where nothing is cached. Tests say only that
+# they failed, which spares each worker ten seconds; those that did run once more, with what they compared.
 test: ruff
 	@$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & types=$$!; \
-	  echo "$(PYTEST)"; $(PYTEST); tests=$$?; \
+	  echo "$(PYTEST)"; $(PYTEST) --assert=plain; tests=$$?; \
+	  [ $$tests = 0 ] || $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures=none; \
 	  wait $$types; types=$$?; echo "$(BIN)/mypy"; cat $(VENV)/mypy.txt; [ $$tests = 0 ] && [ $$types = 0 ]
 
 quick: lint

@@ -6,6 +6,7 @@ the rotary positions, whether weights of experts are normalised.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +16,16 @@ import gguf
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
-from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 from dflash_core.models.experts import Experts
 from support.random_model import VOCAB, Shape, add_hybrid, add_tokenizer, delta_net
 from support.random_rope import Scaled
 
-MODELS: Mapping[str, tuple[type, type]] = {
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "qwen3moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-    "qwen35moe": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
+# Classes of configuration and model by module; imported where a model is made, since that takes seconds.
+MODELS: Mapping[str, tuple[str, str, str]] = {
+    "qwen3": ("qwen3", "Qwen3Config", "Qwen3ForCausalLM"),
+    "qwen3moe": ("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
+    "qwen35moe": ("qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
 }
 ROUTER_TYPES = (np.float32, np.float16, "bf16")
 
@@ -87,7 +87,9 @@ def hugging_face(name: str, drawn: Drawn, seed: int, rope: Scaled | None = None)
             "mrope_interleaved": True,
         }  # fmt: skip
     sizes["rope_parameters"] |= rope.hugging_face() if rope else {}
-    config, model_type = MODELS[name]
+    module, *classes = MODELS[name]
+    models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
+    config, model_type = (getattr(models, one) for one in classes)
     model = model_type(config(**sizes)).eval().float()
     with torch.no_grad():
         for key, parameter in model.named_parameters():

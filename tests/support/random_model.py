@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.convert_slow_tokenizer import bytes_to_unicode
-from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from support.random_rope import Scaled
+
+if TYPE_CHECKING:
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
 VOCAB = 320
 
@@ -72,6 +73,9 @@ class Shape:
 
 def hugging_face(shape: Shape, seed: int, rope: Scaled | None = None) -> Qwen3_5ForCausalLM:
     torch.manual_seed(seed)
+    # Here, because it takes seconds.
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
     config = Qwen3_5TextConfig(
         vocab_size=VOCAB,
         hidden_size=shape.hidden,
@@ -115,6 +119,8 @@ def add_tokenizer(writer: gguf.GGUFWriter, pre: str) -> None:
     """A byte-level vocabulary must hold every byte; the rest is filler."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
     alphabet = list(bytes_to_unicode().values())
     writer.add_token_list([*alphabet, "ab", *(f"<{index}>" for index in range(VOCAB - len(alphabet) - 1))])
     writer.add_token_types([1] * VOCAB)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import regex
 import tokenizers
-import transformers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
@@ -40,6 +39,8 @@ def test_ids_are_those_of_the_library_with_its_own_file(text: str) -> None:
 @settings(deadline=None, max_examples=200)
 @given(WITH_SPECIALS)
 def test_ids_and_text_are_those_of_transformers(text: str) -> None:
+    import transformers
+
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=ORACLE, clean_up_tokenization_spaces=False)
     ids = TINY.encode(text)
     assert ids == fast.encode(text, add_special_tokens=False)
