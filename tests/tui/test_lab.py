@@ -106,6 +106,7 @@ async def finished(pilot: Pilot[int]) -> None:
     assert isinstance(app, DFlashApp)
     await pilot.pause(0.1)
     await wait_until(pilot, lambda: app.chat.experiment is None)
+    await pilot.pause()  # what came of it is drawn
 
 
 async def started(pilot: Pilot[int]) -> MeasuringScreen:
