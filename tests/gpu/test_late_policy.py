@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from dflash_core import Knobs
+from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.chosen import cases
@@ -16,7 +18,9 @@ from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTotals, StepTree
 from dflash_core.knobs import Value
+from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import H200
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, walked
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import COPIED, start_weights
@@ -121,6 +125,34 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
         assert (policy.state.parts["answer"].learned.trials[COPIED:].sum() > 0) == from_text
     assert copied[0] > SAID / 2 > copied[1] == 0
     assert lengths[0] < lengths[1] / 2
+
+
+class Talking(FixedPolicy):
+    """The knobs decide, and why is said in other words at every step."""
+
+    said_so_far = 0
+
+    def next(self, knobs: Knobs) -> Decision:
+        self.said_so_far += 1
+        return replace(super().next(knobs), reason=f"why, number {self.said_so_far}")
+
+
+@pytest.mark.emulator
+def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, push = list[int](), DeviceState.push_knobs
+
+    def counted(state: DeviceState) -> None:
+        told.append(1)
+        push(state)
+
+    monkeypatch.setattr(DeviceState, "push_knobs", counted)
+    session, pair = planted(FILE, [], ())
+    policy = Talking(session.capabilities)
+    runner = Runner(session, frozenset(), CONTEXT, pair.target.config.vocab_size, policy=policy)
+    knobs = Knobs(max_tokens=6, mode="tree", budget=4)
+    _, steps = answered(runner, knobs, {2: knobs.replace(budget=3)})
+    assert len({step.reason for step in steps}) == len(steps) > 3
+    assert len(told) == 1, "the other budget"
 
 
 @pytest.mark.emulator

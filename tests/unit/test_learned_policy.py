@@ -15,7 +15,7 @@ from dflash_core.drafters.successors import Successors
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
-from dflash_core.policy.costs import CPU, FEWEST, H200, StepCosts, gains, least_slopes, paying, rising
+from dflash_core.policy.costs import CPU, FEWEST, H200, KEPT, StepCosts, gains, least_slopes, paying, rising
 from dflash_core.policy.learned import MOST_NODES, LearnedPolicy
 from dflash_core.policy.pace import Copies, Worth, chain
 from dflash_core.policy.pair import AFTER, PairState
@@ -200,6 +200,20 @@ def test_costs_follow_what_is_measured() -> None:
     assert costs.copying(1)[1] == 3
     assert costs.copying(40)[40] == pytest.approx(19, rel=0.02)
     assert costs.curve() == sorted(costs.curve())
+
+
+def test_the_curve_is_worked_out_again_where_a_median_moved() -> None:
+    costs = StepCosts(CPU)
+    for _ in range(KEPT):
+        costs.add(_ran(16, 30.0), drafted=True)
+    curve = costs.curve()
+    costs.add(_ran(16, 30.1), drafted=True)
+    assert costs.curve() is curve, "one of many like it"
+    for _ in range(KEPT):
+        costs.add(_ran(16, 31.0), drafted=True)
+    assert costs.curve()[16] == pytest.approx(31)
+    costs.add(_ran(40, 50.0), drafted=True)
+    assert costs.curve() is not curve
 
 
 def test_a_step_without_time_is_no_measurement() -> None:

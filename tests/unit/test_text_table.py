@@ -57,3 +57,14 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
     assert TextTable([7]).after((7,)) is None, "nothing has followed it"
     assert TextTable([7, 8]).after(()) is None
     assert TextTable([7, 8]).after((7,)) == (8, 0)
+
+
+def test_places_that_were_found_are_those_of_the_text_that_is_there() -> None:
+    """They are kept for who asks next; another text may end where this one did."""
+    table = TextTable([5, 6, 7, 8])
+    table.become([9, 6, 7, 8])
+    for begin in (0, 2):
+        at, ends = table.places(begin)
+        fresh = TextTable([9, 6, 7, 8]).places(begin)
+        assert np.array_equal(at, fresh[0])
+        assert np.array_equal(ends, fresh[1])

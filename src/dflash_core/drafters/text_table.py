@@ -19,6 +19,7 @@ SLOTS = 1 << SLOT_BITS
 MULTIPLIER = 0x9E3779B1  # 2^32 over the golden ratio, odd
 
 Ints = npt.NDArray[np.int32]
+Places = tuple[npt.NDArray[np.int64], Ints]
 
 
 class TextTable:
@@ -32,6 +33,7 @@ class TextTable:
         self._room = np.empty(1024, np.int32)
         self._length = self.cuts = 0
         self.last = np.full((RUNS, SLOTS), -1, np.int32)
+        self._newest: tuple[int, Places] | None = None  # of the length that there is: places from where on
         self.extend(tokens)
 
     def __len__(self) -> int:
@@ -49,12 +51,19 @@ class TextTable:
         if self._length > len(self._room):
             self._room = np.concatenate([self._room, np.empty(self._length, np.int32)])
         self._room[begin : self._length] = tokens
+        self._newest = None
         at, ends = self.places(begin)
         self.last.reshape(-1)[at] = ends
 
-    def places(self, begin: int) -> tuple[npt.NDArray[np.int64], Ints]:
+    def places(self, begin: int) -> Places:
         """Of the runs that have a successor since the text had `begin` tokens: where `last`, as one row, has them, and
         the places of their last tokens, ascending for each length."""
+        # Asked for twice, here and by a device that follows.
+        if self._newest is None or self._newest[0] != begin:
+            self._newest = begin, self._hashed(begin)
+        return self._newest[1]
+
+    def _hashed(self, begin: int) -> Places:
         ends = np.arange(max(begin - 1, 0), self._length - 1, dtype=np.int32)
         hashed, at, found = np.zeros(len(ends), np.uint32), list[npt.NDArray[np.int64]](), list[Ints]()
         for run in range(RUNS):
@@ -79,10 +88,11 @@ class TextTable:
 
     def after(self, tail: Sequence[int]) -> Successor | None:
         """What followed the latest known place of the longest run (3, 2, 1 tokens) that `tail` ends with."""
-        ids, hashed, places = self._room, 0, []
+        # A view's numbers are Python's own, and come in half the time.
+        ids, last, hashed, places = self._room.data, self.last.data, 0, list[int]()
         for back in range(min(RUNS, len(tail))):
             hashed = (hashed + tail[-1 - back]) * MULTIPLIER & 0xFFFFFFFF
-            places.append(int(self.last[back, hashed >> (32 - SLOT_BITS)]))
+            places.append(last[back, hashed >> (32 - SLOT_BITS)])
         for run in reversed(range(len(places))):
             place = places[run]
             longest = min(len(tail), LONGEST, place + 1)
@@ -90,5 +100,5 @@ class TextTable:
             while match < longest and ids[place - match] == tail[-1 - match]:
                 match += 1
             if match > run:
-                return Successor(int(ids[place + 1]), class_of_match(match))
+                return Successor(ids[place + 1], class_of_match(match))
         return None

@@ -19,6 +19,7 @@ from dflash_core.events import StepEvent
 FEWEST = 5
 """Steps of the same kind and size that make their median a measurement."""
 KEPT = 33  # newest times per kind and size: the context grows, and so does what a step costs
+SAME = 1e-3  # of a median: less is no news
 MOST_ROWS = 64
 
 
@@ -79,6 +80,7 @@ class StepCosts:
         self._any: deque[float] = deque(maxlen=KEPT)  # measured over what the shape says
         self._curve: list[float] | None = None
         self._by_shape = True  # nothing of the curve was measured
+        self._medians: dict[int, float] = {}  # that it was worked out with
         self._plain: float | None = None
         self._draft: float | None = None
 
@@ -88,15 +90,23 @@ class StepCosts:
         if ms <= 0:
             return 0.0
         self._plain = self._draft = None
-        times = self._drafted if drafted else self._verified
-        times.setdefault(rows, deque(maxlen=KEPT)).append(ms)
+        times = (self._drafted if drafted else self._verified).setdefault(rows, deque(maxlen=KEPT))
+        times.append(ms)
         if drafted:
             self._drafts.append(step.stages.draft)
         shape = self._shape_curve[min(rows, MOST_ROWS)]
         self._any.append(ms / (shape if drafted else shape - self._shape.draft if rows > 1 else self._shape.plain))
-        if drafted or self._by_shape:  # a plain step says nothing of measured ones
+        # A plain step says nothing of measured ones, and one of many like it hardly moves their median.
+        if self._by_shape or (drafted and self._moved(rows, times)):
             self._curve = None
         return ms
+
+    def _moved(self, rows: int, times: deque[float]) -> bool:
+        """Whether the curve was worked out with another median of these times, or with fewer of them."""
+        before = self._medians.get(rows)
+        if before is None or len(times) < KEPT:
+            return True
+        return abs(statistics.median(times) - before) > SAME * before
 
     @property
     def measured(self) -> dict[int, float]:
@@ -115,7 +125,8 @@ class StepCosts:
         return self._curve
 
     def _scaled(self) -> list[float]:
-        ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self.measured.items()}
+        self._medians = self.measured
+        ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self._medians.items()}
         self._by_shape = not ratios
         if not ratios:
             scale = self.scale

@@ -175,7 +175,7 @@ class Learned:
         h = np.clip(p * (1 - p), 0.005, 0.25)
         seen = np.unique(cls)
         one = (cls == seen[:, None]).astype(np.float64)  # (seen, trials)
-        information = np.einsum("kn,ni,nj->kij", one * h, x, x, optimize=False)
+        information = (one * h)[:, None, :] * x.T @ x
         slope = (one * (y - p)) @ x
         before = self.covariance[seen]
         after = np.linalg.solve(np.eye(FEATURES) + before @ information, before)
@@ -186,10 +186,10 @@ class Learned:
         self.weights[seen] += (after @ slope[:, :, None])[:, :, 0]
         for index in seen.tolist():
             self.rows[index] = self.weights[index].tolist()
-        np.add.at(self.trials, cls, 1)
-        np.add.at(self.stated, cls, 1 / (1 + np.exp(-x[:, 1])))
-        np.add.at(self.expected, cls, p)
-        np.add.at(self.found, cls, y)
+        self.trials += np.bincount(cls, minlength=CLASSES)
+        self.stated += np.bincount(cls, 1 / (1 + np.exp(-x[:, 1])), CLASSES)
+        self.expected += np.bincount(cls, p, CLASSES)
+        self.found += np.bincount(cls, y, CLASSES)
 
 
 assert COPIED + MATCH_CLASSES == CLASSES

@@ -39,7 +39,7 @@ from dflash_core.backends.cuda.state import (
 from dflash_core.backends.decoder import said, step_drafts, stop_at
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.errors import Code, UnsupportedError, not_finite
-from dflash_core.events import GuardEvent, StepEvent, Stop
+from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.depth import at_depth
@@ -357,13 +357,19 @@ class CudaDecoder:
         asked, weights = (knobs, self.policy.next(knobs)), self.policy.weights(knobs)
         if asked == self._asked and weights is self._weights:
             return  # nearly always where the knobs decide: a step of a small model has few microseconds for this
-        before = self.knobs, self.decision, self._weights
+        before, built_by = self._told, self._weights
         self._asked, self._weights = asked, weights
         self.knobs, self.decision = _followed(*asked)
-        if self._begun and ((self.knobs, self.decision) != before[:2] or weights is not before[2]):
+        if self._begun and (self._told != before or weights is not built_by):
             with self.session.device.stream():
                 self._write_knobs()
                 self.session.state.push_knobs()
+
+    @property
+    def _told(self) -> tuple[Knobs, EffectiveMode, int, int]:
+        """What the card is told of a decision: not why, which `auto` puts into new words at every step."""
+        decision = self.decision
+        return self.knobs, decision.mode, decision.budget, decision.depth
 
     @property
     def _drafting(self) -> Knobs:
