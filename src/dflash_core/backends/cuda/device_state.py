@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.launch import At
@@ -61,6 +62,17 @@ class DeviceState:
         state["accepted"] = state["pending"] = count
         state["length"] += count
         state["parity"] ^= 1
+
+    def chains(self, passes: Sequence[Sequence[int]]) -> list[npt.NDArray[np.uint8]]:
+        """What passes over these chains of tokens would find on the device one after the other, each committed before
+        the next, as bytes. Nothing changes."""
+        before, found = self._copy.copy(), []
+        for tokens in passes:
+            self.plant(tokens, range(-1, len(tokens) - 1))
+            found.append(self._copy.view(np.uint8).copy())
+            self.commit(range(len(tokens)))
+        self._copy[:] = before
+        return found
 
 
 def _offset(field: str) -> int:

@@ -41,8 +41,9 @@ class SequenceMemory:
 
     mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch of passes. captured:
     outputs of chosen layers. drafting: the drafter's own. chunk: what prompts are read in, where the card can read them
-    in chunks. head: logits. text: what trees copy from, where they do. `slots`: positions and nodes that there is room
-    for. `kv`: how keys and values are kept. `rows`: of a prompt's chunk, at most.
+    in chunks. idle: what chunks alone have of the room. head: logits. text: what trees copy from, where they do.
+    `slots`: positions and nodes that there is room for. `kv`: how keys and values are kept. `rows`: of a prompt's
+    chunk, at most.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SequenceMemory:
         own_room = lasting_room.after(*lasting)
         self.drafting: DraftMemory | None = draft.memory(context, self.room, own_room, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
+        self.idle = Arena(self.room.bytes[passes:shared])
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)
         # Logits come when the layers are done, and are done with when the next pass begins.

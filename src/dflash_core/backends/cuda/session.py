@@ -24,6 +24,7 @@ from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.target_pass import target_pass
+from dflash_core.backends.cuda.turns import Turns
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
@@ -135,10 +136,14 @@ class CudaSession:
             return self._prefill_chunk(self.chunk_pass, tokens, cancelled)
         with self.device.stream():
             rows = min(self.memory.capacity, PASS_ROWS)
-            for begin in range(0, len(tokens), rows):
-                part = tokens[begin : begin + rows]
+            parts = [tokens[begin : begin + rows] for begin in range(0, len(tokens), rows)]
+            turns = self._take_turns(parts)
+            for at, part in enumerate(parts):
                 self.plant(part, range(-1, len(part) - 1))
-                self._run_pass(len(part), 0, logits=False)
+                if turns is not None and at < turns.count:
+                    turns.finish(at)
+                else:
+                    self._run_pass(len(part), 0, logits=False)
                 self._commit(range(len(part)))
             if self._arriving is not None:
                 self._arriving.whole()
@@ -484,6 +489,16 @@ class CudaSession:
             self.launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
         if node0 == 0:
             self.state.host["pending"] = 0  # the pass has brought the states up to date
+
+    def _take_turns(self, passes: Sequence[Sequence[int]]) -> Turns | None:
+        """Run passes over chains of tokens while a sequence arrives, but for their commits. None: one by one, then."""
+        if self._arriving is None or len(passes) == 1:
+            return None
+        assert self.length + sum(map(len, passes)) <= self.memory.slots, "positions past the end of the memory"
+        turns, windowed = Turns(self.memory, passes), self.window.size > 0
+        widths = [width_for(len(tokens), CHUNK_WIDTHS) for tokens in passes]
+        turns.run(self._arriving, [self._pass_parts(width, 0, windowed=windowed) for width in widths])
+        return turns
 
     def _commit(self, path: Sequence[int]) -> None:
         if self.drafter is not None and self.drafter.pending + len(path) > self.drafter.most_pending:

@@ -169,6 +169,10 @@ class AttentionMemory:
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)
 
+    @property
+    def handed(self) -> Kept:
+        return ()
+
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         return self.kv.commit(state, stamps)
 

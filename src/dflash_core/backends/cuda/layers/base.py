@@ -135,6 +135,10 @@ class MixerMemory(Protocol):
     def layer(self, place: int) -> Branch:
         """The mixer of the `place`-th of these layers."""
 
+    @property
+    def handed(self) -> Kept:
+        """What a pass hands from one of these layers to the next."""
+
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         """Move what was accepted to where a sequence has it."""
 

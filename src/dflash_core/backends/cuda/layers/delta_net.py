@@ -140,6 +140,10 @@ class DeltaMemory:
     def layer(self, place: int) -> DeltaBranch:
         return DeltaBranch(self, self.layers.weights[place], place)
 
+    @property
+    def handed(self) -> Kept:
+        return (self.order,)
+
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         return []  # with the next pass
 
