@@ -25,7 +25,7 @@ from support.device_pairs import Pair, device_named, pair_of
 from support.golden import target_path
 from support.mtp_device import mtp_pair
 
-CONTEXT, BEFORE, NEXT = 320, 70, [5, 6, 7]
+CONTEXT, BEFORE, NEXT = 640, 70, [5, 6, 7]  # chunks of so many rows leave room for all passes
 MODELS = {"tiny-F16.gguf": "tiny-dflash", "q3-F16.gguf": "q3-dflash", "q35moe-F16.gguf": "q35moe-dflash"}
 
 
