@@ -15,6 +15,7 @@ from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda import host_room
 from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
+from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.session import CudaSession
@@ -124,7 +125,9 @@ def test_all_is_as_after_passes_one_by_one(
 
 def test_an_mtp_head_reads_what_passes_captured(device_name: str, rng: np.random.Generator) -> None:
     one, other = (mtp_pair(device_name).sessions(CONTEXT)[0] for _ in range(2))
-    check(one, other, 50, rng)
+    assert isinstance(other.drafter, Mtp)
+    assert len(other.drafter.memory.hidden) == 64  # all come round: what has come back is written over
+    check(one, other, 64, rng)
 
 
 def test_wide_passes_take_turns_too(device_name: str, rng: np.random.Generator) -> None:

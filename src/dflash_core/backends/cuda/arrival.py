@@ -13,8 +13,8 @@ from dflash_core.backends.cuda.layers.base import Kept, MixerMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.snapshots.base import Rows, Snapshot
 
-# Shares of the layers that have arrived with each part: few, so that copies are large. Three passes of 24 rows take as
-# long as the copies, so none is so large that passes run out of layers, and the last ones, which nothing hides, are small.
+# Shares of the layers that have arrived with each part: few, so that copies are large, and even, as three passes of 24
+# rows take about as long as the copies and should wait for none for long. Nothing hides the last: it is small.
 SHARES = (0.17, 0.36, 0.54, 0.71, 0.86, 1.0)
 
 
