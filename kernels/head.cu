@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_argmax(
     SHARED_DYNAMIC(shared);
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
     BestSink sink{0, lane, {{-INFINITE, 0x7fffffff}, {-INFINITE, 0x7fffffff}}};
-    stream_pieces(launch, acts_q8, acts_f16, column_block, shared, [&](const Segment& segment, int) -> BestSink& {
+    stream_pieces(launch, StoredActs{acts_q8, acts_f16, column_block}, shared, [&](const Segment& segment, int) -> BestSink& {
         sink.rows = segment.rows;
         return sink;
     });

@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_logits(
     SHARED_DYNAMIC(shared);
     const int blocks = launch.stride / TILE_ROWS;
     const size_t first = size_t(8 * column_block);
-    stream_pieces(launch, acts_q8, acts_f16, column_block, shared, [&](const Segment& segment, int) {
+    stream_pieces(launch, StoredActs{acts_q8, acts_f16, column_block}, shared, [&](const Segment& segment, int) {
         const PartialSink out{logits + first * launch.stride, u32(launch.stride), segment.rows, lane_id()};
         return BlockSink{out, maxima + first * blocks, sums + first * blocks, blocks, segment.rows, lane_id(), st};
     });

@@ -24,7 +24,7 @@ extern "C" __global__ void BOUNDS matmul(
     const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, float* out, int partial_columns, int column_block) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
-    stream_pieces(launch, acts_q8, acts_f16, column_block, shared, [&](const Segment& segment, int k_part) {
+    stream_pieces(launch, StoredActs{acts_q8, acts_f16, column_block}, shared, [&](const Segment& segment, int k_part) {
         const size_t partial = size_t(k_part) * partial_columns + 8 * column_block;
         return PartialSink{out + partial * launch.stride + segment.offset, u32(launch.stride), segment.rows, lane_id()};
     });

@@ -287,27 +287,32 @@ __device__ __forceinline__ void stage_blocks(u8* to, const u8* from, int kn, int
     }
 }
 
-// Start copying activations of [k0, k0 + kn) x this pass's columns into shared memory, [k][STAGE].
-template <class F>
-__device__ __forceinline__ void copy_acts(u8* staged, const u8* acts, int k0, int kn, int column_block) {
-    using M = Meeting<F>;
-    constexpr int GROUP = (M::F16_ACTS ? 1 : 2) * (ACTS_ROWS / 8) * M::BLOCK;
-    const u8* from = acts + size_t(k0) * GROUP + column_block * M::BLOCK;
-    stage_blocks<COLUMN_BLOCKS * M::BLOCK, GROUP, M::STAGE>(staged, from, kn, M::SCALES);
-    if constexpr (M::SECOND > 0) {
-        const u8* second = from + (ACTS_ROWS / 8) * M::BLOCK;
-        u8* to = staged + ACTS_Q8_SECONDS;
-        if constexpr (PLANE_BITS > 0) {
-            stage_blocks<COLUMN_BLOCKS * M::SECOND, GROUP, M::STAGE>(to, second, kn, M::SCALES);
-        } else {
+// Activations that a kernel before has made of all rows; `column_block`: the first of this pass.
+struct StoredActs {
+    const u8 *q8, *f16;
+    int column_block;
+
+    // Start copying those of [k0, k0 + kn) x this pass's columns into shared memory, [k][STAGE].
+    template <class F> __device__ __forceinline__ void stage(u8* staged, int k0, int kn) const {
+        using M = Meeting<F>;
+        constexpr int STEP = (M::F16_ACTS ? 1 : 2) * (ACTS_ROWS / 8) * M::BLOCK;
+        const u8* from = (M::F16_ACTS ? f16 : q8) + size_t(k0) * STEP + column_block * M::BLOCK;
+        stage_blocks<COLUMN_BLOCKS * M::BLOCK, STEP, M::STAGE>(staged, from, kn, M::SCALES);
+        if constexpr (M::SECOND > 0) {
+            const u8* second = from + (ACTS_ROWS / 8) * M::BLOCK;
+            u8* to = staged + ACTS_Q8_SECONDS;
+            if constexpr (PLANE_BITS > 0) {
+                stage_blocks<COLUMN_BLOCKS * M::SECOND, STEP, M::STAGE>(to, second, kn, M::SCALES);
+            } else {
 #pragma unroll
-            for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-                const u8* scales = second + b * M::BLOCK + M::SCALES;
-                stage_blocks<M::SECOND, GROUP, M::STAGE>(to + b * M::SECOND, scales, kn, 0);
+                for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+                    const u8* scales = second + b * M::BLOCK + M::SCALES;
+                    stage_blocks<M::SECOND, STEP, M::STAGE>(to + b * M::SECOND, scales, kn, 0);
+                }
             }
         }
     }
-}
+};
 
 // Which form of activations lies in shared memory.
 enum class Staged { NONE, Q8, F16 };
@@ -324,11 +329,11 @@ __device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsi
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
 // `slots`: WARPS * COLUMN_BLOCKS * 512 B of shared memory, `staged`: kn * STAGE B, which an earlier rectangle of the
-// same k_part may have left as `form` says. All threads of the block call.
-template <class F, class Sink>
+// same k_part may have left as `form` says. `acts`: StoredActs, or what makes them (swiglu_matmul.cu). All threads of
+// the block call.
+template <class F, class Acts, class Sink>
 __device__ __forceinline__ void stream_rectangle(
-    const Rectangle& part, const u8* acts, int column_block, float* slots, u8* staged, Staged& form,
-    Sink&& sink) {
+    const Rectangle& part, const Acts& acts, float* slots, u8* staged, Staged& form, Sink&& sink) {
     using M = Meeting<F>;
     const int lane = lane_id(), warp = warp_id(), kn = part.kn;
     const int tiles = part.rows * kn, begin = warp_begin(tiles, warp), end = warp_begin(tiles, warp + 1);
@@ -350,7 +355,7 @@ __device__ __forceinline__ void stream_rectangle(
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     if (form != FORM) {
         pdl_wait();
-        copy_acts<F>(staged, acts, part.k0, kn, column_block);
+        acts.template stage<F>(staged, part.k0, kn);
         cp_async_commit();
         cp_async_wait<0>();
         form = FORM;

@@ -16,7 +16,7 @@
 // As stream_rectangle, which see. `form` says whether the kernel before has been waited for.
 template <class F, class Sink>
 __device__ __forceinline__ void stream_in_chunks(
-    const Rectangle& part, const u8* acts, int column_block, u8* staged, Staged& form, Sink&& sink) {
+    const Rectangle& part, const StoredActs& acts, u8* staged, Staged& form, Sink&& sink) {
     using M = Meeting<F>;
     const int lane = lane_id(), warp = warp_id(), kn = part.kn;
     // Rounds are even, so that the last one is not left to a few warps.
@@ -32,7 +32,7 @@ __device__ __forceinline__ void stream_in_chunks(
     if (form == Staged::NONE) pdl_wait();
     form = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     u8* const buffer[2] = {staged, staged + CHUNK * M::STAGE};
-    copy_acts<F>(buffer[0], acts, part.k0, min(CHUNK, kn), column_block);
+    acts.stage<F>(buffer[0], part.k0, min(CHUNK, kn));
     cp_async_commit();
 
     int turn = 0;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void stream_in_chunks(
             __syncthreads();  // the chunk is there, and nobody reads the other buffer any more
             const int next_k = k + CHUNK < kn ? k + CHUNK : 0;
             if (next_k > 0 || round + 1 < rounds) {
-                copy_acts<F>(buffer[turn ^ 1], acts, part.k0 + next_k, min(CHUNK, kn - next_k), column_block);
+                acts.stage<F>(buffer[turn ^ 1], part.k0 + next_k, min(CHUNK, kn - next_k));
             }
             cp_async_commit();
             if (round >= mine) continue;

@@ -51,34 +51,31 @@ __device__ __forceinline__ void for_each_piece(const MatmulLaunch& launch, int f
 }
 
 // Streams the pieces of one format into sink_of(segment, k_part).
-template <class SinkOf> struct StreamPieces {
+template <class Acts, class SinkOf> struct StreamPieces {
     const MatmulLaunch& launch;
-    const u8 *acts_q8, *acts_f16;
-    int column_block;
+    const Acts& acts;
     u8* shared;  // slots, then staged activations; of chunks those alone
     Staged& form;
     SinkOf& sink_of;
 
     template <class F> __device__ __forceinline__ void operator()() const {
         for_each_piece(launch, F::NUMBER, [&](const Segment& segment, const Rectangle& part, int k_part) {
-            const u8* acts = Meeting<F>::F16_ACTS ? acts_f16 : acts_q8;
 #ifdef CHUNK
-            stream_in_chunks<F>(part, acts, column_block, shared, form, sink_of(segment, k_part));
+            stream_in_chunks<F>(part, acts, shared, form, sink_of(segment, k_part));
 #else
             stream_rectangle<F>(
-                part, acts, column_block, (float*)shared, shared + WARPS * COLUMN_BLOCKS * 512, form,
-                sink_of(segment, k_part));
+                part, acts, (float*)shared, shared + WARPS * COLUMN_BLOCKS * 512, form, sink_of(segment, k_part));
 #endif
         });
     }
 };
 
 // All pieces of the thread block.
-template <class SinkOf>
+template <class Acts, class SinkOf>
 __device__ __forceinline__ void stream_pieces(
-    const MatmulLaunch& launch, const u8* acts_q8, const u8* acts_f16, int column_block, u8* shared, SinkOf&& sink_of) {
+    const MatmulLaunch& launch, const Acts& acts, u8* shared, SinkOf&& sink_of) {
     Staged form = Staged::NONE;
-    for_each_format(StreamPieces<SinkOf>{launch, acts_q8, acts_f16, column_block, shared, form, sink_of});
+    for_each_format(StreamPieces<Acts, SinkOf>{launch, acts, shared, form, sink_of});
 }
 
 // Writes finished rows into a partial f32 [columns][stride].

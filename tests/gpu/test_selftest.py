@@ -51,6 +51,7 @@ class Broken(EmulatedDevice):
         ("swiglu", "target, a prompt"),
         ("keep_features", "drafter"),
         ("draft_combine", "drafter"),
+        ("swiglu_matmul", "steps as one graph"),
     ],
 )
 def test_a_kernel_that_does_nothing_is_found(kernel: str, part: str) -> None:

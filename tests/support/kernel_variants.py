@@ -58,7 +58,7 @@ CARDS = {
     "sm_120": Card(170, 99 << 10, overlaps=True),
 }
 LAYERS = 8
-QUICK_WIDTHS = (24,)
+QUICK_WIDTHS = (1, 24)
 OLDEST = "sm_75"
 CLUSTERS = ("sm_90a", "sm_120")  # cards whose blocks can form clusters
 BESIDE = ("probe.cu", "stream.cu")  # what no session launches

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import ExpertPlan
-from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, pointer
+from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, Launch, pointer
 from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Product, Shape, plan
 
 
@@ -111,9 +111,17 @@ class Projection(AnyProjection):
     def columns(self) -> int:
         return self.matrices[0].columns
 
+    def makes_own(self, rows: int) -> bool:
+        """Whether a product of so many rows makes its activations itself, where there is a kernel that does."""
+        return rows == 1 and not self.plan.chunked
+
+    def own_launch(self, kernel: str, defines: Defines, args: Sequence[Argument], out: Tensor) -> Launch:
+        """Multiply one row, which `kernel` makes of `args`, into `out`."""
+        defines, args = {**self.plan.defines(1), **defines}, [self._table, *args, out]
+        return Launch(f"{kernel}.cu", kernel, defines, self.plan.grid, WARPS * WARP, args, self.plan.shared_bytes(1))
+
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
         """Multiply `rows` rows of activations into `out`, in as many launches as shared memory makes necessary."""
-        table = self.plan.pack([matrix.tiles.data_ptr() for matrix in self.matrices])
         return [
             Launch(
                 "matmul.cu",
@@ -121,8 +129,13 @@ class Projection(AnyProjection):
                 self.plan.defines(count),
                 self.plan.grid,
                 WARPS * WARP,
-                [table, *self.wanted(acts), out, np.int32(rows), np.int32(first // 8)],
+                [self._table, *self.wanted(acts), out, np.int32(rows), np.int32(first // 8)],
                 self.plan.shared_bytes(count),
             )
             for first, count in self.plan.passes(rows)
         ]
+
+    @property
+    def _table(self) -> bytes:
+        """The launch's struct."""
+        return self.plan.pack([matrix.tiles.data_ptr() for matrix in self.matrices])

@@ -49,12 +49,13 @@ SEED = 1
 # about 1; int8 activations cost 0.06 on a golden model of random weights.
 TOLERANCE = 0.2
 
-# The kernels of a target's pass and of a drafter's.
+# The kernels of a target's pass, of a drafter's, and of whole steps, plain ones among them.
 MODEL = (
     "embed", "rms_norm", "matmul", "gdn_order", "gdn_prepare", "gdn_recurrence", "gdn_out", "attn_prepare",
     "attn_split", "attn_combine", "swiglu",
 )  # fmt: skip
 DRAFTER = ("draft_gather", "draft_update", "draft_prepare", "draft_split", "draft_combine")
+STEPS = ("head_argmax", "head_logits", "step_begin", "swiglu_matmul")
 
 Record = npt.NDArray[np.void]
 
@@ -88,7 +89,7 @@ def run(device: Device, target: Path, draft: Path) -> Iterator[Outcome]:
     yield _outcome("target, a tree", MODEL, pair[0].verify)
     yield _outcome("commit", ("kv_commit", "keep_features", "gdn_flush"), pair[0].commit)
     yield _outcome("drafter", DRAFTER, pair[0].draft)
-    yield _outcome("steps as one graph", ("head_argmax", "head_logits", "step_begin"), pair[0].steps)
+    yield _outcome("steps as one graph", STEPS, pair[0].steps)
 
 
 def _outcome(name: str, kernels: tuple[str, ...], test: Callable[[], None]) -> Outcome:

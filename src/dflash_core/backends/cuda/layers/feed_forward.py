@@ -60,17 +60,16 @@ class SwiGLU:
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows = scope.buffers, scope.rows
         yield from self.inputs.launches(buffers.acts, buffers.wide, rows)
-        defines: dict[str, object] = {
-            "WIDTH": self.width,
-            "SPLIT_K": self.inputs.split_k,
-            "UP_AT": self.inputs.offsets[1],
-            **self.out.forms,
-        }
+        defines = {"WIDTH": self.width, "SPLIT_K": self.inputs.split_k, "UP_AT": self.inputs.offsets[1]}
+        width = np.int32(self.inputs.width)
+        if self.out.makes_own(rows):
+            yield self.out.own_launch("swiglu_matmul", defines, [buffers.wide, width], buffers.narrow)
+            return
         warps, per_sm = swiglu_blocks(rows)
         yield Launch(
-            "swiglu.cu", "swiglu", defines, (ceil_div(groups_of(self.width), warps), rows), WARP * warps,
-            [buffers.wide, np.int32(rows), np.int32(self.inputs.width), *self.out.wanted(buffers.acts), scope.count,
-             np.int32(scope.node0)],
+            "swiglu.cu", "swiglu", {**defines, **self.out.forms}, (ceil_div(groups_of(self.width), warps), rows),
+            WARP * warps,
+            [buffers.wide, np.int32(rows), width, *self.out.wanted(buffers.acts), scope.count, np.int32(scope.node0)],
             per_sm=per_sm,
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, rows)

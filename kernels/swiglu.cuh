@@ -1,0 +1,33 @@
+// silu(gate) * up of 8 neighbours of a row, of the partials of the [gate, up] matmul: asked for, then looked at.
+//
+// Defines: WIDTH, elements of a row of gate, a multiple of 8; SPLIT_K, partials; UP_AT, where the rows of `up` begin, or 0
+// where both come in turns of 16 rows.
+
+#pragma once
+
+#include "partials.cuh"
+
+static_assert(WIDTH % 8 == 0 && UP_AT % 4 == 0, "a lane holds 8 elements");
+
+// HELD: partials of gates, and of ups, that are on their way together.
+template <int HELD = 8> struct SwigluSpan {
+    PartialSpan<SPLIT_K, 8, HELD> gate, up;
+
+    // Elements k..; zeros past the row's end.
+    __device__ __forceinline__ void load(const float* partials, int rows, int width, int row, int k) {
+        gate.zero();
+        up.zero();
+        if (k < WIDTH) {
+            const int gate_at = UP_AT ? k : 2 * k - k % 16;
+            gate.load(partials, rows, width, row, gate_at);
+            up.load(partials, rows, width, row, gate_at + (UP_AT ? UP_AT : 16));
+        }
+    }
+    __device__ __forceinline__ void values(float (&x)[8]) {
+        float by[8];
+        gate.sum().values(x);
+        up.sum().values(by);
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = silu(x[i]) * by[i];
+    }
+};
