@@ -2,6 +2,7 @@
 // Defines: K_HEADS, V_HEADS; NODES, rows of the pass; SPLIT_K, partials of the projection.
 
 #include "acts.cuh"
+#include "gated_norm.cuh"
 #include "gdn.cuh"
 #include "partials.cuh"
 
@@ -133,6 +134,7 @@ extern "C" __global__ void gdn_out(
 ) {
     const int group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
     const int k = group * ACTS_GROUP + 8 * lane_id();
+    static_assert(DIM == NORM_DIM);
     Span<8> head, norm;
     PartialSpan<SPLIT_K, 8> gate;
     pdl_launch();
@@ -146,17 +148,10 @@ extern "C" __global__ void gdn_out(
         gate.load(partials, rows, width, row, gate_at + k);
     }
     if (node0 + row >= *count) return;
-
-    float x[8], z[8], w[8], squares = 0.0f;
+    float x[8], z[8], w[8];
     head.values(x);
     norm.values(w);
     gate.sum().values(z);
-#pragma unroll
-    for (int i = 0; i < 8; i++) squares += x[i] * x[i];
-#pragma unroll
-    for (int offset = 8; offset; offset /= 2) squares += __shfl_xor_sync(FULL_WARP, squares, offset);  // half a warp
-    const float scale = 1.0f / sqrtf(squares / DIM + eps);
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] *= scale * w[i] * silu(z[i]);
+    gated_norm(x, z, w, eps);
     acts_store({acts_q8, acts_f16}, row, group, x);
 }

@@ -5,6 +5,7 @@
 // rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
 // multiple of 8; ROWS where normed rows go out as f32 too.
 
+#include "gated_norm.cuh"
 #include "halves.cuh"
 #include "partials.cuh"
 
@@ -96,25 +97,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_swiglu(const int* cou
 extern "C" __global__ void __launch_bounds__(THREADS) rows_gated_norm(
     const int* count, const half* heads, half* gate, const float* weight, float eps
 ) {
-    constexpr int DIM = 128;
     const int k = 8 * (blockIdx.x * THREADS + threadIdx.x), row = blockIdx.y;
     pdl_launch();
     pdl_wait();
     if (row >= *count) return;
-    float x[8] = {}, z[8] = {}, w[8], squares = 0.0f;
+    float x[8] = {}, z[8] = {}, w[8];
     if (k < WIDTH) {
         load_halves(heads + (u64)row * WIDTH + k, x);
         load_halves(gate + (u64)row * WIDTH + k, z);
     }
     Span<8> span;
-    span.load(weight + k % DIM);
+    span.load(weight + k % NORM_DIM);
     span.values(w);
-#pragma unroll
-    for (int i = 0; i < 8; i++) squares += x[i] * x[i];
-#pragma unroll
-    for (int offset = 8; offset; offset /= 2) squares += __shfl_xor_sync(FULL_WARP, squares, offset);
-    const float scale = 1.0f / sqrtf(squares / DIM + eps);
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] *= scale * w[i] * silu(z[i]);
+    gated_norm(x, z, w, eps);
     if (k < WIDTH) store_halves(gate + (u64)row * WIDTH + k, x);
 }

@@ -1,5 +1,5 @@
-"""A product of one row that makes its activations itself has the bits of a row of wider passes, which read what a kernel
-of its own has made."""
+"""A product of one row that makes its activations itself has the bits of a row of wider passes, which read what a
+kernel of its own has made."""
 
 from __future__ import annotations
 
