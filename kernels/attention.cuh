@@ -126,6 +126,7 @@ __device__ __forceinline__ void attend(
 
     // Of each tile of 16 rows this thread has rows `quad` and quad + 8.
     const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
+    const u32 p_at = chunk_offset<TILE>(row + quad, key / 8) + 4 * (lane % 4);
     float best[TILES][2], weight[TILES][2][SHARES], sums[TILES][DIM_TILES][4];
 #pragma unroll
     for (int r = 0; r < TILES; r++) {
@@ -210,8 +211,8 @@ __device__ __forceinline__ void attend(
                     const float left = exp2f(scores[r][t][2 * h] - base), right = exp2f(scores[r][t][2 * h + 1] - base);
                     float& share = weight[r][h][t / (KEY_TILES / SHARES)];
                     share = __fadd_rn(share, __fadd_rn(left, right));
-                    half* const to = chunk_at<TILE>(p_tile, at, key / 8 + t) + 2 * (lane % 4);
-                    *reinterpret_cast<u32*>(to) = pack_half2(left, right);
+                    half* const to = chunk_on(p_tile, p_at, t, (16 * r + 8 * h) * 2 * TILE);
+                    *reinterpret_cast<u32*>(to) = bits_of(__floats2half2_rn(left, right));
                 }
 #pragma unroll
                 for (int t = 0; t < DIM_TILES; t++) {

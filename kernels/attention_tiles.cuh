@@ -39,12 +39,14 @@ __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, 
     } else {
         constexpr int CHUNKS = Type::BYTES / 16, COUNT = TILE * CHUNKS;
         const int there = min(live, TILE) * CHUNKS;
+        u8* const to = stage + 16 * threadIdx.x;
+        const u8* const from = rows + 16 * threadIdx.x;
 #pragma unroll
         for (int first = 0; first < COUNT; first += THREADS) {
             const int at = first + threadIdx.x;
-            if (COUNT % THREADS && at >= COUNT) break;
+            if (COUNT % THREADS && first + THREADS > COUNT && at >= COUNT) break;
             if constexpr (Order::STRAIGHT && Type::STRIDE == Type::BYTES) {
-                cp_async16_or_zero(stage + 16 * at, rows + 16 * at, at < there);
+                cp_async16_or_zero(to + 16 * first, from + 16 * first, at < there);
             } else {
                 const int row = at / CHUNKS, chunk = at % CHUNKS;
                 const u8* const source = rows + order(row) * Type::BYTES + 16 * chunk;
@@ -54,29 +56,78 @@ __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, 
     }
 }
 
-// A tile of packed keys, or values, as one of halves, by all threads of the block. Elements of a group of keys stand where
-// ldmatrix gives a lane those that one read of packed keys gives it: see multiply_packed_keys.
+// Runs of a row that a thread unpacks at a time: what it has loaded before it stores waits in registers.
+template <class Type> constexpr int LOADS_AT_ONCE = Type::LOADED > 4 ? 2 : 3;
+// Groups of a run.
+template <class Type> constexpr int SIDE_BY_SIDE = HEAD_DIM / WARP < Type::SHARED ? HEAD_DIM / WARP : Type::SHARED;
+
+// A tile of packed keys as one of halves, by all threads of the block. Elements of a group of keys stand where ldmatrix
+// gives a lane those that one read of packed keys gives it: see multiply_packed_keys. A warp takes eight rows at a time,
+// in which it has the same runs: from one turn to the next only constants are added. Sixteen lanes read every second row,
+// which lie in different banks.
 template <class Type> __device__ __forceinline__ void unpack_keys(half* tile, const u8* rows) {
-    constexpr int COUNT = TILE * HEAD_DIM / 8;
-#pragma unroll 2
-    for (int at = threadIdx.x; at < COUNT; at += THREADS) {
-        const int part = at % 4, row = at / 4 % TILE, group = at / (4 * TILE);
-        u32 x[4];
-        Type::eight(x, rows + row * Type::STRIDE, group, part);
+    constexpr int EVEN = WARPS & -WARPS, ABREAST = EVEN < Type::RUNS ? EVEN : Type::RUNS, OWN = Type::RUNS / ABREAST;
+    constexpr int STEP = 8 * WARPS / ABREAST, TURNS = ceil_div(TILE, STEP), COUNT = TURNS * OWN;
+    constexpr int AT_ONCE = LOADS_AT_ONCE<Type>;
+    static_assert(Type::RUNS % ABREAST == 0, "warps abreast have equally many runs");
+    const int lane = lane_id(), warp = warp_id(), part = lane % 4;
+    const int row = warp / ABREAST * 8 + lane / 4 % 4 * 2 + lane / 16, run = warp % ABREAST * OWN;
+    const u8* const from = rows + row * Type::STRIDE;
+    const u32 to = chunk_offset<HEAD_DIM>(row, 4 * Type::SHARED * run) + 4 * part;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            *reinterpret_cast<u32*>(chunk_at<HEAD_DIM>(tile, row, 4 * group + i) + 2 * part) = x[i];
+    for (int first = 0; first < COUNT; first += AT_ONCE) {
+        typename Type::Loaded loaded[AT_ONCE];
+#pragma unroll
+        for (int i = first; i < first + AT_ONCE && i < COUNT; i++) {
+            if (TILE % STEP && i / OWN == TURNS - 1 && row + i / OWN * STEP >= TILE) continue;
+            Type::load(loaded[i - first], from + i / OWN * STEP * Type::STRIDE, run + i % OWN, part);
+        }
+#pragma unroll
+        for (int i = first; i < first + AT_ONCE && i < COUNT; i++) {
+            if (TILE % STEP && i / OWN == TURNS - 1 && row + i / OWN * STEP >= TILE) continue;
+            u32 x[Type::SHARED][4];
+            Type::eights(x, loaded[i - first], part);
+#pragma unroll
+            for (int c = 0; c < 4 * SIDE_BY_SIDE<Type>; c++) {
+                const int more = 4 * Type::SHARED * (i % OWN) + c;
+                *reinterpret_cast<u32*>(chunk_on(tile, to, more, i / OWN * STEP * 2 * HEAD_DIM)) = x[c / 4][c % 4];
+            }
         }
     }
 }
+
+// The same of values, in order. A lane has the same run and part of every row that it takes; eight lanes that store
+// together have all chunks of a row's 128 bytes, or four of each of two rows that lie four apart.
 template <class Type> __device__ __forceinline__ void unpack_values(half* tile, const u8* rows) {
-    constexpr int CHUNKS = HEAD_DIM / 8, COUNT = TILE * CHUNKS;
-#pragma unroll 2
-    for (int at = threadIdx.x; at < COUNT; at += THREADS) {
-        const int row = at / CHUNKS, chunk = at % CHUNKS;
-        u32 x[4];
-        Type::eight(x, rows + row * Type::STRIDE, chunk / 4, chunk % 4);
-        *reinterpret_cast<uint4*>(chunk_at<HEAD_DIM>(tile, row, chunk)) = make_uint4(x[0], x[1], x[2], x[3]);
+    constexpr int BESIDE = 8 / Type::RUNS, PLACES = 8 / BESIDE;  // rows that a warp takes together, such sets in eight rows
+    constexpr bool APART = BESIDE > 1 && WARPS % PLACES == 0;
+    constexpr int STEP = WARPS * BESIDE, TURNS = ceil_div(TILE, STEP), AT_ONCE = LOADS_AT_ONCE<Type>;
+    static_assert(8 % Type::RUNS == 0, "a warp has whole rows");
+    const int lane = lane_id(), warp = warp_id(), part = lane % 4, beside = lane / 4 % BESIDE, run = lane / 4 / BESIDE;
+    const int row = APART ? warp / PLACES * 8 + warp % PLACES * (BESIDE / 2) + beside % 2 * 4 + beside / 2
+                          : warp * BESIDE + beside;
+    const int chunk = 4 * Type::SHARED * run + part;
+    const u8* const from = rows + row * Type::STRIDE;
+    const u32 to = chunk_offset<HEAD_DIM>(row, chunk);
+#pragma unroll
+    for (int first = 0; first < TURNS; first += AT_ONCE) {
+        typename Type::Loaded loaded[AT_ONCE];
+#pragma unroll
+        for (int i = first; i < first + AT_ONCE && i < TURNS; i++) {
+            if (TILE % STEP && i == TURNS - 1 && row + i * STEP >= TILE) continue;
+            Type::load(loaded[i - first], from + i * STEP * Type::STRIDE, run, part);
+        }
+#pragma unroll
+        for (int i = first; i < first + AT_ONCE && i < TURNS; i++) {
+            if (TILE % STEP && i == TURNS - 1 && row + i * STEP >= TILE) continue;
+            u32 x[Type::SHARED][4];
+            Type::eights(x, loaded[i - first], part);
+#pragma unroll
+            for (int k = 0; k < SIDE_BY_SIDE<Type>; k++) {
+                *reinterpret_cast<uint4*>(row_on<HEAD_DIM, STEP>(tile, to, row, chunk, i, 4 * k)) =
+                    make_uint4(x[k][0], x[k][1], x[k][2], x[k][3]);
+            }
+        }
     }
 }
 
@@ -87,6 +138,7 @@ __device__ __forceinline__ void multiply_packed_keys(
     float (&scores)[TILES][KEY_TILES][4], half* q, const u8* k, int row, int key
 ) {
     const int quad = lane_id() / 4, part = lane_id() % 4;
+    const u32 q_at = fragment_offset<HEAD_DIM>(row);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -104,8 +156,8 @@ __device__ __forceinline__ void multiply_packed_keys(
 #pragma unroll
         for (int r = 0; r < TILES; r++) {
             u32 a[2][4];
-            row_fragment<HEAD_DIM>(a[0], q, row + 16 * r, 2 * group);
-            row_fragment<HEAD_DIM>(a[1], q, row + 16 * r, 2 * group + 1);
+            fragment_on<HEAD_DIM>(a[0], q, q_at, r, 2 * group);
+            fragment_on<HEAD_DIM>(a[1], q, q_at, r, 2 * group + 1);
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t++) {
                 const u32 low[2] = {b[t][0], b[t][1]}, high[2] = {b[t][2], b[t][3]};
@@ -126,11 +178,12 @@ __device__ __forceinline__ void multiply_packed_values(
     float (&sums)[TILES][DIM_TILES][4], half* p, const u8* v, int row, int dim
 ) {
     const int quad = lane_id() / 4, pair = lane_id() % 4;
+    const u32 p_at = fragment_offset<TILE>(row);
 #pragma unroll VALUE_STEPS<TILES>
     for (int step = 0; step < TILE / 16; step++) {
         u32 a[TILES][4];
 #pragma unroll
-        for (int r = 0; r < TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
+        for (int r = 0; r < TILES; r++) fragment_on<TILE>(a[r], p, p_at, r, step);
         const u8* const rows = v + (16 * step + 2 * pair) * Type::STRIDE;
         constexpr int ODD = Type::STRIDE, LATER = 8 * Type::STRIDE;
 #pragma unroll
@@ -162,32 +215,34 @@ __device__ __forceinline__ void multiply_keys(
 #pragma unroll
             for (int e = 0; e < 4; e++) scores[r][t][e] = 0.0f;
 
+    const u32 q_at = fragment_offset<HEAD_DIM>(row);
     if constexpr (KEY_TILES == 1) {  // an ldmatrix brings 8 keys x 32 elements
-#pragma unroll 2
+        const u32 k_at = chunk_offset<HEAD_DIM>(key + lane % 8, lane / 8);
+#pragma unroll
         for (int step = 0; step < HEAD_DIM / 16; step += 2) {
             u32 b[4];
-            ldmatrix_x4(b, chunk_at<HEAD_DIM>(k, key + lane % 8, 2 * step + lane / 8));
+            ldmatrix_x4(b, chunk_on(k, k_at, 2 * step, 0));
             const u32 low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
             for (int r = 0; r < TILES; r++) {
                 u32 a[4];
-                row_fragment<HEAD_DIM>(a, q, row + 16 * r, step);
+                fragment_on<HEAD_DIM>(a, q, q_at, r, step);
                 mma_f16_16816(scores[r][0], a, low);
-                row_fragment<HEAD_DIM>(a, q, row + 16 * r, step + 1);
+                fragment_on<HEAD_DIM>(a, q, q_at, r, step + 1);
                 mma_f16_16816(scores[r][0], a, high);
             }
         }
     } else {  // 16 keys x 16 elements
-#pragma unroll 4
+        const u32 k_at = chunk_offset<HEAD_DIM>(key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
         for (int step = 0; step < HEAD_DIM / 16; step++) {
             u32 a[TILES][4];
 #pragma unroll
-            for (int r = 0; r < TILES; r++) row_fragment<HEAD_DIM>(a[r], q, row + 16 * r, step);
+            for (int r = 0; r < TILES; r++) fragment_on<HEAD_DIM>(a[r], q, q_at, r, step);
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t += 2) {
                 u32 b[4];
-                const int at = key + 8 * t + lane % 8 + lane / 16 * 8;
-                ldmatrix_x4(b, chunk_at<HEAD_DIM>(k, at, 2 * step + lane / 8 % 2));
+                ldmatrix_x4(b, chunk_on(k, k_at, 2 * step, 8 * t * 2 * HEAD_DIM));
 #pragma unroll
                 for (int r = 0; r < TILES; r++) mma_pair(scores[r][t], scores[r][t + 1], a[r], b);
             }
@@ -200,16 +255,18 @@ template <int TILES>
 __device__ __forceinline__ void multiply_values(
     float (&sums)[TILES][DIM_TILES][4], half* p, half* v, int row, int dim
 ) {
+    static_assert((DIM_TILES & (DIM_TILES - 1)) == 0, "a warp's chunks are reached by XOR");
     const int lane = lane_id();
+    const u32 p_at = fragment_offset<TILE>(row), v_at = chunk_offset<HEAD_DIM>(lane % 16, dim / 8 + lane / 16);
 #pragma unroll VALUE_STEPS<TILES>
     for (int step = 0; step < TILE / 16; step++) {
         u32 a[TILES][4];
 #pragma unroll
-        for (int r = 0; r < TILES; r++) row_fragment<TILE>(a[r], p, row + 16 * r, step);
+        for (int r = 0; r < TILES; r++) fragment_on<TILE>(a[r], p, p_at, r, step);
 #pragma unroll
         for (int t = 0; t < DIM_TILES; t += 2) {
             u32 b[4];
-            ldmatrix_x4_trans(b, chunk_at<HEAD_DIM>(v, 16 * step + lane % 16, dim / 8 + t + lane / 16));
+            ldmatrix_x4_trans(b, chunk_on(v, v_at, t, step * 16 * 2 * HEAD_DIM));
 #pragma unroll
             for (int r = 0; r < TILES; r++) mma_pair(sums[r][t], sums[r][t + 1], a[r], b);
         }

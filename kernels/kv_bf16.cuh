@@ -8,6 +8,7 @@
 struct KvBf16 {
     static constexpr int BYTES = 2 * HEAD_DIM, STRIDE = BYTES + 32;  // which rows are read from four banks apart
     static constexpr bool HALVES = false, ROTATED = false;
+    static constexpr int SHARED = 1, RUNS = HEAD_DIM / WARP, LOADED = 4;
 
     template <int PARTS> static __device__ __forceinline__ void store(u8* row, const float (&x)[PARTS]) {
 #pragma unroll
@@ -23,6 +24,16 @@ struct KvBf16 {
     static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {
         const uint4 w = *reinterpret_cast<const uint4*>(row + 64 * group + 16 * part);
         to[0] = halves(w.x), to[1] = halves(w.y), to[2] = halves(w.z), to[3] = halves(w.w);
+    }
+    struct Loaded {
+        uint4 words;
+    };
+    static __device__ __forceinline__ void load(Loaded& to, const u8* row, int group, int part) {
+        to.words = *reinterpret_cast<const uint4*>(row + 64 * group + 16 * part);
+    }
+    static __device__ __forceinline__ void eights(u32 (&to)[1][4], const Loaded& from, int) {
+        const uint4 w = from.words;
+        to[0][0] = halves(w.x), to[0][1] = halves(w.y), to[0][2] = halves(w.z), to[0][3] = halves(w.w);
     }
     static __device__ __forceinline__ void four(
         u32 (&to)[4], const u8* first, const u8* second, int group, int part

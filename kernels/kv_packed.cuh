@@ -13,6 +13,7 @@
 // The largest magnitude of a group becomes REACH / 4 scales; with REACH 0, the number that has it becomes code 0.
 template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPacked {
     static constexpr int GROUPS = HEAD_DIM / WARP, SHARED = 8 / LOW, RUNS = ceil_div(GROUPS, SHARED);
+    static constexpr int LOADED = 2 + (SHARED + 1) / 2 + HIGH * SHARED;  // words of Loaded
     static constexpr int PLANES = WARP * RUNS, SCALES = PLANES + 4 * HIGH * GROUPS;
     static constexpr int BYTES = ceil_div(SCALES + 2 * GROUPS, 16) * 16;
     static constexpr int STRIDE = BYTES;  // a tile is one piece of memory there as here
@@ -90,6 +91,53 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
         const u32 low = codes(bytes.x, group, bits), high = codes(bytes.y, group, bits >> 4);
         to[0] = numbers<false>(low, scale), to[1] = numbers<true>(low, scale);
         to[2] = numbers<false>(high, scale), to[3] = numbers<true>(high, scale);
+    }
+
+    // What `eights` needs of a run, in few loads: groups that share bytes have their words and scales side by side.
+    struct Loaded {
+        uint2 bytes;
+        u32 planes[HIGH ? SHARED : 1], scales[(SHARED + 1) / 2];
+    };
+    static __device__ __forceinline__ void load(Loaded& to, const u8* row, int run, int part) {
+        to.bytes = *reinterpret_cast<const uint2*>(row + WARP * run + 8 * part);
+        const u8 *const planes = row + PLANES + 4 * SHARED * run, *const scales = row + SCALES + 2 * SHARED * run;
+        if constexpr (SHARED == 1) {
+            to.scales[0] = *reinterpret_cast<const u16*>(scales);
+        } else if constexpr (SHARED == 2) {
+            to.scales[0] = *reinterpret_cast<const u32*>(scales);
+        } else {
+            const uint2 four = *reinterpret_cast<const uint2*>(scales);
+            to.scales[0] = four.x, to.scales[1] = four.y;
+        }
+        if constexpr (HIGH && SHARED == 2) {
+            const uint2 two = *reinterpret_cast<const uint2*>(planes);
+            to.planes[0] = two.x, to.planes[1] = two.y;
+        } else if constexpr (HIGH) {
+            const uint4 four = *reinterpret_cast<const uint4*>(planes);
+            to.planes[0] = four.x, to.planes[1] = four.y, to.planes[2] = four.z, to.planes[3] = four.w;
+        }
+    }
+    static __device__ __forceinline__ void eights(u32 (&to)[SHARED][4], const Loaded& from, int part) {
+        constexpr int UP = CENTRED ? 1 : 0;
+        constexpr u32 SPREAD = 0x00204081u << (LOW + UP), PLANE = 0x01010101u << (LOW + UP);
+#pragma unroll
+        for (int k = 0; k < SHARED; k++) {
+            u32 low = from.bytes.x, high = from.bytes.y;
+            if constexpr (LOW < 8) {
+                const int down = LOW * k - UP;
+                low = (down < 0 ? low << UP : low >> down) & MASK << UP;
+                high = (down < 0 ? high << UP : high >> down) & MASK << UP;
+            }
+            if constexpr (HIGH) {
+                const u32 bits = from.planes[k] >> 8 * part;
+                low |= (bits & 0xf) * SPREAD & PLANE;
+                high |= (bits >> 4 & 0xf) * SPREAD & PLANE;
+            }
+            const half2 both = half2_of(prmt(from.scales[k / 2], 0, k % 2 ? 0x3232 : 0x1010));
+            const half2 scale = CENTRED ? __hmul2(both, half2_of(0x38003800u)) : both;
+            to[k][0] = numbers<false>(low, scale), to[k][1] = numbers<true>(low, scale);
+            to[k][2] = numbers<false>(high, scale), to[k][3] = numbers<true>(high, scale);
+        }
     }
 
     static __device__ __forceinline__ void four(

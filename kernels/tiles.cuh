@@ -4,14 +4,39 @@
 
 #include "common.cuh"
 
-// Elements 8 chunk.. of a row in a shared tile of rows of WIDTH halves. The swizzle puts the 8 rows that an ldmatrix
-// reads together into different banks.
-template <int WIDTH>
-__device__ __forceinline__ half* chunk_at(half* tile, int row, int chunk) {
+// Which chunk of a row in a shared tile of rows of WIDTH halves lies where its first one would. It puts the 8 rows that an
+// ldmatrix reads together into different banks.
+template <int WIDTH> __device__ __forceinline__ int swizzle_of(int row) {
     constexpr int CHUNKS = WIDTH / 8;
     static_assert(CHUNKS == 2 || CHUNKS == 4 || CHUNKS % 8 == 0, "row width");
-    const int swizzle = CHUNKS == 2 ? row >> 2 & 1 : CHUNKS == 4 ? row >> 1 & 3 : row & 7;
-    return tile + row * WIDTH + (chunk ^ swizzle) * 8;
+    return CHUNKS == 2 ? row >> 2 & 1 : CHUNKS == 4 ? row >> 1 & 3 : row & 7;
+}
+
+// Elements 8 chunk.. of a row.
+template <int WIDTH>
+__device__ __forceinline__ half* chunk_at(half* tile, int row, int chunk) {
+    return tile + row * WIDTH + (chunk ^ swizzle_of<WIDTH>(row)) * 8;
+}
+
+// The same in bytes from the tile's beginning: what a thread works out once, before a loop.
+constexpr int CHUNK_BYTES = 16;
+template <int WIDTH> __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
+    return row * 2 * WIDTH + (chunk ^ swizzle_of<WIDTH>(row)) * CHUNK_BYTES;
+}
+// What else it reads and writes is constants away: the chunk by `more` further on, which has no bit of the first one's
+// number, and so many bytes beyond, such as those of 8 rows.
+__device__ __forceinline__ half* chunk_on(half* tile, u32 offset, int more, int bytes) {
+    u8* const near = reinterpret_cast<u8*>(tile) + (offset ^ more % 8 * CHUNK_BYTES);
+    return reinterpret_cast<half*>(near + more / 8 * 8 * CHUNK_BYTES + bytes);
+}
+// Chunk by `more` of row `row` + STEP i, where `offset` is that of `row` and `chunk`.
+template <int WIDTH, int STEP>
+__device__ __forceinline__ half* row_on(half* tile, u32 offset, int row, int chunk, int i, int more = 0) {
+    if constexpr (WIDTH % 64 == 0 && STEP % 4 == 0) {
+        return chunk_on(tile, offset, more ^ (STEP * i & 4), STEP * i * 2 * WIDTH);
+    } else {
+        return chunk_at<WIDTH>(tile, row + STEP * i, chunk + more);
+    }
 }
 
 // Which row of its source becomes row `first` + `step` of a tile: the same one. A thread keeps one pointer, to `first`.
@@ -26,13 +51,16 @@ template <int WIDTH, int COUNT, int THREADS, class Order = InOrder>
 __device__ __forceinline__ void copy_rows(half* tile, const half* from, int live, const Order& order = {}) {
     constexpr int CHUNKS = WIDTH / 8, STEP = THREADS / CHUNKS;
     static_assert(THREADS % CHUNKS == 0, "a thread copies the same chunk of every STEP-th row");
+    constexpr int TURNS = ceil_div(COUNT, STEP);
     const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    from += chunk * 8;
+    const u32 at = chunk_offset<WIDTH>(first, chunk);
+    from += (Order::STRAIGHT ? first * WIDTH : 0) + chunk * 8;
 #pragma unroll
-    for (int row = 0; row < COUNT; row += STEP) {
-        if (COUNT % STEP && first + row >= COUNT) break;
-        const half* const source = from + order(first + row) * WIDTH;
-        cp_async16_or_zero(chunk_at<WIDTH>(tile, first + row, chunk), source, first + row < live);
+    for (int i = 0; i < TURNS; i++) {
+        const int row = first + STEP * i;
+        if (COUNT % STEP && i == TURNS - 1 && row >= COUNT) break;
+        const half* const source = from + (Order::STRAIGHT ? STEP * i : order(row)) * WIDTH;
+        cp_async16_or_zero(row_on<WIDTH, STEP>(tile, at, first, chunk, i), source, row < live);
     }
 }
 
@@ -40,6 +68,15 @@ __device__ __forceinline__ void copy_rows(half* tile, const half* from, int live
 template <int WIDTH>
 __device__ __forceinline__ void row_fragment(u32 (&a)[4], half* tile, int row, int step) {
     ldmatrix_x4(a, chunk_at<WIDTH>(tile, row + lane_id() % 16, 2 * step + lane_id() / 16));
+}
+
+// The same by the offset of row `row` and step 0: rows 16 r.. from there.
+template <int WIDTH> __device__ __forceinline__ u32 fragment_offset(int row) {
+    return chunk_offset<WIDTH>(row + lane_id() % 16, lane_id() / 16);
+}
+template <int WIDTH>
+__device__ __forceinline__ void fragment_on(u32 (&a)[4], half* tile, u32 offset, int r, int step) {
+    ldmatrix_x4(a, chunk_on(tile, offset, 2 * step, r * 16 * 2 * WIDTH));
 }
 
 // d[0] += a b[0..1], d[1] += a b[2..3].
