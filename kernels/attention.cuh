@@ -208,7 +208,9 @@ __device__ __forceinline__ void attend(
                 for (int s = 0; s < SHARES; s++) weight[r][h][s] = __fmul_rn(weight[r][h][s], carry);
 #pragma unroll
                 for (int t = 0; t < KEY_TILES; t++) {
-                    const float left = exp2f(scores[r][t][2 * h] - base), right = exp2f(scores[r][t][2 * h + 1] - base);
+                    // Too small for a float, a weight is zero as a half, and in a sum that gets the 1 of the best key.
+                    const float left = exp2_or_zero(scores[r][t][2 * h] - base);
+                    const float right = exp2_or_zero(scores[r][t][2 * h + 1] - base);
                     float& share = weight[r][h][t / (KEY_TILES / SHARES)];
                     share = __fadd_rn(share, __fadd_rn(left, right));
                     half* const to = chunk_on(p_tile, p_at, t, (16 * r + 8 * h) * 2 * TILE);

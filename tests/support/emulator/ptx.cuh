@@ -172,6 +172,10 @@ inline void ldmatrix_x2_trans(unsigned (&r)[2], const void* row, int line = __bu
 inline unsigned tf32_bits(float v) {  // round to nearest, ties away from zero
     return (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
 }
+inline float exp2_or_zero(float x) {
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
 inline int dp4a(int a, int b, int c) {
     for (int i = 0; i < 32; i += 8) c += int((signed char)(a >> i)) * int((signed char)(b >> i));
     return c;
