@@ -8,8 +8,11 @@
 // COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
 // STAGES tiles in a ring, as they are kept; packed ones become halves on their way from there into the fragments, or with
-// UNPACK_ONCE for all warps together, in a tile of halves beside the ring. With one stage K and V travel while the block
-// is at the other of the two.
+// UNPACK_ONCE for all warps together, in a tile of halves beside the ring, or two. With one stage K and V travel while the
+// block is at the other of the two.
+//
+// Barriers of a step: two where K of the next is there when P is, three where it then still travels, four where K and V
+// share a tile of halves.
 //
 // Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
 // and in which order they are worked on; a tile that it does not see leaves its maximum, weight and sums as they are,
@@ -98,8 +101,9 @@ __device__ __forceinline__ void attend(
 
     half* const q_tile = reinterpret_cast<half*>(shared);
     half* const p_tile = q_tile + HELD * HEAD_DIM;
-    half* const halves = p_tile + HELD * TILE;  // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
-    u8* const ring = reinterpret_cast<u8*>(halves + (ONCE ? TILE * HEAD_DIM : 0));  // [STAGES][K, V][TILE][STRIDE]
+    half* const key_halves = p_tile + HELD * TILE;  // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
+    half* const value_halves = key_halves + (APART ? TILE * HEAD_DIM : 0);
+    u8* const ring = reinterpret_cast<u8*>(key_halves + HALF_TILES * TILE * HEAD_DIM);  // [STAGES][K, V][TILE][STRIDE]
     float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMNS][HELD]
 
     auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * (KEY_BYTES + VALUE_BYTES); };
@@ -139,12 +143,26 @@ __device__ __forceinline__ void attend(
             for (int e = 0; e < 4; e++) sums[r][t][e] = 0.0f;
     }
 
+    constexpr bool AHEAD = !ONCE && STAGES > 2;
+    if constexpr (APART) {
+        cp_async_wait<1>();
+        __syncthreads();
+        unpack_keys<KeyType>(key_halves, stage(view.step0));
+        __syncthreads();
+        fetch_keys(view.step0 + 1);
+    } else if constexpr (AHEAD) {
+        cp_async_wait<2 * STAGES - 3>();
+        __syncthreads();
+    }
+
     for (int step = view.step0; view.tile(step) * TILE < view.keys; step++) {
         const int begin = view.tile(step) * TILE;
-        if constexpr (ONCE) {
+        if constexpr (APART || AHEAD) {
+            // K is here
+        } else if constexpr (ONCE) {
             cp_async_wait<1>();
             __syncthreads();  // K is here, and everyone is done with the halves
-            unpack_keys<KeyType>(halves, stage(step));
+            unpack_keys<KeyType>(key_halves, stage(step));
             __syncthreads();
             fetch_keys(step + 1);
         } else if constexpr (STAGES == 1) {
@@ -160,7 +178,7 @@ __device__ __forceinline__ void attend(
         }
 
         float scores[TILES][KEY_TILES][4];
-        half* const keys = ONCE ? halves : reinterpret_cast<half*>(stage(step));
+        half* const keys = ONCE ? key_halves : reinterpret_cast<half*>(stage(step));
         if constexpr (KEY_HALVES) multiply_keys(scores, q_tile, keys, row, key);
         else multiply_packed_keys<KeyType>(scores, q_tile, stage(step), row, key);
         const bool open = view.open(begin);
@@ -186,10 +204,15 @@ __device__ __forceinline__ void attend(
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
                 if (lane % 4 == 0) exchange[column_warp * HELD + at] = top;
             }
-        if constexpr (ONCE) cp_async_wait<1>();
-        __syncthreads();  // everyone is done with K
-        if constexpr (ONCE) unpack_values<ValueType>(halves, stage(step) + KEY_BYTES);
-        else if constexpr (STAGES == 1) fetch_keys(step + 1);
+        if constexpr (APART) cp_async_wait<0>();
+        else if constexpr (ONCE) cp_async_wait<1>();
+        __syncthreads();  // everyone is done with K, and with V of the step before
+        if constexpr (AHEAD) {
+            fetch_keys(step + STAGES - 1);
+            fetch_values(step + STAGES - 1);
+        } else if constexpr (STAGES == 1 && !ONCE) {
+            fetch_keys(step + 1);
+        }
 
 #pragma unroll
         for (int r = 0; r < TILES; r++)
@@ -222,12 +245,19 @@ __device__ __forceinline__ void attend(
                     sums[r][t][2 * h + 1] *= carry;
                 }
             }
-        if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
-        __syncthreads();  // P and V are here
+        // Scores are done with: what is unpacked has their registers.
+        if constexpr (ONCE) unpack_values<ValueType>(value_halves, stage(step) + KEY_BYTES);
+        if constexpr (APART) {
+            if (view.tile(step + 1) * TILE < view.keys) unpack_keys<KeyType>(key_halves, stage(step + 1));
+        }
+        if constexpr (AHEAD) cp_async_wait<2 * STAGES - 3>();
+        else if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
+        __syncthreads();  // P and V are here, and with APART or AHEAD the next K
+        if constexpr (APART) fetch_keys(step + 2);
         if constexpr (ONCE) fetch_values(step + 1);
         u8* const values = stage(step) + KEY_BYTES;
-        half* const value_halves = ONCE ? halves : reinterpret_cast<half*>(values);
-        if constexpr (VALUE_HALVES) multiply_values(sums, p_tile, value_halves, row, dim);
+        half* const unpacked = ONCE ? value_halves : reinterpret_cast<half*>(values);
+        if constexpr (VALUE_HALVES) multiply_values(sums, p_tile, unpacked, row, dim);
         else multiply_packed_values<ValueType>(sums, p_tile, values, row, dim);
     }
 

@@ -14,11 +14,11 @@ constexpr int DIM_TILES = HEAD_DIM / COLUMN_WARPS / 8;  // mma tiles of dimensio
 #define COLUMNS COLUMN_WARPS
 #endif
 constexpr int SHARES = COLUMNS / COLUMN_WARPS;  // columns of the order that a warp does
-#ifdef UNPACK_ONCE
-constexpr bool ONCE = true;
-#else
-constexpr bool ONCE = false;
+#ifndef UNPACK_ONCE
+#define UNPACK_ONCE 0
 #endif
+constexpr int HALF_TILES = UNPACK_ONCE;  // one that K and V take in turn, or one each
+constexpr bool ONCE = HALF_TILES > 0, APART = HALF_TILES > 1;
 constexpr bool KEY_HALVES = KeyType::HALVES || ONCE, VALUE_HALVES = ValueType::HALVES || ONCE;
 constexpr int KEY_BYTES = TILE * KeyType::STRIDE, VALUE_BYTES = TILE * ValueType::STRIDE;  // of a stage
 static_assert(TILE % 16 == 0 && TILE <= 64, "a row's view of a tile is one 64-bit word");
@@ -27,6 +27,7 @@ static_assert(DIM_TILES >= 2 && DIM_TILES % 2 == 0, "dimensions of a warp come i
 static_assert(SHARES * COLUMN_WARPS == COLUMNS && KEY_TILES % SHARES == 0, "a warp has whole columns");
 static_assert(VALUE_HALVES || DIM_TILES % 4 == 0, "of packed values a warp has whole groups");
 static_assert(STAGES >= 1 && (!ONCE || STAGES == 1), "what is unpacked makes room at once");
+static_assert(HALF_TILES <= 2, "K and V are all there is");
 static_assert(!ONCE || (!KeyType::HALVES && !ValueType::HALVES), "halves have nothing to unpack");
 
 // Start bringing rows of keys, or values, into a stage, row order(i) as the i-th; those from `live` on become zeros and

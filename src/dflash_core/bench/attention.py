@@ -6,7 +6,7 @@ attn_combine of all layers are recorded in a graph; a figure is the median over 
     python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
 
 An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
-splits, column_warps, tile and blocks as in SplitOrder; stages as in SplitLaunch; row_warps
+splits, column_warps, tile and blocks as in SplitOrder; stages and halves (half_tiles) as in SplitLaunch; row_warps
 and, beside it, warps (column_warps) and once as in WarpLayout.
 """
 
@@ -85,11 +85,12 @@ class Layers:
         """The order with `changes`, and its launch. Raises DFlashError."""
         found: dict[str, int] = {}
         for name, _, value in (part.partition("=") for part in changes.split(",") if part != "auto"):
-            known = ("splits", "column_warps", "tile", "blocks", "stages", "row_warps", "warps", "once")
+            known = ("splits", "column_warps", "tile", "blocks", "stages", "halves", "row_warps", "warps", "once")
             if name not in known or not value.isdigit():
                 raise DFlashError(f"order {changes!r}: expected auto, or such as splits=28,column_warps=8,stages=3")
             found[name] = int(value)
-        stages, order = found.pop("stages", 0), self.order
+        parts = {name: found.pop(key) for key, name in (("stages", "stages"), ("halves", "half_tiles")) if key in found}
+        order = self.order
         order = replace(
             order,
             splits=found.get("splits", order.splits),
@@ -101,7 +102,7 @@ class Layers:
         if row_warps := found.get("row_warps", 0):
             layout = WarpLayout(row_warps, found.get("warps", order.column_warps), bool(found.get("once", 0)))
         launch = SplitLaunch.of(self.heads, order, rows, self.device.card.shared_bytes, layout)
-        return order, replace(launch, stages=stages) if stages else launch
+        return order, replace(launch, **parts)
 
 
 def compare(
@@ -129,7 +130,7 @@ def compare(
                         rate = depth * layers.heads.kv_heads * kv.row_bytes(layers.heads.head_dim) / us / 1e6
                         layout = launch.layout
                         warps = f"{layout.row_warps} x {layout.column_warps} warps of {launch.row_tiles} tiles"
-                        taken = f"{order.splits} splits, {warps}, {launch.stages} stages"
+                        taken = f"{order.splits} splits, {warps}, {launch.stages} stages, {launch.half_tiles} of halves"
                         yield f"{kv!s:12} {depth:>8,} rows {rows:<3} {name:27} {us:8.2f} us {rate:6.2f} TB/s  ({taken})"
                 del layers
                 torch.cuda.empty_cache()

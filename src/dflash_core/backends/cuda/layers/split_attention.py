@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 
 from dflash_core.backends.cuda.launch import WARP, ceil_div
 from dflash_core.backends.cuda.state import MAX_NODES
@@ -148,6 +149,7 @@ class SplitLaunch:
     layout: WarpLayout
     row_tiles: int
     stages: int
+    half_tiles: int = 0  # of unpacked keys and values
 
     @staticmethod
     def of(
@@ -178,8 +180,9 @@ class SplitLaunch:
         for most in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
             blocks = ceil_div(tiles, most * row_warps)
             row_tiles = ceil_div(tiles, blocks * row_warps)
-            for stages in range(most_stages, fewest - 1, -1):
-                launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages)
+            # With halves of their own K and V are unpacked side by side, two barriers a step instead of four.
+            for stages, half_tiles in product(range(most_stages, fewest - 1, -1), (2, 1) if layout.once else (0,)):
+                launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, half_tiles)
                 if launch.shared <= limit:
                     return launch
         return launch
@@ -202,7 +205,7 @@ class SplitLaunch:
             "STAGES": self.stages,
             **({"NEAR": self.order.near} if self.order.near else {}),
             **({"COLUMNS": self.order.column_warps} if self.layout.column_warps != self.order.column_warps else {}),
-            **({"UNPACK_ONCE": 1} if self.layout.once else {}),
+            **({"UNPACK_ONCE": self.half_tiles} if self.half_tiles else {}),
         }
 
     @property
@@ -223,5 +226,5 @@ class SplitLaunch:
         rows = max(self.block_rows, 16 * self.layout.row_warps * ceil_div(self.heads.group, 16 * self.layout.row_warps))
         stage = tile * (tile_stride(self.order.kv.k, dim) + tile_stride(self.order.kv.v, dim))
         queries = 2 * rows * (dim + tile) + 4 * self.order.column_warps * rows
-        halves = 2 * tile * dim if self.layout.once else 0
+        halves = 2 * tile * dim * self.half_tiles
         return queries + halves + self.stages * stage + (PATH_BYTES if self.order.near else 0)
