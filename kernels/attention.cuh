@@ -130,6 +130,7 @@ __device__ __forceinline__ void attend(
 
     // Of each tile of 16 rows this thread has rows `quad` and quad + 8.
     const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
+    Queries<TILES> queries(q_tile, row);
     const u32 p_at = chunk_offset<TILE>(row + quad, key / 8) + 4 * (lane % 4);
     float best[TILES][2], weight[TILES][2][SHARES], sums[TILES][DIM_TILES][4];
 #pragma unroll
@@ -177,10 +178,11 @@ __device__ __forceinline__ void attend(
             fetch_values(step + STAGES - 1);
         }
 
+        if (step == view.step0) queries.read();
         float scores[TILES][KEY_TILES][4];
         half* const keys = ONCE ? key_halves : reinterpret_cast<half*>(stage(step));
-        if constexpr (KEY_HALVES) multiply_keys(scores, q_tile, keys, row, key);
-        else multiply_packed_keys<KeyType>(scores, q_tile, stage(step), row, key);
+        if constexpr (KEY_HALVES) multiply_keys(scores, queries, keys, key);
+        else multiply_packed_keys<KeyType>(scores, queries, stage(step), key);
         const bool open = view.open(begin);
 #pragma unroll
         for (int r = 0; r < TILES; r++)

@@ -132,14 +132,40 @@ template <class Type> __device__ __forceinline__ void unpack_values(half* tile, 
     }
 }
 
-// scores = Q K^T for the warp's rows (from `row`) and packed keys (from `key`). Elements 8 i.. of a group of keys are one
+// The fragments of a warp's rows of queries. Those of one tile of rows stay in registers from the first step on where a
+// block has few threads; others are read wherever they are needed.
+template <int TILES> struct Queries {
+    static constexpr bool KEPT = TILES == 1 && THREADS <= 256;
+    half* tile;
+    u32 at;
+    u32 kept[KEPT ? HEAD_DIM / 16 : 1][4];
+
+    __device__ __forceinline__ Queries(half* tile, int row) : tile(tile), at(fragment_offset<HEAD_DIM>(row)) {}
+
+    // Once they are there.
+    __device__ __forceinline__ void read() {
+        if constexpr (KEPT) {
+#pragma unroll
+            for (int step = 0; step < HEAD_DIM / 16; step++) fragment_on<HEAD_DIM>(kept[step], tile, at, 0, step);
+        }
+    }
+    __device__ __forceinline__ void fragment(u32 (&a)[4], int r, int step) const {
+        if constexpr (KEPT) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[i] = kept[step][i];
+        } else {
+            fragment_on<HEAD_DIM>(a, tile, at, r, step);
+        }
+    }
+};
+
+// scores = Q K^T for the warp's rows and packed keys (from `key`). Elements 8 i.. of a group of keys are one
 // read of lane i of four; queries have theirs where the fragments then expect them.
 template <class Type, int TILES>
 __device__ __forceinline__ void multiply_packed_keys(
-    float (&scores)[TILES][KEY_TILES][4], half* q, const u8* k, int row, int key
+    float (&scores)[TILES][KEY_TILES][4], const Queries<TILES>& q, const u8* k, int key
 ) {
     const int quad = lane_id() / 4, part = lane_id() % 4;
-    const u32 q_at = fragment_offset<HEAD_DIM>(row);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -157,8 +183,8 @@ __device__ __forceinline__ void multiply_packed_keys(
 #pragma unroll
         for (int r = 0; r < TILES; r++) {
             u32 a[2][4];
-            fragment_on<HEAD_DIM>(a[0], q, q_at, r, 2 * group);
-            fragment_on<HEAD_DIM>(a[1], q, q_at, r, 2 * group + 1);
+            q.fragment(a[0], r, 2 * group);
+            q.fragment(a[1], r, 2 * group + 1);
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t++) {
                 const u32 low[2] = {b[t][0], b[t][1]}, high[2] = {b[t][2], b[t][3]};
@@ -203,10 +229,10 @@ __device__ __forceinline__ void multiply_packed_values(
     }
 }
 
-// scores = Q K^T for the warp's rows (from `row`) and keys (from `key`).
+// scores = Q K^T for the warp's rows and keys (from `key`).
 template <int TILES>
 __device__ __forceinline__ void multiply_keys(
-    float (&scores)[TILES][KEY_TILES][4], half* q, half* k, int row, int key
+    float (&scores)[TILES][KEY_TILES][4], const Queries<TILES>& q, half* k, int key
 ) {
     const int lane = lane_id();
 #pragma unroll
@@ -216,7 +242,6 @@ __device__ __forceinline__ void multiply_keys(
 #pragma unroll
             for (int e = 0; e < 4; e++) scores[r][t][e] = 0.0f;
 
-    const u32 q_at = fragment_offset<HEAD_DIM>(row);
     if constexpr (KEY_TILES == 1) {  // an ldmatrix brings 8 keys x 32 elements
         const u32 k_at = chunk_offset<HEAD_DIM>(key + lane % 8, lane / 8);
 #pragma unroll
@@ -227,9 +252,9 @@ __device__ __forceinline__ void multiply_keys(
 #pragma unroll
             for (int r = 0; r < TILES; r++) {
                 u32 a[4];
-                fragment_on<HEAD_DIM>(a, q, q_at, r, step);
+                q.fragment(a, r, step);
                 mma_f16_16816(scores[r][0], a, low);
-                fragment_on<HEAD_DIM>(a, q, q_at, r, step + 1);
+                q.fragment(a, r, step + 1);
                 mma_f16_16816(scores[r][0], a, high);
             }
         }
@@ -239,7 +264,7 @@ __device__ __forceinline__ void multiply_keys(
         for (int step = 0; step < HEAD_DIM / 16; step++) {
             u32 a[TILES][4];
 #pragma unroll
-            for (int r = 0; r < TILES; r++) fragment_on<HEAD_DIM>(a[r], q, q_at, r, step);
+            for (int r = 0; r < TILES; r++) q.fragment(a[r], r, step);
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t += 2) {
                 u32 b[4];
