@@ -58,7 +58,7 @@ __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, 
 }
 
 // Runs of a row that a thread unpacks at a time: what it has loaded before it stores waits in registers.
-template <class Type> constexpr int LOADS_AT_ONCE = Type::LOADED > 4 ? 2 : 3;
+template <class Type> constexpr int LOADS_AT_ONCE = Type::LOADED > 5 ? 1 : 2;
 // Groups of a run.
 template <class Type> constexpr int SIDE_BY_SIDE = HEAD_DIM / WARP < Type::SHARED ? HEAD_DIM / WARP : Type::SHARED;
 
