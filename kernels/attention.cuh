@@ -101,31 +101,42 @@ __device__ __forceinline__ void attend(
 
     half* const q_tile = reinterpret_cast<half*>(shared);
     half* const p_tile = q_tile + HELD * HEAD_DIM;
-    half* const key_halves = p_tile + HELD * TILE;  // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
+    constexpr int AT_WORK = WOVEN ? 2 : 1;  // steps whose P and maxima are held
+    // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
+    half* const key_halves = p_tile + AT_WORK * HELD * TILE;
     half* const value_halves = key_halves + (APART ? TILE * HEAD_DIM : 0);
     u8* const ring = reinterpret_cast<u8*>(key_halves + HALF_TILES * TILE * HEAD_DIM);  // [STAGES][K, V][TILE][STRIDE]
-    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMNS][HELD]
+    // [AT_WORK][COLUMNS][HELD]
+    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));
 
     auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * (KEY_BYTES + VALUE_BYTES); };
-    // Groups of copies, K's and V's in turn, empty past the end: the waits below count groups.
-    auto fetch_keys = [&](int step) {
+    auto copy_keys = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
         if (wanted > 0) {
             fetch_rows<KeyType>(stage(step), cache.key(rows.kv_head, begin), wanted, view.order(begin));
         }
-        cp_async_commit();
     };
-    auto fetch_values = [&](int step) {
+    auto copy_values = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
         u8* const values = stage(step) + KEY_BYTES;
         if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
+    };
+    // Groups of copies, K's and V's in turn, empty past the end: the waits below count groups.
+    auto fetch_keys = [&](int step) {
+        copy_keys(step);
+        cp_async_commit();
+    };
+    auto fetch_values = [&](int step) {
+        copy_values(step);
         cp_async_commit();
     };
     copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
+    if constexpr (!WOVEN) {
 #pragma unroll
-    for (int ahead = 0; ahead < max(STAGES - 1, 1); ahead++) {
-        fetch_keys(view.step0 + ahead);
-        fetch_values(view.step0 + ahead);
+        for (int ahead = 0; ahead < max(STAGES - 1, 1); ahead++) {
+            fetch_keys(view.step0 + ahead);
+            fetch_values(view.step0 + ahead);
+        }
     }
 
     // Of each tile of 16 rows this thread has rows `quad` and quad + 8.
@@ -144,45 +155,15 @@ __device__ __forceinline__ void attend(
             for (int e = 0; e < 4; e++) sums[r][t][e] = 0.0f;
     }
 
-    constexpr bool AHEAD = !ONCE && STAGES > 2;
-    if constexpr (APART) {
-        cp_async_wait<1>();
-        __syncthreads();
-        unpack_keys<KeyType>(key_halves, stage(view.step0));
-        __syncthreads();
-        fetch_keys(view.step0 + 1);
-    } else if constexpr (AHEAD) {
-        cp_async_wait<2 * STAGES - 3>();
-        __syncthreads();
-    }
-
-    for (int step = view.step0; view.tile(step) * TILE < view.keys; step++) {
-        const int begin = view.tile(step) * TILE;
-        if constexpr (APART || AHEAD) {
-            // K is here
-        } else if constexpr (ONCE) {
-            cp_async_wait<1>();
-            __syncthreads();  // K is here, and everyone is done with the halves
-            unpack_keys<KeyType>(key_halves, stage(step));
-            __syncthreads();
-            fetch_keys(step + 1);
-        } else if constexpr (STAGES == 1) {
-            if (step == view.step0) cp_async_wait<1>();
-            else cp_async_wait<0>();
-            __syncthreads();  // K is here, and everyone is done with V
-            if (step != view.step0) fetch_values(step);
-        } else {
-            cp_async_wait<2 * STAGES - 3>();
-            __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
-            fetch_keys(step + STAGES - 1);
-            fetch_values(step + STAGES - 1);
-        }
-
-        if (step == view.step0) queries.read();
-        float scores[TILES][KEY_TILES][4];
+    using Scores = float[TILES][KEY_TILES][4];
+    auto score = [&](Scores& scores, int step) {
         half* const keys = ONCE ? key_halves : reinterpret_cast<half*>(stage(step));
         if constexpr (KEY_HALVES) multiply_keys(scores, queries, keys, key);
         else multiply_packed_keys<KeyType>(scores, queries, stage(step), key);
+    };
+    // Scores become minus infinity where the row does not see the key. The warp's largest of each row go to `tops`.
+    auto offer_tops = [&](Scores& scores, int step, float* tops) {
+        const int begin = view.tile(step) * TILE;
         const bool open = view.open(begin);
 #pragma unroll
         for (int r = 0; r < TILES; r++)
@@ -204,18 +185,11 @@ __device__ __forceinline__ void attend(
                 }
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-                if (lane % 4 == 0) exchange[column_warp * HELD + at] = top;
+                if (lane % 4 == 0) tops[column_warp * HELD + at] = top;
             }
-        if constexpr (APART) cp_async_wait<0>();
-        else if constexpr (ONCE) cp_async_wait<1>();
-        __syncthreads();  // everyone is done with K, and with V of the step before
-        if constexpr (AHEAD) {
-            fetch_keys(step + STAGES - 1);
-            fetch_values(step + STAGES - 1);
-        } else if constexpr (STAGES == 1 && !ONCE) {
-            fetch_keys(step + 1);
-        }
-
+    };
+    // Weights of a step by the largest scores so far: P, and the sums so far on their new footing.
+    auto weigh = [&](const Scores& scores, const float* tops, half* p) {
 #pragma unroll
         for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -223,7 +197,7 @@ __device__ __forceinline__ void attend(
                 const int at = row + 16 * r + 8 * h + quad;
                 float top = best[r][h];
 #pragma unroll
-                for (int c = 0; c < COLUMN_WARPS; c++) top = fmaxf(top, exchange[c * HELD + at]);
+                for (int c = 0; c < COLUMN_WARPS; c++) top = fmaxf(top, tops[c * HELD + at]);
                 // A row that has seen nothing yet stays at zero: never minus infinity less minus infinity.
                 const float base = top == -INFINITE ? 0.0f : top;
                 const float carry = exp2f(best[r][h] - base);
@@ -238,7 +212,7 @@ __device__ __forceinline__ void attend(
                     const float right = exp2_or_zero(scores[r][t][2 * h + 1] - base);
                     float& share = weight[r][h][t / (KEY_TILES / SHARES)];
                     share = __fadd_rn(share, __fadd_rn(left, right));
-                    half* const to = chunk_on(p_tile, p_at, t, (16 * r + 8 * h) * 2 * TILE);
+                    half* const to = chunk_on(p, p_at, t, (16 * r + 8 * h) * 2 * TILE);
                     *reinterpret_cast<u32*>(to) = bits_of(__floats2half2_rn(left, right));
                 }
 #pragma unroll
@@ -247,20 +221,122 @@ __device__ __forceinline__ void attend(
                     sums[r][t][2 * h + 1] *= carry;
                 }
             }
-        // Scores are done with: what is unpacked has their registers.
-        if constexpr (ONCE) unpack_values<ValueType>(value_halves, stage(step) + KEY_BYTES);
-        if constexpr (APART) {
-            if (view.tile(step + 1) * TILE < view.keys) unpack_keys<KeyType>(key_halves, stage(step + 1));
-        }
-        if constexpr (AHEAD) cp_async_wait<2 * STAGES - 3>();
-        else if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
-        __syncthreads();  // P and V are here, and with APART or AHEAD the next K
-        if constexpr (APART) fetch_keys(step + 2);
-        if constexpr (ONCE) fetch_values(step + 1);
+    };
+    auto add_values = [&](int step, half* p) {
         u8* const values = stage(step) + KEY_BYTES;
         half* const unpacked = ONCE ? value_halves : reinterpret_cast<half*>(values);
-        if constexpr (VALUE_HALVES) multiply_values(sums, p_tile, unpacked, row, dim);
-        else multiply_packed_values<ValueType>(sums, p_tile, values, row, dim);
+        if constexpr (VALUE_HALVES) multiply_values(sums, p, unpacked, row, dim);
+        else multiply_packed_values<ValueType>(sums, p, values, row, dim);
+    };
+    auto there = [&](int step) { return view.tile(step) * TILE < view.keys; };
+
+    if constexpr (WOVEN) {
+        // Groups of copies: K of a step, and V of the one before it, later of the one before that: as places are free.
+#pragma unroll
+        for (int ahead = 0; ahead < STAGES; ahead++) {
+            copy_keys(view.step0 + ahead);
+            if (ahead) copy_values(view.step0 + ahead - 1);
+            cp_async_commit();
+        }
+        cp_async_wait<STAGES - 1>();
+        __syncthreads();
+        queries.read();
+        Scores scores, next;
+        score(scores, view.step0);
+        offer_tops(scores, view.step0, exchange);
+        int step = view.step0;
+        bool more = true;
+        while (more) {
+            const int odd = (step - view.step0) % 2;
+            cp_async_wait<STAGES - 2>();
+            __syncthreads();  // K of the next step, V and P of the last and all maxima of this one are here
+            copy_keys(step + STAGES);
+            if (step > view.step0) copy_values(step + STAGES - 2);
+            cp_async_commit();
+            more = there(step + 1);
+            half* const before = p_tile + (1 - odd) * HELD * TILE;
+            if (more && step > view.step0) {  // as a rule: products that do not wait for each other
+                score(next, step + 1);
+                add_values(step - 1, before);
+            } else {
+                if (more) score(next, step + 1);
+                if (step > view.step0) add_values(step - 1, before);
+            }
+            weigh(scores, exchange + odd * COLUMNS * HELD, p_tile + odd * HELD * TILE);
+            if (more) {
+                offer_tops(next, step + 1, exchange + (1 - odd) * COLUMNS * HELD);
+#pragma unroll
+                for (int r = 0; r < TILES; r++)
+#pragma unroll
+                    for (int t = 0; t < KEY_TILES; t++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) scores[r][t][e] = next[r][t][e];
+                step++;
+            }
+        }
+        cp_async_wait<0>();
+        __syncthreads();  // the last P and V are here
+        add_values(step, p_tile + (step - view.step0) % 2 * HELD * TILE);
+    } else {
+        constexpr bool AHEAD = !ONCE && STAGES > 2;
+        if constexpr (APART) {
+            cp_async_wait<1>();
+            __syncthreads();
+            unpack_keys<KeyType>(key_halves, stage(view.step0));
+            __syncthreads();
+            fetch_keys(view.step0 + 1);
+        } else if constexpr (AHEAD) {
+            cp_async_wait<2 * STAGES - 3>();
+            __syncthreads();
+        }
+
+        for (int step = view.step0; there(step); step++) {
+            if constexpr (APART || AHEAD) {
+                // K is here
+            } else if constexpr (ONCE) {
+                cp_async_wait<1>();
+                __syncthreads();  // K is here, and everyone is done with the halves
+                unpack_keys<KeyType>(key_halves, stage(step));
+                __syncthreads();
+                fetch_keys(step + 1);
+            } else if constexpr (STAGES == 1) {
+                if (step == view.step0) cp_async_wait<1>();
+                else cp_async_wait<0>();
+                __syncthreads();  // K is here, and everyone is done with V
+                if (step != view.step0) fetch_values(step);
+            } else {
+                cp_async_wait<2 * STAGES - 3>();
+                __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
+                fetch_keys(step + STAGES - 1);
+                fetch_values(step + STAGES - 1);
+            }
+
+            Scores scores;
+            score(scores, step);
+            offer_tops(scores, step, exchange);
+            if constexpr (APART) cp_async_wait<0>();
+            else if constexpr (ONCE) cp_async_wait<1>();
+            __syncthreads();  // everyone is done with K, and with V of the step before
+            if constexpr (AHEAD) {
+                fetch_keys(step + STAGES - 1);
+                fetch_values(step + STAGES - 1);
+            } else if constexpr (STAGES == 1 && !ONCE) {
+                fetch_keys(step + 1);
+            }
+
+            weigh(scores, exchange, p_tile);
+            // Scores are done with: what is unpacked has their registers.
+            if constexpr (ONCE) unpack_values<ValueType>(value_halves, stage(step) + KEY_BYTES);
+            if constexpr (APART) {
+                if (there(step + 1)) unpack_keys<KeyType>(key_halves, stage(step + 1));
+            }
+            if constexpr (AHEAD) cp_async_wait<2 * STAGES - 3>();
+            else if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
+            __syncthreads();  // P and V are here, and with APART or AHEAD the next K
+            if constexpr (APART) fetch_keys(step + 2);
+            if constexpr (ONCE) fetch_values(step + 1);
+            add_values(step, p_tile);
+        }
     }
 
     // A thread's weights are those of its own keys: add up the four lanes of a row, then the column warps.

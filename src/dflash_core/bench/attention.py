@@ -6,8 +6,8 @@ attn_combine of all layers are recorded in a graph; a figure is the median over 
     python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
 
 An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
-splits, column_warps, tile and blocks as in SplitOrder; stages and halves (half_tiles) as in SplitLaunch; row_warps
-and, beside it, warps (column_warps) and once as in WarpLayout.
+splits, column_warps, tile and blocks as in SplitOrder; stages, interleaved and halves (half_tiles) as in SplitLaunch;
+row_warps and, beside it, warps (column_warps) and once as in WarpLayout.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.errors import DFlashError
 
 REPLAYS = 21
+PARTS = {"stages": "stages", "halves": "half_tiles", "interleaved": "interleaved"}  # of a SplitLaunch
 
 
 class Layers:
@@ -85,11 +87,11 @@ class Layers:
         """The order with `changes`, and its launch. Raises DFlashError."""
         found: dict[str, int] = {}
         for name, _, value in (part.partition("=") for part in changes.split(",") if part != "auto"):
-            known = ("splits", "column_warps", "tile", "blocks", "stages", "halves", "row_warps", "warps", "once")
+            known = ("splits", "column_warps", "tile", "blocks", "row_warps", "warps", "once", *PARTS)
             if name not in known or not value.isdigit():
                 raise DFlashError(f"order {changes!r}: expected auto, or such as splits=28,column_warps=8,stages=3")
             found[name] = int(value)
-        parts = {name: found.pop(key) for key, name in (("stages", "stages"), ("halves", "half_tiles")) if key in found}
+        parts: dict[str, Any] = {PARTS[name]: found.pop(name) for name in PARTS if name in found}
         order = self.order
         order = replace(
             order,
