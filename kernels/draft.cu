@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
 
 // Partial attention of one split: see attend. Grid (row blocks, kv heads, splits); `window` is the layer's sliding window
 // or 0.
-extern "C" __global__ void __launch_bounds__(THREADS) draft_split(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) draft_split(
     const StepState* st, int block, int rows, int window, int causal, const half* q, u8* k, u8* v,
     int slots, float* out, float2* stats
 ) {
