@@ -311,6 +311,7 @@ __device__ __forceinline__ void attend(
                 fetch_values(step + STAGES - 1);
             }
 
+            if (step == view.step0) queries.read();
             Scores scores;
             score(scores, step);
             offer_tops(scores, step, exchange);

@@ -138,10 +138,14 @@ template <class Type> __device__ __forceinline__ void unpack_values(half* tile, 
     }
 }
 
-// The fragments of a warp's rows of queries. Those of one tile of rows stay in registers where a block has a
-// multiprocessor and few threads; others are read wherever they are needed.
+// The fragments of a warp's rows of queries. Those of one tile of rows stay in registers where there is room beside the
+// sums: in a block of few threads that has a multiprocessor. Others are read wherever they are needed.
 template <int TILES> struct Queries {
-    static constexpr bool KEPT = WOVEN && TILES == 1 && THREADS <= 256;
+#ifdef NEAR
+    static constexpr bool KEPT = TILES == 1 && THREADS <= 256 && DIM_TILES <= 8;
+#else
+    static constexpr bool KEPT = false;
+#endif
     half* tile;
     u32 at;
     u32 kept[KEPT ? HEAD_DIM / 16 : 1][4];
