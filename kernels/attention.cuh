@@ -11,8 +11,10 @@
 // UNPACK_ONCE for all warps together, in a tile of halves beside the ring, or two. With one stage K and V travel while the
 // block is at the other of the two.
 //
-// Barriers of a step: two where K of the next is there when P is, three where it then still travels, four where K and V
-// share a tile of halves.
+// Waits: a step has four barriers where K and V share a tile of halves, three where K of the next step still travels
+// when P is there, else two. With INTERLEAVED it has one: between two barriers a block is at Q K^T of the next step, at the
+// weights of this one and at P V of the one before, none of which waits for another, and holds P and maxima of two steps.
+// Addresses: what a lane reads and writes is one offset, worked out before the steps, and constants (tiles.cuh).
 //
 // Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
 // and in which order they are worked on; a tile that it does not see leaves its maximum, weight and sums as they are,

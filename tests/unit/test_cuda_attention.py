@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dflash_core.backends.cuda.layers.split_attention import MAX_PARTS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.cache_types import CachePair
 from dflash_core.errors import UnsupportedError
 
 # Bytes of shared memory that a block may have, and SMs: H200, A100, RTX 4090, RTX 2080.
@@ -57,3 +58,13 @@ def test_heads_without_a_kernel_are_refused(head_dim: int, rotary: int) -> None:
 def test_too_little_shared_memory_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="16,384 bytes"):
         SplitOrder.of(TARGETS[0], 4096, 20, 16_384, trees=True)
+
+
+def test_steps_of_packed_caches_wait_as_little_as_room_allows() -> None:
+    """Of a 27B on an H200: stages, tiles of halves, and whether steps are interleaved."""
+    limit, processors = CARDS[0]
+    kv = CachePair.parse("q8_0")
+    order = SplitOrder.of(TARGETS[0], 32_768, processors, limit, trees=True, kv=kv)
+    launches = {rows: SplitLaunch.of(TARGETS[0], order, rows, limit) for rows in (1, 8, 16, 24)}
+    found = {rows: (one.stages, one.half_tiles, one.interleaved) for rows, one in launches.items()}
+    assert found == {1: (3, 0, True), 8: (3, 0, True), 16: (1, 2, False), 24: (1, 1, False)}
