@@ -7,13 +7,14 @@
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
 // COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
-// STAGES tiles in a ring, as they are kept; packed ones become halves on their way from there into the fragments, or with
-// UNPACK_ONCE for all warps together, in a tile of halves beside the ring, or two. With one stage K and V travel while the
-// block is at the other of the two.
+// STAGES tiles in a ring, as they are kept; packed ones become halves on their way from there into the fragments, or
+// with UNPACK_ONCE for all warps together, in a tile of halves beside the ring, or two. With one stage K and V travel
+// while the block is at the other of the two.
 //
 // Waits: a step has four barriers where K and V share a tile of halves, three where K of the next step still travels
-// when P is there, else two. With INTERLEAVED it has one: between two barriers a block is at Q K^T of the next step, at the
-// weights of this one and at P V of the one before, none of which waits for another, and holds P and maxima of two steps.
+// when P is there, else two. With INTERLEAVED it has one: between two barriers a block is at Q K^T of the next step,
+// at the weights of this one and at P V of the one before, none of which waits for another; it holds P and maxima of
+// two steps.
 // Addresses: what a lane reads and writes is one offset, worked out before the steps, and constants (tiles.cuh).
 //
 // Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to

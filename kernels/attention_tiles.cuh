@@ -69,9 +69,9 @@ template <class Type> constexpr int LOADS_AT_ONCE = Type::LOADED > 5 ? 1 : 2;
 template <class Type> constexpr int SIDE_BY_SIDE = HEAD_DIM / WARP < Type::SHARED ? HEAD_DIM / WARP : Type::SHARED;
 
 // A tile of packed keys as one of halves, by all threads of the block. Elements of a group of keys stand where ldmatrix
-// gives a lane those that one read of packed keys gives it: see multiply_packed_keys. A warp takes eight rows at a time,
-// in which it has the same runs: from one turn to the next only constants are added. Sixteen lanes read every second row,
-// which lie in different banks.
+// gives a lane those that one read of packed keys gives it: see multiply_packed_keys. A warp takes eight rows at a
+// time, in which it has the same runs: from one turn to the next only constants are added. Sixteen lanes read every
+// second row, which lie in different banks.
 template <class Type> __device__ __forceinline__ void unpack_keys(half* tile, const u8* rows) {
     constexpr int EVEN = WARPS & -WARPS, ABREAST = EVEN < Type::RUNS ? EVEN : Type::RUNS, OWN = Type::RUNS / ABREAST;
     constexpr int STEP = 8 * WARPS / ABREAST, TURNS = ceil_div(TILE, STEP), COUNT = TURNS * OWN;
@@ -106,13 +106,13 @@ template <class Type> __device__ __forceinline__ void unpack_keys(half* tile, co
 // The same of values, in order. A lane has the same run and part of every row that it takes; eight lanes that store
 // together have all chunks of a row's 128 bytes, or four of each of two rows that lie four apart.
 template <class Type> __device__ __forceinline__ void unpack_values(half* tile, const u8* rows) {
-    constexpr int BESIDE = 8 / Type::RUNS, PLACES = 8 / BESIDE;  // rows that a warp takes together, such sets in eight rows
-    constexpr bool APART = BESIDE > 1 && WARPS % PLACES == 0;
+    constexpr int BESIDE = 8 / Type::RUNS, PLACES = 8 / BESIDE;  // rows of a warp at a time, such sets in eight rows
+    constexpr bool FAR = BESIDE > 1 && WARPS % PLACES == 0;
     constexpr int STEP = WARPS * BESIDE, TURNS = ceil_div(TILE, STEP), AT_ONCE = LOADS_AT_ONCE<Type>;
     static_assert(8 % Type::RUNS == 0, "a warp has whole rows");
     const int lane = lane_id(), warp = warp_id(), part = lane % 4, beside = lane / 4 % BESIDE, run = lane / 4 / BESIDE;
-    const int row = APART ? warp / PLACES * 8 + warp % PLACES * (BESIDE / 2) + beside % 2 * 4 + beside / 2
-                          : warp * BESIDE + beside;
+    const int row = FAR ? warp / PLACES * 8 + warp % PLACES * (BESIDE / 2) + beside % 2 * 4 + beside / 2
+                        : warp * BESIDE + beside;
     const int chunk = 4 * Type::SHARED * run + part;
     const u8* const from = rows + row * Type::STRIDE;
     const u32 to = chunk_offset<HEAD_DIM>(row, chunk);

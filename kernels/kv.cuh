@@ -10,8 +10,8 @@
 //   STRIDE                      bytes from one row of a tile to the next
 //   eight(to, row, group, part)            elements 8 part.. of a group of 32, as halves
 //   four(to, first, second, group, part)   elements 4 part.. of two rows: to[i] holds the i-th of both
-//   RUNS, SHARED                of a row's runs of bytes, and groups that one holds side by side (the last may hold fewer)
-//   load(loaded, row, run, part), eights(to, loaded, part)    `eight` of all groups of a run, loads apart; LOADED words
+//   RUNS, SHARED                runs of bytes in a row, and groups that one holds side by side (the last may hold fewer)
+//   load(loaded, row, run, part), eights(to, loaded, part)    `eight` of a run's groups, loads apart; LOADED words
 //
 // With KV_RING positions take turns in the slots: position p lies in slot p % slots, which holds the newest of them. A
 // tile of the attention then lies in one piece where slots are a whole number of tiles, or more than there are

@@ -4,8 +4,8 @@
 
 #include "common.cuh"
 
-// Which chunk of a row in a shared tile of rows of WIDTH halves lies where its first one would. It puts the 8 rows that an
-// ldmatrix reads together into different banks.
+// Which chunk of a row in a shared tile of rows of WIDTH halves lies where its first one would. It puts the 8 rows that
+// an ldmatrix reads together into different banks.
 template <int WIDTH> __device__ __forceinline__ int swizzle_of(int row) {
     constexpr int CHUNKS = WIDTH / 8;
     static_assert(CHUNKS == 2 || CHUNKS == 4 || CHUNKS % 8 == 0, "row width");
