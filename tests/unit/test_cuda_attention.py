@@ -67,4 +67,4 @@ def test_steps_of_packed_caches_wait_as_little_as_room_allows() -> None:
     order = SplitOrder.of(TARGETS[0], 32_768, processors, limit, trees=True, kv=kv)
     launches = {rows: SplitLaunch.of(TARGETS[0], order, rows, limit) for rows in (1, 8, 16, 24)}
     found = {rows: (one.stages, one.half_tiles, one.interleaved) for rows, one in launches.items()}
-    assert found == {1: (3, 0, True), 8: (3, 0, True), 16: (1, 2, False), 24: (1, 1, False)}
+    assert found == {1: (3, 0, True), 8: (3, 0, False), 16: (1, 2, False), 24: (1, 1, False)}

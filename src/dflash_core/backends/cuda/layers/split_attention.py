@@ -183,7 +183,8 @@ class SplitLaunch:
             row_tiles = ceil_div(tiles, blocks * row_warps)
             # With halves of their own K and V are unpacked side by side, two barriers a step instead of four.
             half_tiles = (2, 1) if layout.once else (0,)
-            interleaved = (True, False) if order.near and row_warps == 1 else (False,)
+            # Measured: one tile of rows gains from it, three lose.
+            interleaved = (True, False) if order.near and tiles == 1 else (False,)
             for stages, halves, woven in product(range(most_stages, fewest - 1, -1), half_tiles, interleaved):
                 # With two stages a tile would have to arrive within the step in which it is asked for.
                 launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves, woven and stages > 2)
