@@ -42,16 +42,23 @@ template <int ROOM> struct Offers {
 
     // The slot of the best offer, to every lane; -1 where there is none.
     __device__ __forceinline__ int best(int size) const {
-        u64 least = NOTHING, least_tie = NOTHING;
+        constexpr int AT_ONCE = 4;  // keys of a lane that are asked for together
+        u64 least = NOTHING;
         int slot = -1;
-        for (int i = lane_id(); i < size; i += WARP) {
-            const u64 own = key[i];
-            if (own > least || own == NOTHING) continue;
-            const u64 own_tie = tie[i];
-            if (own < least || own_tie < least_tie) least = own, least_tie = own_tie, slot = i;
+        for (int first = lane_id(); first < size; first += AT_ONCE * WARP) {
+            u64 own[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) own[i] = first + i * WARP < size ? key[first + i * WARP] : NOTHING;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int at = first + i * WARP;
+                if (own[i] < least || (own[i] == least && own[i] != NOTHING && tie[at] < tie[slot])) {
+                    least = own[i], slot = at;
+                }
+            }
         }
         u32 lanes = lanes_of_least(FULL_WARP, least);
-        if (lanes & (lanes - 1)) lanes = lanes_of_least(lanes, least_tie);
+        if (lanes & (lanes - 1)) lanes = lanes_of_least(lanes, slot < 0 ? NOTHING : tie[slot]);
         return __shfl_sync(FULL_WARP, slot, __ffs(int(lanes)) - 1);
     }
 };

@@ -1,7 +1,7 @@
 """Every kernel variant for every supported architecture: it compiles, nothing spills, registers stay as recorded.
 
 No GPU is needed. Reports are kept in the user's cache by content, so only what changed is compiled. After a change that
-is meant to move the numbers: `PYTHONPATH=tests python tests/unit/test_kernels_compile.py` records them again.
+is meant to move the numbers: `PYTHONPATH=tests python tests/unit/test_kernels_compile.py [FILE ..]` records them again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -66,8 +67,8 @@ def report(arch: str, variant: Variant) -> Uses:
     return uses
 
 
-def reports(arch: str, *, quick: bool = False) -> Iterator[tuple[Variant, Uses]]:
-    wanted = variants(arch, quick=quick)
+def reports(arch: str, *, quick: bool = False, files: Collection[str] = ()) -> Iterator[tuple[Variant, Uses]]:
+    wanted = [one for one in variants(arch, quick=quick) if not files or one.file in files]
     if quick:
         names = [frozenset(dict(variant.defines)) if arch == THOROUGH else None for variant in wanted]
         wanted = list({(one.file, defined): one for one, defined in zip(wanted, names)}.values())
@@ -152,11 +153,12 @@ def test_what_a_called_function_spills_is_its_kernels() -> None:
     assert uses["alone"].spilled == 0
 
 
-def record() -> None:
-    """Write the most registers that each kernel takes over all of its variants."""
-    most: dict[str, int] = {}
+def record(files: Collection[str] = ()) -> None:
+    """Write the most registers that each kernel takes over all of its variants: of these files, or of all."""
+    known: dict[str, int] = json.loads(RECORD.read_text()) if files else {}
+    most = {place: registers for place, registers in known.items() if place.split()[1] not in files}
     for arch in ARCHITECTURES:
-        for variant, uses in reports(arch):
+        for variant, uses in reports(arch, files=files):
             for name, use in uses.items():
                 place = f"{arch} {variant.file} {name}"
                 most[place] = max(most.get(place, 0), use.registers)
@@ -164,4 +166,4 @@ def record() -> None:
 
 
 if __name__ == "__main__":
-    record()
+    record(sys.argv[1:])
