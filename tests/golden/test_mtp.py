@@ -178,10 +178,10 @@ def test_every_setting_gives_plain_decodings_tokens(sampled: bool, seeds: int) -
     for seed in range(seeds):
         engine = Engine(target(), PlantedHead(plain(sampled), seed))
         for knobs in (
-            Knobs(), Knobs(mode="tree"), Knobs(mode="chain", mtp_depth=8, budget=8),
-            Knobs(mode="tree", budget=6, mtp_depth=2),
+            Knobs(mode="tree"), Knobs(mode="chain", mtp_depth=8, budget=8), Knobs(mode="tree", budget=6, mtp_depth=2),
             Knobs(mode="tree", budget=40, mtp_depth=8, tree_width=3, chain_seed=True), Knobs(mode="tree", mtp_depth=1),
             Knobs(mode="tree", budget=12, mtp_depth=5, p_min=0.001, tree_temperature=0.5),
+            Knobs(),  # the last: how often it drafts goes by times, and each draft takes the head's next random numbers
         ):  # fmt: skip
             engine.reset()
             knobs = knobs.replace(ignore_eos=True, max_tokens=TOKENS, **(SAMPLED if sampled else {}))
