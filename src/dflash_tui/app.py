@@ -84,6 +84,7 @@ class DFlashApp(App[int]):
         knobs: Knobs | None = None,
         *,
         loaders: Callable[[LoadRequest], Loader] | None = None,
+        check: Callable[[LoadRequest], None] = lambda request: None,
         first_run: bool = False,
         config: Config | None = None,
         theme: str = "",
@@ -107,6 +108,7 @@ class DFlashApp(App[int]):
         self._watchers = list(request.watchers)
         self._request = request
         self._loaders = loaders or (lambda request: loader)
+        self._check = check
         self._first_run = first_run
         history = History(data_dir or data_folder())
         title = request.title(endings=True)
@@ -270,6 +272,14 @@ class DFlashApp(App[int]):
         values."""
         self._request = dataclasses.replace(self._request, context=context, kv=kv)
         return self._loaders(self._request), self._request.title(endings=True)
+
+    def check(self, request: LoadRequest) -> None:
+        """Raises DFlashError where headers tell that a pair cannot be loaded. Not on the app's own thread."""
+        self._check(request)
+
+    def stay_with(self, request: LoadRequest) -> None:
+        """What was to be loaded last is not; this is what there is."""
+        self._request = request
 
     def restart(self, conversation: str, context: int, kv: str = AUTO) -> None:
         """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
@@ -448,8 +458,15 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
 
         return load
 
+    def check(request: LoadRequest) -> None:
+        from dflash_tui.reckoning import reckoner_for
+
+        reckoner_for(request)
+
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
-    return open_app(DFlashApp(request, loader(request), loaders=loader, first_run=first_run, config=config))
+    return open_app(
+        DFlashApp(request, loader(request), loaders=loader, check=check, first_run=first_run, config=config)
+    )
 
 
 def open_app(app: DFlashApp) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.themes import ThemesScreen
 from dflash_tui.session import Loader, LoadRequest, Progress
 from dflash_tui.settings.config import load_config, user_file
+from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession, loader
 from .scenes import send
@@ -86,6 +88,39 @@ async def test_a_model_that_does_not_load_is_not_what_the_next_start_opens(make_
         await send(pilot, f"/load {tmp_path / 'bad.gguf'}")
         await shows(pilot, "the model did not load: bad.gguf")
     assert load_config({}, {}, project=Path("none")).settings.target == tmp_path / "good.gguf"
+
+
+async def test_files_that_are_no_model_leave_the_present_one(make_app: MakeApp, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("hello")
+    looked = threading.Event()
+    asked: list[LoadRequest] = []
+
+    def check(request: LoadRequest) -> None:
+        if request.target is not None:
+            looked.wait()
+            raise FormatError("note.txt is not a GGUF file")
+
+    def loaders(request: LoadRequest) -> Loader:
+        asked.append(request)
+        return loader(FakeSession())
+
+    app = make_app(loaders=loaders, check=check)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        present = app.chat.session
+        assert present is not None
+        await send(pilot, f"/load {tmp_path / 'note.txt'}")
+        await send(pilot, "what is this?")
+        looked.set()
+        await shows(pilot, "the model did not load: note.txt is not a GGUF file", "is still there")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "what is this?")
+        assert app.chat.session is present
+        assert app.chat.query_one(TitleRow).title == present.title
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: not app.chat.busy and len(present.conversation.messages) == 2)
+        await send(pilot, "/reload")
+        await wait_until(pilot, lambda: app.chat.session not in (None, present))
+        assert asked[-1].target is None, "what is loaded again is the pair that stayed"
 
 
 async def test_a_path_that_is_not_there_is_refused_in_the_dialog(make_app: MakeApp) -> None:

@@ -40,12 +40,19 @@ class PairLoading:
     """Loads the pair of one chat, shows how far that is, and says when it is the desk's session or why it is not."""
 
     def __init__(
-        self, desk: Desk, loader: Loader, loaded: Callable[[], Awaitable[None]], failed: Callable[[], None]
+        self,
+        desk: Desk,
+        loader: Loader,
+        loaded: Callable[[], Awaitable[None]],
+        failed: Callable[[], None],
+        kept: Callable[[], Awaitable[None]],
     ) -> None:
         self._desk = desk
         self._loader = loader
         self._loaded = loaded
         self._failed = failed
+        self._kept = kept
+        self._before: list[SessionLike] = []  # the pair that is left when the files of the next one are found good
         self.running: Loading | None = None  # also in the moment between its end and the look at how it ended
         self._due = True  # the first load comes after the first frame
 
@@ -62,10 +69,13 @@ class PairLoading:
         self._line.begin()
         self._desk.screen.set_timer(FIRST_LOOK_S, self._look)
 
-    def replace(self, loader: Loader, title: str) -> None:
-        """Load another pair in place of the present one, and go on with the conversation."""
+    def replace(self, loader: Loader, title: str, check: Callable[[], None]) -> None:
+        """Load another pair in place of the present one, and go on with the conversation. Where `check`, on the
+        loader's thread, raises DFlashError, the present one stays."""
         desk = self._desk
-        self._loader = _behind(desk.session, loader, lost=desk.flow.lost)
+        # A device that has failed is asked nothing.
+        self._before = [desk.session] if desk.session is not None and not desk.flow.lost else []
+        self._loader = _behind(self._before, loader, check)
         desk.session = None
         desk.screen.query_one(TitleRow).title = title
         self.begin()
@@ -92,6 +102,8 @@ class PairLoading:
             for note in desk.session.notes:
                 await desk.transcript.note(Note(note, kind="info"))
             await self._loaded()
+        elif loading.error is not None and self._before:
+            await self._keep(explain(loading.error, loading.trace, desk.past.folder)[0])
         elif loading.error is not None:
             message, advice = explain(loading.error, loading.trace, desk.past.folder)
             LOG.error("not loaded: %s\n%s", message, loading.trace)
@@ -100,17 +112,24 @@ class PairLoading:
             self._failed()
             desk.say("no model is loaded; what you typed is kept")
 
+    async def _keep(self, why: str) -> None:
+        """The files of the other pair are no good, and nothing was given up for it."""
+        desk, session = self._desk, self._before.pop()
+        desk.session = session
+        LOG.error("not loaded: %s", why)
+        desk.screen.query_one(TitleRow).title = session.title
+        await desk.transcript.note(Note(f"the model did not load: {why}", f"{session.title} is still there."))
+        await self._kept()
 
-def _behind(session: SessionLike | None, loader: Loader, *, lost: bool) -> Loader:
-    """What loads once `session` has kept the state of its conversation and is gone: two models may not fit the machine.
 
-    `lost`: the device has failed, nothing can be asked of it.
-    """
-    before = [session] if session is not None and not lost else []
-    session = None
+def _behind(before: list[SessionLike], loader: Loader, check: Callable[[], None]) -> Loader:
+    """What loads once the session in `before` has kept the state of its conversation and is gone: two models may not
+    fit the machine. What `check` refuses leaves it there."""
 
     def load(progress: Progress) -> SessionLike:
         if before:
+            progress("looking at the files", 0.0)
+            check()
             progress("keeping the conversation's state", 0.0)
             try:
                 before.pop().leave()

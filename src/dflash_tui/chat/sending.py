@@ -97,9 +97,13 @@ class Sending:
 
     async def _context_refused(self, error: ContextError) -> None:
         """Nothing that was queued can follow a message that did not fit: all are in the prompt, in their order."""
-        while await self.take_back(0, "the messages after the refused one are back, too"):
-            pass
+        await self.take_all_back("the messages after the refused one are back, too")
         self._chat.context.refused(error)
+
+    async def take_all_back(self, why: str) -> None:
+        """Everything that was queued is in the prompt again, in its order."""
+        while await self.take_back(0, why):
+            pass
 
     async def take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
         """A message that was queued, the last one by default, is in the prompt again; False where none waits."""

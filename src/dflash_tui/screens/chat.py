@@ -80,7 +80,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
         self.tuning = Tuning(self, Presets(config_folder() / "presets"))
-        self.pair = PairLoading(self, loader, self.loaded, self._not_loaded)
+        self.pair = PairLoading(self, loader, self.loaded, self._not_loaded, self._kept)
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges)
@@ -215,6 +215,14 @@ class ChatScreen(LateParts, Screen[None]):
         self.sending.no_model()
         self.gauges.start()
         self.refresh_bindings()
+
+    async def _kept(self) -> None:
+        """Another pair was asked for and is none; `session` is the one from before."""
+        self.program.kept()
+        self.gauges.context()
+        collector.calm()
+        self.refresh_bindings()
+        await self.sending.take_all_back("what was meant for the other model is back")
 
     # Turns
 
