@@ -147,6 +147,22 @@ async def test_it_goes_on_behind_the_chat(make_app: MakeApp, hub: Hub, folder: P
     assert len(hub.gets) == 1, "once"
 
 
+async def test_a_reload_does_not_end_it(make_app: MakeApp, hub: Hub) -> None:
+    it = Opened(make_app)
+    async with it.app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        before = it.app.chat.session
+        await in_background(pilot, "slow-1")
+        await shows(pilot, HALF)
+        await send(pilot, "/reload 8192")
+        await wait_until(pilot, lambda: it.app.chat.session not in (None, before))
+        assert [one.context for one in it.asked] == [8192]
+        assert running(it.app) == ["slow-1"]
+        hub.stalled.set()
+        await wait_until(pilot, lambda: states(it.app) == {"slow-1": "fetched"})
+    assert len(hub.gets) == 1, "once"
+
+
 async def test_the_list_shows_it_and_opens_it_again(make_app: MakeApp, hub: Hub) -> None:
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
