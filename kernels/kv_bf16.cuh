@@ -21,10 +21,6 @@ struct KvBf16 {
     static __device__ __forceinline__ u32 halves(u32 pair) {
         return pack_half2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
     }
-    static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {
-        const uint4 w = *reinterpret_cast<const uint4*>(row + 64 * group + 16 * part);
-        to[0] = halves(w.x), to[1] = halves(w.y), to[2] = halves(w.z), to[3] = halves(w.w);
-    }
     struct Loaded {
         uint4 words;
     };
@@ -34,6 +30,14 @@ struct KvBf16 {
     static __device__ __forceinline__ void eights(u32 (&to)[1][4], const Loaded& from, int) {
         const uint4 w = from.words;
         to[0][0] = halves(w.x), to[0][1] = halves(w.y), to[0][2] = halves(w.z), to[0][3] = halves(w.w);
+    }
+    static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {
+        Loaded loaded;
+        u32 x[1][4];
+        load(loaded, row, group, part);
+        eights(x, loaded, part);
+#pragma unroll
+        for (int i = 0; i < 4; i++) to[i] = x[0][i];
     }
     static __device__ __forceinline__ void four(
         u32 (&to)[4], const u8* first, const u8* second, int group, int part

@@ -65,9 +65,15 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
 
     // Four codes, a byte each, from their bytes in a run and, of a type with a plane, their four bits of it.
     static __device__ __forceinline__ u32 codes(u32 bytes, int group, u32 bits) {
-        u32 found = LOW == 8 ? bytes : bytes >> LOW * (group % SHARED) & MASK;
-        if (HIGH) found |= ((bits & 0xf) * 0x00204081u & 0x01010101u) << LOW;
-        return CENTRED ? found << 1 : found;
+        constexpr int UP = CENTRED ? 1 : 0;  // centred codes are doubled, on their way
+        static_assert(LOW < 8 || !CENTRED, "whole bytes have no room for that");
+        u32 found = bytes;
+        if constexpr (LOW < 8) {
+            const int down = LOW * (group % SHARED) - UP;
+            found = (down < 0 ? bytes << UP : bytes >> down) & MASK << UP;
+        }
+        if (HIGH) found |= (bits & 0xf) * (0x00204081u << (LOW + UP)) & 0x01010101u << (LOW + UP);
+        return found;
     }
     // The first two bytes of `codes`, or the last two, as numbers.
     template <bool LAST> static __device__ __forceinline__ u32 numbers(u32 codes, half2 scale) {
@@ -80,17 +86,22 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
     static __device__ __forceinline__ half2 scales(const u8* first, const u8* second, int group) {
         const u32 a = *reinterpret_cast<const u16*>(first + SCALES + 2 * group);
         const u32 b = first == second ? a : *reinterpret_cast<const u16*>(second + SCALES + 2 * group);
-        const half2 both = half2_of(prmt(a, b, 0x5410));
-        return CENTRED ? __hmul2(both, half2_of(0x38003800u)) : both;
+        return halved(half2_of(prmt(a, b, 0x5410)));
+    }
+    // What codes are multiplied by.
+    static __device__ __forceinline__ half2 halved(half2 scale) {
+        return CENTRED ? __hmul2(scale, half2_of(0x38003800u)) : scale;
+    }
+    // Eight elements of a group from their bytes and, of a type with a plane, their eight bits of it.
+    static __device__ __forceinline__ void unpack(u32 (&to)[4], uint2 bytes, int group, u32 bits, half2 scale) {
+        const u32 low = codes(bytes.x, group, bits), high = codes(bytes.y, group, bits >> 4);
+        to[0] = numbers<false>(low, scale), to[1] = numbers<true>(low, scale);
+        to[2] = numbers<false>(high, scale), to[3] = numbers<true>(high, scale);
     }
 
     static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {
         const uint2 bytes = *reinterpret_cast<const uint2*>(row + WARP * (group / SHARED) + 8 * part);
-        const u32 bits = plane(row, group) >> 8 * part;
-        const half2 scale = scales(row, row, group);
-        const u32 low = codes(bytes.x, group, bits), high = codes(bytes.y, group, bits >> 4);
-        to[0] = numbers<false>(low, scale), to[1] = numbers<true>(low, scale);
-        to[2] = numbers<false>(high, scale), to[3] = numbers<true>(high, scale);
+        unpack(to, bytes, group, plane(row, group) >> 8 * part, scales(row, row, group));
     }
 
     // What `eights` needs of a run, in few loads: groups that share bytes have their words and scales side by side.
@@ -118,25 +129,10 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
         }
     }
     static __device__ __forceinline__ void eights(u32 (&to)[SHARED][4], const Loaded& from, int part) {
-        constexpr int UP = CENTRED ? 1 : 0;
-        constexpr u32 SPREAD = 0x00204081u << (LOW + UP), PLANE = 0x01010101u << (LOW + UP);
 #pragma unroll
         for (int k = 0; k < SHARED; k++) {
-            u32 low = from.bytes.x, high = from.bytes.y;
-            if constexpr (LOW < 8) {
-                const int down = LOW * k - UP;
-                low = (down < 0 ? low << UP : low >> down) & MASK << UP;
-                high = (down < 0 ? high << UP : high >> down) & MASK << UP;
-            }
-            if constexpr (HIGH) {
-                const u32 bits = from.planes[k] >> 8 * part;
-                low |= (bits & 0xf) * SPREAD & PLANE;
-                high |= (bits >> 4 & 0xf) * SPREAD & PLANE;
-            }
-            const half2 both = half2_of(prmt(from.scales[k / 2], 0, k % 2 ? 0x3232 : 0x1010));
-            const half2 scale = CENTRED ? __hmul2(both, half2_of(0x38003800u)) : both;
-            to[k][0] = numbers<false>(low, scale), to[k][1] = numbers<true>(low, scale);
-            to[k][2] = numbers<false>(high, scale), to[k][3] = numbers<true>(high, scale);
+            const half2 scale = halved(half2_of(prmt(from.scales[k / 2], 0, k % 2 ? 0x3232 : 0x1010)));
+            unpack(to[k], from.bytes, k, HIGH ? from.planes[k] >> 8 * part : 0, scale);
         }
     }
 

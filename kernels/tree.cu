@@ -1,7 +1,8 @@
 // Around the tree: the draws of a greedy pass, and the best-first tree itself (src/dflash_core/tree.py is the twin).
 //
 //   merge_draws       grid = rows of the pass, one warp each: the target's own token after each node
-//   tree_build        one block, of which one warp builds, or by value several; with TEXT another block, which only asks for memory
+//   tree_build        one block, of which one warp builds, or by value several; with TEXT another block, which only asks
+//                     for memory
 //   step_begin        one thread: when a step began
 //
 // With TEXT a tree by value takes successors from the conversation's own text too (text.cuh), no deeper than the drafts:

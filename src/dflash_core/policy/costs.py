@@ -80,7 +80,7 @@ class StepCosts:
         self._any: deque[float] = deque(maxlen=KEPT)  # measured over what the shape says
         self._curve: list[float] | None = None
         self._by_shape = True  # nothing of the curve was measured
-        self._medians: dict[int, float] = {}  # that it was worked out with
+        self._made_of: dict[int, float] = {}  # that it was worked out with
         self._plain: float | None = None
         self._draft: float | None = None
 
@@ -103,7 +103,7 @@ class StepCosts:
 
     def _moved(self, rows: int, times: deque[float]) -> bool:
         """Whether the curve was worked out with another median of these times, or with fewer of them."""
-        before = self._medians.get(rows)
+        before = self._made_of.get(rows)
         if before is None or len(times) < KEPT:
             return True
         return abs(statistics.median(times) - before) > SAME * before
@@ -125,8 +125,8 @@ class StepCosts:
         return self._curve
 
     def _scaled(self) -> list[float]:
-        self._medians = self.measured
-        ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self._medians.items()}
+        self._made_of = self.measured
+        ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self._made_of.items()}
         self._by_shape = not ratios
         if not ratios:
             scale = self.scale
