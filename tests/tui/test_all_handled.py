@@ -9,7 +9,7 @@ import pytest
 
 from dflash_tui.app import DFlashApp
 
-from .support import screen_text, talking
+from .support import shows, talking
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -23,6 +23,6 @@ async def test_a_key_is_handled_and_drawn_when_pilot_goes_on(
         await pilot.press("alt+e")
         assert app.chat.prompt.text == "one"
         await pilot.press("escape", "f1")
-        assert "Esc closes" in screen_text(app)
+        await shows(pilot, "Esc closes")
         await pilot.press("escape")
-        assert "answer one" in screen_text(app)
+        await shows(pilot, "answer one")

@@ -16,7 +16,7 @@ from dflash_tui.widgets.items import SLICE, Items
 from dflash_tui.widgets.streamed import PlainLines, Segment, Streamed
 
 from .fake import FakeSession
-from .support import ask, idle, loaded, screen_text
+from .support import ask, idle, loaded, screen_text, shows
 from .test_segments import Host, chunks
 
 WORDS = ("plain", "*em*", "**strong**", "`code`", "~~gone~~", "[link](http://example.org)", "wide 世界", "a-b", "&amp;")
@@ -225,4 +225,4 @@ async def test_the_app_draws_a_list_as_lines(make_app) -> None:  # type: ignore[
         await idle(pilot)
         answer = pilot.app.chat.transcript.answer
         assert len(answer.body.query("*")) < 8
-        assert " 79. step 79" in screen_text(pilot.app)
+        await shows(pilot, " 79. step 79")

@@ -210,7 +210,7 @@ class TestWhatIf:
         async with app.run_test(size=(80, 24)) as pilot:
             await loaded(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
-            assert "No turn yet" in screen_text(app)
+            await shows(pilot, "No turn yet")
             await pilot.press("e", "m", "a")
             assert screen.chat.experiment is None
 
@@ -254,8 +254,8 @@ class TestSweep:
             assert len(result.trials) == 4
             assert result.prompts == ("the last prompt",)
             assert screen.query_one(DataTable).row_count == 2
-            assert "4 runs: 1 prompt, 2 repeats" in screen_text(app)
-            assert "tok/s by tree budget" in screen_text(app)
+            await shows(pilot, "4 runs: 1 prompt, 2 repeats")
+            await shows(pilot, "tok/s by tree budget")
             await pilot.press("home", "enter")
             await pilot.pause()
             assert app.chat.knobs.budget == 4
@@ -265,7 +265,7 @@ class TestSweep:
             await asked(pilot)
             screen = await opened(pilot, "/sweep budget=2,12 p_min=0,0.9 repeats=1", SweepScreen)
             assert isinstance(screen, SweepScreen)
-            assert "tok/s: tree budget down, p_min across" in screen_text(app)
+            await shows(pilot, "tok/s: tree budget ↓, p_min →")
             app.chat.set_knobs(budget=60, p_min=0.5)
             await pilot.press("a")
             assert (app.chat.knobs.budget, app.chat.knobs.p_min) in [(2, 0), (2, 0.9), (12, 0), (12, 0.9)]
@@ -287,7 +287,7 @@ class TestSweep:
             assert 0 < done < 100
             assert not screen.result.complete
             assert said(screen) == f"cut short; kept: {counted(done, 'run')}"
-            assert "cut short: only runs" in screen_text(app)
+            await shows(pilot, "cut short: only runs")
             await pilot.press("e")
             field = screen.query_one("#lab-what", Input)
             assert field.has_focus
@@ -449,7 +449,7 @@ class TestAgainst:
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             screen = await opened(pilot, "/ab max_tokens=16 | max_tokens=9 repeats=1", ABScreen)
-            assert "the answers differ (16 and 9 tokens)" in screen_text(app)
+            await shows(pilot, "the answers differ (16 and 9 tokens)")
             content = screen.query_one("#ab-a", Static).content
             marked = [content.plain[span.start : span.end] for span in content.spans if "underline" in str(span.style)]  # type: ignore[union-attr]
             assert marked

@@ -26,7 +26,7 @@ from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.streamed import Segment, Streamed
 from dflash_tui.widgets.table import Table, fold_tables
 
-from .support import screen_text
+from .support import screen_text, shows
 
 PLAIN = MarkdownIt("gfm-like", {"html": False})  # Textual's own lists are what ours must look like
 
@@ -267,7 +267,7 @@ async def test_a_fence_is_named_though_its_language_came_late() -> None:
         for part in ("```", "py", "thon\n", "x = 1\n```\n"):
             await app.query_one(Streamed).feed(part)
         await pilot.pause()
-        assert "python  click copies" in screen_text(app)
+        await shows(pilot, "python  click copies")
 
 
 @pytest.mark.parametrize("language", ["", "python"])
@@ -280,7 +280,7 @@ async def test_no_language_is_guessed(language: str, monkeypatch: pytest.MonkeyP
         for part in ("```", f"{language}\n", "x = 1\n", "y = 2\n```\n"):
             await app.query_one(Streamed).feed(part)
         await pilot.pause()
-        assert "x = 1" in screen_text(app)
+        await shows(pilot, "x = 1")
     assert guessed == []
 
 

@@ -14,7 +14,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.knob_row import LEFT, ChoiceRow, KnobRow
 from dflash_tui.widgets.slider import Slider
 
-from .support import loaded, screen_text, wait_until
+from .support import loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -149,7 +149,7 @@ async def test_switch_and_choice() -> None:
         await pilot.click(choice, offset=(LEFT + 1, 0))
         assert choice.value == "ar"
         await pilot.pause()
-        assert "‹ar›" in screen_text(app)
+        await shows(pilot, "‹ar›")
 
 
 @pytest.mark.parametrize("width", [40, 47, 80])
@@ -184,7 +184,7 @@ async def test_every_choice_is_seen_and_can_be_clicked(width: int) -> None:
             await pilot.click(row, offset=(LEFT + start, line))
             assert row.value == choice
             await pilot.pause()
-            assert f"‹{word}›" in screen_text(app)
+            await shows(pilot, f"‹{word}›")
 
 
 async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
@@ -212,4 +212,4 @@ async def test_the_app_can_set_a_value_without_an_event() -> None:
         slider.value, slider.staged = 40, True
         await pilot.pause()
         assert app.changes == []
-        assert "•tree budget" in screen_text(app)
+        await shows(pilot, "•tree budget")

@@ -142,12 +142,12 @@ async def test_a_change_during_a_turn_waits_for_the_next(make_app: MakeApp) -> N
         await pilot.press("f2", "right")
         await wait_until(pilot, lambda: "•budget 23" in screen_text(app))
         assert session.asked[-1][1].budget == 22
-        assert "• 2 changed; a applies now" in screen_text(app)
+        await shows(pilot, "• 2 changed; a applies now")
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)
         assert app.chat.transcript.answer.knobs.budget == 22  # type: ignore[union-attr]
-        assert "•budget 23" in screen_text(app)
+        await shows(pilot, "•budget 23")
 
 
 async def test_resize_while_streaming(make_app: MakeApp) -> None:
@@ -207,7 +207,7 @@ async def test_a_message_sent_while_loading_waits_its_turn(make_app: MakeApp) ->
         await shows(pilot, "loading: target weights", "42%")
         await ask(pilot, "one")
         await ask(pilot, "two")
-        assert "queued: it is sent when the model is ready" in screen_text(app)
+        await shows(pilot, "queued: it is sent when the model is ready")
         assert app.chat.prompt.text == ""
         ready.set()
         await wait_until(pilot, lambda: len(session.asked) == 2)

@@ -61,7 +61,7 @@ async def test_a_remapped_key_works_and_is_shown(make_app: MakeApp) -> None:
         await pilot.press("f10")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns[-1].answers) == 2)
         await idle(pilot)
-        assert "F10 Retry" in screen_text(app)
+        await shows(pilot, "F10 Retry")
         await pilot.press("ctrl+r")
         await pilot.pause()
         assert len(app.chat.transcript.turns[-1].answers) == 2, "the old key does nothing"

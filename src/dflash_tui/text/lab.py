@@ -81,7 +81,7 @@ def field(result: SweepResult) -> list[str]:
     speeds = {(getattr(r.setting.knobs, down), getattr(r.setting.knobs, across)): r for r in its}
     ys = dict.fromkeys(getattr(one.knobs, down) for one in result.settings)
     xs = dict.fromkeys(getattr(one.knobs, across) for one in result.settings)
-    head = f"tok/s: {SPEC[down].label} down, {SPEC[across].label} across"
+    head = f"tok/s: {SPEC[down].label} ↓, {SPEC[across].label} →"  # short: it stands beside a wide table
     names = [show(SPEC[down], y) for y in ys]
     gutter = max(map(len, names))
     lines = [head, " " * gutter + "".join(f"{show(SPEC[across], x):>8}" for x in xs)]
