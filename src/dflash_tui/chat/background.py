@@ -65,6 +65,17 @@ class Background:
             self.error = error
             self.trace = traceback.format_exc()
         finally:
-            if self.error is not None:
-                self.error.__traceback__ = None  # its frames hold what was half loaded, and this object
+            _let_go(self.error)
             self._over.set()
+
+
+def _let_go(error: Exception | None) -> None:
+    """The frames of an error, and of those that it was raised for, hold what was half loaded, and their thread."""
+    chain: list[BaseException | None] = [error]
+    seen: list[BaseException] = []
+    while chain:
+        one = chain.pop()
+        if one is not None and one not in seen:
+            seen.append(one)
+            one.__traceback__ = None
+            chain += [one.__cause__, one.__context__]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from dflash_core.progress import Progress
 from dflash_tui.chat import collector
@@ -36,8 +37,19 @@ class Loading(Background):
         self.session = self._loader(self._progress)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A pair that was loaded: what loads it, and what it is called."""
+
+    loader: Loader
+    title: str
+
+
 class PairLoading:
-    """Loads the pair of one chat, shows how far that is, and says when it is the desk's session or why it is not."""
+    """Loads the pair of one chat, shows how far that is, and says when it is the desk's session or why it is not.
+
+    Where another pair does not load, the one before is there again: still, or because it is loaded once more.
+    """
 
     def __init__(
         self,
@@ -46,12 +58,16 @@ class PairLoading:
         loaded: Callable[[], Awaitable[None]],
         failed: Callable[[], None],
         kept: Callable[[], Awaitable[None]],
+        came_back: Callable[[], Awaitable[None]],
     ) -> None:
         self._desk = desk
-        self._loader = loader
+        self._asked = self._loader = loader  # what was asked for; what `begin` calls for it
         self._loaded = loaded
         self._failed = failed
         self._kept = kept
+        self._came_back = came_back
+        self._last: _Pair | None = None  # the newest that did load
+        self._why: Note | None = None  # while the last one is loaded again: why the other one did not load
         self._before: list[SessionLike] = []  # the pair that is left when the files of the next one are found good
         self.running: Loading | None = None  # also in the moment between its end and the look at how it ended
         self._due = True  # the first load comes after the first frame
@@ -75,7 +91,7 @@ class PairLoading:
         desk = self._desk
         # A device that has failed is asked nothing.
         self._before = [desk.session] if desk.session is not None and not desk.flow.lost else []
-        self._loader = _behind(self._before, loader, check)
+        self._asked, self._loader = loader, _behind(self._before, loader, check)
         desk.session = None
         desk.screen.query_one(TitleRow).title = title
         self.begin()
@@ -96,30 +112,58 @@ class PairLoading:
         self._line.display = False
         self.running = None
         if loading.session is not None:
-            desk.session = loading.session
-            LOG.info("loaded %s", desk.session.title)
-            desk.screen.query_one(TitleRow).title = desk.session.title
-            for note in desk.session.notes:
-                await desk.transcript.note(Note(note, kind="info"))
-            await self._loaded()
-        elif loading.error is not None and self._before:
-            await self._keep(explain(loading.error, loading.trace, desk.past.folder)[0])
+            await self._there(loading.session)
         elif loading.error is not None:
-            message, advice = explain(loading.error, loading.trace, desk.past.folder)
-            LOG.error("not loaded: %s\n%s", message, loading.trace)
-            desk.flow.lost = desk.flow.lost or needs_restart(loading.error)
-            await desk.transcript.note(Note(f"the model did not load: {message}", advice if desk.flow.lost else KEYS))
+            await self._not_there(loading.error, loading.trace)
+
+    async def _there(self, session: SessionLike) -> None:
+        """A pair has been loaded: the one that was asked for, or the one before."""
+        desk, why = self._desk, self._why
+        desk.session = session
+        self._last, self._why = _Pair(self._asked, session.title), None
+        LOG.info("loaded %s", session.title)
+        desk.screen.query_one(TitleRow).title = session.title
+        if why is not None:
+            why.advise(f"{session.title} is loaded again; the conversation goes on.")
+            await self._came_back()
+            return
+        for note in session.notes:
+            await desk.transcript.note(Note(note, kind="info"))
+        await self._loaded()
+
+    async def _not_there(self, error: Exception, trace: str) -> None:
+        """A load has failed. While there is a pair to go on with, that is what happens."""
+        desk, last, again = self._desk, self._last, self._why is not None
+        message, advice = explain(error, trace, desk.past.folder)
+        LOG.error("not loaded: %s\n%s", message, trace)
+        desk.flow.lost = desk.flow.lost or needs_restart(error)
+        what = f"{last.title} did not load again" if last is not None and again else "the model did not load"
+        note = Note(f"{what}: {message}", KEYS)
+        self._why = None
+        await desk.transcript.note(note)
+        if self._before:  # the files are no good, and nothing was given up for them
+            await self._keep(note, self._before.pop())
+        elif last is not None and not desk.flow.lost and not again:
+            self._load_again(note, last)
+        else:
+            if desk.flow.lost:
+                note.advise(advice)
             self._failed()
             desk.say("no model is loaded; what you typed is kept")
 
-    async def _keep(self, why: str) -> None:
-        """The files of the other pair are no good, and nothing was given up for it."""
-        desk, session = self._desk, self._before.pop()
-        desk.session = session
-        LOG.error("not loaded: %s", why)
-        desk.screen.query_one(TitleRow).title = session.title
-        await desk.transcript.note(Note(f"the model did not load: {why}", f"{session.title} is still there."))
+    async def _keep(self, note: Note, session: SessionLike) -> None:
+        self._desk.session = session
+        self._desk.screen.query_one(TitleRow).title = session.title
+        note.advise(f"{session.title} is still there.")
         await self._kept()
+
+    def _load_again(self, note: Note, last: _Pair) -> None:
+        """The pair before had to make room for the one that did not load."""
+        self._why = note
+        note.advise(f"{last.title} is being loaded again.")
+        self._asked, self._loader = last.loader, _behind([], last.loader, lambda: None)
+        self._desk.screen.query_one(TitleRow).title = last.title
+        self.begin()
 
 
 def _behind(before: list[SessionLike], loader: Loader, check: Callable[[], None]) -> Loader:

@@ -143,6 +143,17 @@ class ProgramController:
         if self.present is not None:
             self._program.stay_with(self.present)
 
+    def came_back(self) -> None:
+        """The pair that was wanted did not load; the one before did, with the context and the cache that it had."""
+        self.kept()
+        if self.present is not None:
+            self._tuning.context, self._tuning.kv = self.present.context, self.present.kv
+
+    def not_loaded(self) -> None:
+        """No pair is loaded. What is loaded next, if nothing else is asked for, is the last one that was."""
+        if self.present is not None:
+            self.kept()
+
     def loaded(self) -> None:
         """The pair that was wanted is here: open with it from the next start on."""
         self.present, wanted, self._wanted = self._program.request, self._wanted, None

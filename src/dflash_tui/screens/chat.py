@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from dflash_tui.chat.experiment import Experiment
     from dflash_tui.widgets.roomy import Fence
 
+TAKEN_BACK = "what was meant for the other model is back"
+
 
 class ChatScreen(LateParts, Screen[None]):
     """Holds the session, the parameters of the next turn, and the one turn that may run."""
@@ -80,7 +82,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.experiment: Experiment | None = None  # the lab's, while one runs
         self.gauges = Gauges(self)
         self.tuning = Tuning(self, Presets(config_folder() / "presets"))
-        self.pair = PairLoading(self, loader, self.loaded, self._not_loaded, self._kept)
+        self.pair = PairLoading(self, loader, self.loaded, self._not_loaded, self._kept, self._came_back)
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges)
@@ -203,14 +205,26 @@ class ChatScreen(LateParts, Screen[None]):
     async def loaded(self) -> None:
         """`session` is another pair."""
         self.program.loaded()
+        await self._use_session()
+        await self.sending.next()
+
+    async def _came_back(self) -> None:
+        """Another pair was asked for and did not load; `session` is the one from before, loaded again."""
+        self.program.came_back()
+        await self._use_session()
+        self.refresh_bindings()
+        await self.sending.take_all_back(TAKEN_BACK)
+
+    async def _use_session(self) -> None:
+        """`session` has just been loaded: go on with it where the conversation stands."""
         self.tuning.loaded()
         self.conversation.model_loaded()
         self.gauges.context()
         await self.gauges.memory()
         collector.calm()
-        await self.sending.next()
 
     def _not_loaded(self) -> None:
+        self.program.not_loaded()
         collector.calm()
         self.sending.no_model()
         self.gauges.start()
@@ -222,7 +236,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.gauges.context()
         collector.calm()
         self.refresh_bindings()
-        await self.sending.take_all_back("what was meant for the other model is back")
+        await self.sending.take_all_back(TAKEN_BACK)
 
     # Turns
 

@@ -23,6 +23,15 @@ class Note(Static):
         self._kind = kind
 
     def on_mount(self) -> None:
+        self._draw()
+
+    def advise(self, advice: str) -> None:
+        """Another second line: what came of it."""
+        self.advice = lines(advice)
+        if self.is_mounted:
+            self._draw()
+
+    def _draw(self) -> None:
         style = "bold $error" if self._kind == "error" else "$foreground 70%"
         parts: list[str | tuple[str, str]] = [(f"{_MARKS[self._kind]} {retold(self.message, self.app)}", style)]
         if self.advice:
