@@ -42,16 +42,16 @@ help:
 chat: $(VENV)/.app
 	@$(BIN)/dflash-tui $(ARGS)
 
-# The types are checked beside the tests: mypy takes half a minute of one core where nothing is cached. Tests say only that
-# they failed, which spares each worker ten seconds; those that did run once more, with what they compared.
-test: ruff
+# Everything, or what `make quick` is for: only those folders are looked through. The types are checked beside the tests:
+# mypy takes half a minute of one core where nothing is cached. Tests say only that they failed, which spares each worker ten
+# seconds; those that did run once more, with what they compared.
+test: SELECTED :=
+quick: SELECTED := -m quick tests/unit tests/golden
+test quick: ruff
 	@$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & types=$$!; \
-	  echo "$(PYTEST)"; $(PYTEST) --assert=plain; tests=$$?; \
+	  echo "$(PYTEST) $(SELECTED)"; $(PYTEST) --assert=plain $(SELECTED); tests=$$?; \
 	  [ $$tests = 0 ] || $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures=none; \
 	  wait $$types; types=$$?; echo "$(BIN)/mypy"; cat $(VENV)/mypy.txt; [ $$tests = 0 ] && [ $$types = 0 ]
-
-quick: lint
-	$(PYTEST) -m quick
 
 test-full: lint
 	$(PYTEST) -m "full or not full"

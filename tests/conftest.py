@@ -109,8 +109,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: some tests only wait for a terminal."""
-    return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS)
+    """Two more than there are cores: tests of the app wait for a screen, others for a terminal."""
+    return min(len(os.sched_getaffinity(0)) + 2, MOST_WORKERS)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
