@@ -37,13 +37,16 @@ QUICK = ("unit", "golden")
 NOT_QUICK = frozenset(
     f"test_{name}"
     for name in (
+        "attention_window",
         "bench",
         "cache_types_kl",
         "cli_ask",
+        "cli_damage",
         "cuda_runtime",
         "current_conversation",
         "demo_export",
         "demo_net",
+        "demo_numerics",
         "demo_pair",
         "demo_recipe",
         "distribution",
@@ -66,6 +69,7 @@ NOT_QUICK = frozenset(
         "one_failing_test",
         "packaging",
         "pasting",
+        "policy_replay",
         "redraft",
         "render_process",
         "sampling",
@@ -108,9 +112,11 @@ def pytest_configure(config: pytest.Config) -> None:
     Background._run = late  # type: ignore[method-assign]
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores: tests of the app wait for a screen, others for a terminal."""
-    return min(len(os.sched_getaffinity(0)) + 2, MOST_WORKERS)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two more than there are cores: tests of the app wait for a screen, others for a terminal. Quick ones wait for nothing,
+    and a worker takes seconds to begin."""
+    more = 0 if config.getoption("-m") == "quick" else 2
+    return min(len(os.sched_getaffinity(0)) + more, MOST_WORKERS)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
