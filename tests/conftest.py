@@ -113,8 +113,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two more than there are cores: tests of the app wait for a screen, others for a terminal. Quick ones wait for nothing,
-    and a worker takes seconds to begin."""
+    """Two more than there are cores: tests of the app wait for a screen, others for a terminal. Quick ones wait for
+    nothing, and a worker takes seconds to begin."""
     more = 0 if config.getoption("-m") == "quick" else 2
     return min(len(os.sched_getaffinity(0)) + more, MOST_WORKERS)
 
