@@ -237,6 +237,14 @@ async def test_messages_wait_for_the_answer_under_way(make_app: MakeApp) -> None
         await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.path) == 6)
 
 
+def hits(app: DFlashApp) -> list[str]:
+    """What is marked on the screen, from top to bottom."""
+    bar = app.chat.query_one(FindBar)
+    grounds = {bar.get_component_rich_style(name).bgcolor for name in ("find--place", "find--here")}
+    rows = app.chat._compositor.render_strips()
+    return [one.text for row in rows for one in row if one.style is not None and one.style.bgcolor in grounds]
+
+
 async def test_find_in_the_conversation(make_app: MakeApp) -> None:
     app = make_app(FakeSession(answer="The fox runs.\n\nA hen and a fox.\n"))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -249,13 +257,15 @@ async def test_find_in_the_conversation(make_app: MakeApp) -> None:
         bar = app.chat.query_one(FindBar)
         await wait_until(pilot, lambda: bar.found == 6)
         await shows(pilot, "6 of 6")
-        assert len(app.chat.selections) == 6
+        assert set(hits(app)) == {"fox"}
         await pilot.press("enter", "n")
         await shows(pilot, "1 of 6")
         await pilot.press("N", "N")
         await shows(pilot, "5 of 6")
+        await pilot.press("enter")
+        await shows(pilot, "6 of 6")
         await pilot.press("ctrl+f", "escape")
-        await wait_until(pilot, lambda: not bar.display and not app.chat.selections)
+        await wait_until(pilot, lambda: not bar.display and not hits(app))
 
 
 async def test_a_hit_in_the_list_leads_to_its_place_on_a_hidden_branch(make_app: MakeApp) -> None:

@@ -8,7 +8,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
-from textual.css.styles import RenderStyles
 from textual.events import Key, Paste, Resize, ScreenResume
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -63,13 +62,12 @@ class ChatScreen(LateParts, Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
     COMMANDS = Screen.COMMANDS | {action_provider}
     AUTO_FOCUS = "#prompt"
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"screen--found"}
 
     def __init__(
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
     ) -> None:
         super().__init__()
-        self._compositor = self._painting = Frugal()
+        self._compositor = painting = Frugal()
         self.knobs = knobs
         self.used = knobs
         self.session: SessionLike | None = None
@@ -86,7 +84,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges)
-        self._find = FindBar()
+        self._find = FindBar(painting)
 
     def compose(self) -> ComposeResult:
         self.places.resized(self.app.size)
@@ -126,13 +124,6 @@ class ChatScreen(LateParts, Screen[None]):
             self.refresh()
         else:
             super()._compositor_refresh()
-
-    def get_component_styles(self, *names: str) -> RenderStyles:
-        """What is selected in the widget that the find line has come to is marked otherwise than in the others."""
-        current = self._find.current
-        if names == ("screen--selection",) and current is not None and self._painting.drawing is current:
-            names = ("screen--found",)
-        return super().get_component_styles(*names)
 
     def displayed(self) -> None:
         """The terminal has been given a frame. After the first one comes what it does without: all of it would take

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.geometry import Offset
-from textual.selection import SELECT_ALL, Selection
+from textual.selection import SELECT_ALL
 from textual.widget import Widget
 from textual.widgets import Input
 
 from dflash_tui.text.glossary import sentence
-from dflash_tui.widgets.fold import Foldable
+from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.marks import Mark, Stretch, stretches
+from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.transcript import Transcript
+
+LAYOUTS = 5  # that may pass until what was folded away has been laid out
+Place = tuple[Widget, Stretch]
 
 
 class _Words(Input):
@@ -26,20 +31,22 @@ class _Words(Input):
 
 
 class FindBar(Horizontal):
-    """Hidden until `begin`. Every place is marked as a selection is; the present one is scrolled to."""
+    """Hidden until `begin`. Every place is marked; the present one stands out and is scrolled to."""
 
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"find--place", "find--here"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Close"),
         Binding("down", "go(1)", "Next"),
         Binding("up", "go(-1)", "Previous"),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, painting: Frugal) -> None:
+        """`painting`: what draws the conversation."""
         super().__init__(id="find")
+        self._painting = painting
         self._field = _Words(placeholder="words to find", id="find-words", compact=True)
-        self._places: list[tuple[Widget, Selection]] = []
+        self._places: list[Place] = []
         self._at = -1
-        self.current: Widget | None = None  # what holds the place that n and N have come to
         self.display = False
 
     def compose(self) -> ComposeResult:
@@ -76,60 +83,95 @@ class FindBar(Horizontal):
         """n and N are letters while the line has the focus."""
         self._transcript.focus()
 
+    def on_resize(self) -> None:
+        """The lines of a table are others in another width."""
+        if self._places:
+            self.call_after_refresh(self._look_again)
+
     def _search(self) -> None:
-        wanted = self._field.value.strip().casefold()
-        self._places = list(self._all(wanted)) if wanted else []
+        self._places = self._all()
         self._at = len(self._places) - 1
         self._show()
 
-    def _all(self, wanted: str) -> list[tuple[Widget, Selection]]:
-        found: list[tuple[Widget, Selection]] = []
-        for widget in (one for turn in self._transcript.turns for one in turn.walk_children(Widget)):
-            if widget.children or not widget.display or (got := widget.get_selection(SELECT_ALL)) is None:
-                continue
-            for y, line in enumerate(got[0].split("\n")):
-                x, folded = 0, line.casefold()
-                while (x := folded.find(wanted, x)) >= 0:
-                    found.append((widget, Selection(Offset(x, y), Offset(x + len(wanted), y))))
-                    x += len(wanted)
-        return found
+    def _look_again(self) -> None:
+        """The conversation may have grown; the present place is the same, or the next one that there is."""
+        before = self._places[self._at] if self._places else None
+        earlier = self._places[: max(self._at, 0)]
+        self._places = self._all()
+        if before in self._places:
+            self._at = self._places.index(before)
+        else:
+            self._at = min(len([one for one in earlier if one in self._places]), len(self._places) - 1)
+        self._mark()
+
+    def _all(self) -> list[Place]:
+        wanted = self._field.value.strip()
+        return [(widget, one) for widget, text in _texts(self._transcript) for one in stretches(text, wanted)]
 
     def action_go(self, count: int) -> None:
         """The next place, or the one before; at the end it begins again."""
+        self._look_again()
         if self._places:
             self._at = (self._at + count) % len(self._places)
-            self._show()
+        self._show()
 
     def _show(self) -> None:
-        count = self.query_one("#find-count", Static)
+        self._mark()
         if not self._places:
-            self.screen.clear_selection()
-            self.current = None
-            count.update(" nothing " if self._field.value.strip() else "")
             return
-        count.update(sentence(f" {self._at + 1} of {len(self._places)} ", otherwise="found"))
         widget, place = self._places[self._at]
-        marked: dict[Widget, Selection] = {}
-        for one, selection in self._places:
-            marked.setdefault(one, selection)
-        marked[widget] = place
-        self.screen.selections = marked
-        # The places may be the same as before, but one of them is the present one.
-        before, self.current = self.current, widget
-        for one in filter(None, {before, widget}):
-            one.selection_updated(marked.get(one))
-        folded = [one for one in widget.ancestors if isinstance(one, Foldable) and not widget.region.area]
-        for above in folded:
-            above.toggled(True)
-        if folded:  # its height is known after the next layout
-            self._transcript.call_after_refresh(self._transcript.look_at, widget, top=False)
-        else:
-            self._transcript.look_at(widget, top=False)
+        folded = [one for one in widget.ancestors if isinstance(one, Foldable) and not one.shows(widget)]
+        if folded:  # in a frame of its own: what is laid out with the marks has the old height
+            self.call_after_refresh(self._open, folded)
+        self._look_at(widget, place)
+
+    def _open(self, folded: list[Foldable]) -> None:
+        for one in folded:
+            one.line.open = True
+            one.toggled(True)
+
+    def _look_at(self, widget: Widget, place: Stretch, layouts: int = LAYOUTS) -> None:
+        """Scroll to a place. What was folded away has a size after the next layout; to ask for its region before that
+        would have a map made of which the layout knows nothing."""
+        if widget.size.area:
+            self._transcript.look_at_line(widget, place.line, place.start)
+        elif layouts:
+            self.call_after_refresh(self._look_at, widget, place, layouts - 1)
+
+    def _mark(self) -> None:
+        """Draw every place as one, and count them."""
+        style, here = (self.get_component_rich_style(name) for name in ("find--place", "find--here"))
+        marks: dict[Widget, dict[int, list[Mark]]] = {}
+        for number, (widget, one) in enumerate(self._places):
+            mark = Mark(one.start, one.end, here if number == self._at else style)
+            marks.setdefault(widget, {}).setdefault(one.line, []).append(mark)
+        before, self._painting.marks = self._painting.marks, marks
+        for widget in {*before, *marks}:
+            if before.get(widget) != marks.get(widget):
+                widget.refresh()
+        nothing = " nothing " if self._field.value.strip() else ""
+        count = f" {self._at + 1} of {len(self._places)} " if marks else nothing
+        self.query_one("#find-count", Static).update(sentence(count, otherwise="found"))
 
     def action_leave(self) -> None:
         """Close; what was found is no longer marked."""
         self.display = False
-        self._places, self._at, self.current = [], -1, None
-        self.screen.clear_selection()
+        self._places, self._at = [], -1
+        self._mark()
         self._transcript.anchor()
         self.app.call_later(self.screen.query_one("#prompt").focus)
+
+
+def _texts(parent: Widget) -> Iterator[tuple[Widget, str]]:
+    """Every text of the conversation from top to bottom, with its widget; what is folded away is opened when it is
+    gone to."""
+    for child in parent.children:
+        folded = isinstance(parent, Foldable) and not isinstance(child, FoldLine) and not child.display
+        if not child.display and not folded:
+            continue
+        if child.children:
+            yield from _texts(child)
+        elif folded and isinstance(parent, Foldable):
+            yield child, parent.folded_text
+        elif (got := child.get_selection(SELECT_ALL)) is not None:
+            yield child, got[0]

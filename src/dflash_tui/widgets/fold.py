@@ -47,7 +47,14 @@ class FoldLine(Widget, can_focus=True):
 
 
 class Foldable(Vertical):
-    """A widget whose first child is a `FoldLine`."""
+    """A widget whose first child is a `FoldLine`, its `line`."""
+
+    line: FoldLine
+    folded_text = ""  # of a text that is drawn only while it is open
+
+    def shows(self, widget: Widget) -> bool:
+        """Whether a widget in it is not folded away."""
+        return all(one.display for one in self.children if one is widget or one in widget.ancestors)
 
     def toggled(self, is_open: bool) -> None:
         """The line was opened or closed."""
@@ -79,6 +86,10 @@ class Thinking(Foldable):
         if self.line.open:
             self._draw()
 
+    @property
+    def folded_text(self) -> str:
+        return self.text.strip("\n")
+
     def count(self, tokens: int, spent: float, *, running: bool) -> None:
         """Say how long it took, or is taking."""
         level = f" · {self.effort}" if self.effort else ""
@@ -95,4 +106,4 @@ class Thinking(Foldable):
     def _draw(self) -> None:
         if self._drawn != len(self.text):
             self._drawn = len(self.text)
-            self.body.update(Content.styled(self.text.strip("\n"), figure(QUOTED)))
+            self.body.update(Content.styled(self.folded_text, figure(QUOTED)))

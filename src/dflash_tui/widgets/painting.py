@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import cast
 
 from textual._compositor import Compositor, ReflowResult
 from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
+
+from dflash_tui.widgets.marks import Marks, marked
 
 
 class Frugal(Compositor):
@@ -21,10 +24,10 @@ class Frugal(Compositor):
     A change has all lines drawn of every widget under it: of containers too that are covered by what is in them, and
     of half the screen when a cursor blinks. Here a line is drawn where something of it is seen.
 
-    `drawing`: the widget whose lines are being drawn.
+    `marks`: what is marked in the texts of widgets.
     """
 
-    drawing: Widget | None = None
+    marks: Mapping[Widget, Marks] = MappingProxyType({})
 
     def reflow(self, parent: Widget, size: Size) -> ReflowResult:
         """Lay out everything, and give each widget its new size."""
@@ -64,10 +67,12 @@ class Frugal(Compositor):
                 continue
             top, bottom = min(rows), max(rows)
             shown = Region(seen.x - region.x, top - region.y, seen.width, bottom - top + 1)
-            self.drawing = widget
+            marks = self.marks.get(widget)
             for y, strip in zip(range(top, bottom + 1), widget.render_lines(shown)):
                 if y not in rows:
                     continue
+                if marks is not None:
+                    strip = marked(strip, marks)
                 places = [cut for cut in cuts[y] if begin <= cut <= end]
                 for place, part in zip(places, strip.divide([cut - begin for cut in places[1:]])):
                     if chops[y][place] is None:
@@ -75,7 +80,6 @@ class Frugal(Compositor):
                 unfilled[y] -= rows[y]
                 if not unfilled[y]:
                     del unfilled[y]
-        self.drawing = None
         return cast("Sequence[Mapping[int, Strip]]", chops)
 
 

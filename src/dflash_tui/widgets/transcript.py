@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.geometry import Region
 from textual.widget import Widget
 
 from dflash_core.clean import clean
@@ -19,6 +20,7 @@ from dflash_tui.text.pasted import clipped
 from dflash_tui.widgets.blank import Blank, Stack
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.marks import begins_before
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.start import StartPage
 
@@ -119,16 +121,21 @@ class Earlier(Foldable):
 
     def toggled(self, is_open: bool) -> None:
         self.body.display = is_open
-        self.body.update(Content.styled(clean("\n\n".join(self.texts)), figure(QUOTED)) if is_open else "")
+        self.body.update(Content.styled(self.folded_text, figure(QUOTED)) if is_open else "")
+
+    @property
+    def folded_text(self) -> str:
+        return clean("\n\n".join(self.texts))
 
 
 class Transcript(Blank, VerticalScroll):
     """Every turn of the conversation."""
 
-    HELP = "↑, ↓, PgUp and PgDn scroll; End follows the newest line again. n and N go along what was found."
+    HELP = "↑, ↓, PgUp and PgDn scroll; End follows the newest line again. n (or Enter) and N go along what was found."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "screen.found(1)", "Next"),
         Binding("N", "screen.found(-1)", "Previous"),
+        Binding("enter", "screen.found(1)", "Next", show=False),
     ]
 
     def __init__(self) -> None:
@@ -174,6 +181,16 @@ class Transcript(Blank, VerticalScroll):
         if self.max_scroll_y > 0:
             self.release_anchor()
             widget.scroll_visible(animate=False, top=top)
+
+    def look_at_line(self, widget: Widget, line: int, column: int) -> None:
+        """Bring a place of a widget's text into view, with a line above and below it."""
+        if self.max_scroll_y <= 0:
+            return
+        self.release_anchor()
+        drawn = widget.render_lines(Region(0, 0, *widget.outer_size))
+        row = max((y for y, strip in enumerate(drawn) if begins_before(strip, line, column)), default=0)
+        top = widget.region.y - self.region.y + int(self.scroll_y) + row
+        self.scroll_to_region(Region(0, top - 1, 1, 3), animate=False, force=True, immediate=True)
 
     async def add_turn(self, prompt: str) -> TurnBlock:
         """A new user message, at the end."""

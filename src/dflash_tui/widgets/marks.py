@@ -1,0 +1,89 @@
+"""Places in the texts of widgets, and lines of a screen on which they are marked.
+
+A widget's own selection is one stretch of its text. Marks are any number, and they are put on what it has drawn: a
+drawn segment says which column and line of the text it begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+TAB = 8  # columns, as Textual draws them
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Columns of a line of a text, in characters; tabs are expanded."""
+
+    line: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A stretch, and the style that its cells get over their own."""
+
+    start: int
+    end: int
+    style: Style
+
+
+Marks = Mapping[int, Sequence[Mark]]  # by line, from left to right
+
+
+def stretches(text: str, wanted: str) -> list[Stretch]:
+    """Where `wanted` is in a text, whatever the case of either."""
+    wanted = wanted.casefold()
+    found: list[Stretch] = []
+    for number, line in enumerate(text.split("\n") if wanted else ()):
+        shown = line.expandtabs(TAB)
+        folded = shown.casefold()
+        # A letter may become several, as ß does: the place of each in what is shown.
+        places = [at for at, letter in enumerate(shown) for _ in letter.casefold()]
+        at = folded.find(wanted)
+        while at >= 0:
+            end = at + len(wanted)
+            found.append(Stretch(number, places[at], places[end - 1] + 1))
+            at = folded.find(wanted, end)
+    return found
+
+
+def place(segment: Segment) -> tuple[int, int] | None:
+    """Column and line of the text that a drawn segment begins with; None where it is no text."""
+    return segment.style.meta.get("offset") if segment.style is not None else None
+
+
+def begins_before(strip: Strip, line: int, column: int) -> bool:
+    """Whether a drawn line begins at a place of the text, or before it in the same line of the text."""
+    first = next((at for segment in strip if (at := place(segment)) is not None), None)
+    return first is not None and first[1] == line and first[0] <= column
+
+
+def marked(strip: Strip, marks: Marks) -> Strip:
+    """A drawn line with its marks."""
+    segments: list[Segment] = []
+    for segment in strip:
+        at = place(segment)
+        if at is None or at[1] not in marks:
+            segments.append(segment)
+        else:
+            segments += _split(segment, at[0], marks[at[1]])
+    return Strip(segments, strip.cell_length)
+
+
+def _split(segment: Segment, x: int, marks: Sequence[Mark]) -> list[Segment]:
+    text, own, _ = segment
+    parts: list[Segment] = []
+    done = 0
+    for mark in marks:
+        start, end = max(mark.start - x, done), min(mark.end - x, len(text))
+        if start < end:
+            parts += [Segment(text[done:start], own), Segment(text[start:end], (own or Style()) + mark.style)]
+            done = end
+    return [part for part in (*parts, Segment(text[done:], own)) if part.text]
