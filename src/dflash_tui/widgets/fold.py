@@ -50,7 +50,11 @@ class Foldable(Vertical):
     """A widget whose first child is a `FoldLine`, its `line`."""
 
     line: FoldLine
-    folded_text = ""  # of a text that is drawn only while it is open
+
+    @property
+    def folded_text(self) -> str:
+        """What it shows while it is open, where that is drawn only then."""
+        return ""
 
     def shows(self, widget: Widget) -> bool:
         """Whether a widget in it is not folded away."""
