@@ -1,4 +1,4 @@
-// What trees are built with: candidates on offer, the best of them, and nodes of a StepState.
+// What trees are built with: candidates, and the best of those on offer.
 //
 // One warp builds; all its lanes call all of this, with the same arguments where nothing else is said.
 
@@ -10,10 +10,10 @@
 
 constexpr u64 NOTHING = ~0ull;
 
-// Doubles in falling order, as integers in rising order: below NOTHING.
+// Doubles in falling order, as integers in rising order: below NOTHING. None is -0: it would come after 0.
 __device__ __forceinline__ u64 falling(double x) {
-    const u64 bits = u64(__double_as_longlong(0.0 - x));
-    return bits >> 63 ? ~bits : bits | 1ull << 63;
+    const u64 bits = u64(__double_as_longlong(x));
+    return bits >> 63 ? bits : bits ^ ~0ull >> 1;
 }
 
 __device__ __forceinline__ u32 least_of_warp(u32 v) {
@@ -63,7 +63,53 @@ template <int ROOM> struct Offers {
     }
 };
 
-// ---- Candidates and nodes -----------------------------------------------------------------------------------------
+// The best of some offers: the least key, and of equal ones the lowest slot. Key NOTHING: there is none.
+struct __align__(16) Found {
+    u64 key;
+    int slot;
+};
+__device__ __forceinline__ Found better_of(const Found& a, const Found& b) {
+    const bool second = (b.key < a.key) | ((b.key == a.key) & (b.slot < a.slot));
+    return {second ? b.key : a.key, second ? b.slot : a.slot};
+}
+
+// Offers that are never put into a slot again, so that of equal ones the lowest slot came first. `clear` comes first.
+template <int ROOM> struct OffersInTurn {
+    static constexpr int AT_ONCE = 4 * WARP;  // keys that are asked for together: whether there is one is not asked before
+    u64 key[ceil_div(ROOM, AT_ONCE) * AT_ONCE];
+
+    // All threads of the block call, and meet before the first offer.
+    __device__ __forceinline__ void clear() {
+        for (int slot = threadIdx.x; slot < ceil_div(ROOM, AT_ONCE) * AT_ONCE; slot += blockDim.x) key[slot] = NOTHING;
+    }
+
+    // The best of the first `size` slots, to every lane.
+    __device__ __forceinline__ Found best(int size) const {
+        Found least = least_of_lane(0);
+#pragma unroll 1
+        for (int from = AT_ONCE; from < size; from += AT_ONCE) least = sooner(least, least_of_lane(from));
+        const u32 high = least_of_warp(u32(least.key >> 32));
+        const u32 low = least_of_warp(u32(least.key >> 32) == high ? u32(least.key) : ~0u);
+        const u64 key = u64(high) << 32 | low;
+        return {key, int(least_of_warp(least.key == key ? u32(least.slot) : ~0u))};
+    }
+
+private:
+    // Slots of `a` are lower.
+    __device__ __forceinline__ static Found sooner(const Found& a, const Found& b) {
+        const bool second = b.key < a.key;
+        return {second ? b.key : a.key, second ? b.slot : a.slot};
+    }
+    __device__ __forceinline__ Found least_of_lane(int from) const {
+        const int first = from + lane_id();
+        Found own[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) own[i] = {key[first + i * WARP], first + i * WARP};
+        return sooner(sooner(own[0], own[1]), sooner(own[2], own[3]));
+    }
+};
+
+// ---- Candidates ---------------------------------------------------------------------------------------------------
 
 // A candidate below some node: `slot` says which of its position's it is.
 struct Choice {
@@ -86,31 +132,6 @@ struct Choices {
         return {found.slot < 0 ? -1 : given->ids[depth * PAIR_CANDIDATES + found.slot], found.slot, found.log_prob};
     }
 };
-
-// Put a node into the tree; node 0 is the root. All lanes call; lanes 0..3 hold a word of the mask each.
-template <class Nodes>
-__device__ __forceinline__ void append(
-    StepState* st, Nodes& b, int node, int token, int slot, int parent, int depth, double log_prob
-) {
-    const int lane = lane_id();
-    if (lane < 4) {
-        const u64 own = lane == node / 64 ? 1ull << node % 64 : 0;
-        const u64 mask = own | (parent < 0 ? 0 : b.mask[parent][lane]);
-        b.mask[node][lane] = mask;
-        st->mask[node][lane] = mask;
-    }
-    if (lane == 0) {
-        const double path = parent < 0 ? 0.0 : b.path[parent] + log_prob;
-        b.path[node] = path;
-        b.slot[node] = slot;
-        st->token[node] = token;
-        st->parent[node] = parent;
-        st->depth[node] = depth;
-        st->log_prob[node] = float(log_prob);
-        st->path_log_prob[node] = float(path);
-    }
-    __syncwarp();
-}
 
 // Whether an answer ends with `token`; `stop_id`: a lane's own of the tokens that do.
 __device__ __forceinline__ bool ends_answer(int stop_id, int token) {

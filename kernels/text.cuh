@@ -3,8 +3,8 @@
 //
 // `last` has by the length of a run less one and its hash the place of its last token, -1 for none. Slots are shared, and
 // the text lacks the steps that are queued: so a place is verified against the text, and what is proposed has
-// followed the run for sure. A look-up is two loads one after the other, and a few more of the same line where
-// something is found, however long the text.
+// followed the run for sure. A look-up is two loads one after the other, by one thread and a few more of the same line
+// where something is found, however long the text.
 
 #pragma once
 
@@ -14,6 +14,7 @@ constexpr int LONGEST = 12;  // tokens that a match is followed backwards
 constexpr int RUNS = 3, SLOT_BITS = 16;
 constexpr u32 MULTIPLIER = 0x9E3779B1u;
 constexpr int COPIED_CLASS = 11;  // of policy/values.py, where the classes of matches begin
+constexpr int MATCH_CLASSES = 5;
 constexpr double LEAST_COPIED = 1e-3, LEAST_LOG = -6.907755278982137, LEAST_ODDS = -6.906754778648554;
 
 struct TextView {
@@ -25,6 +26,12 @@ struct TextView {
 struct Successor {
     int token, match;
 };
+
+// Whether the last `ones` bits are all set.
+__device__ __forceinline__ bool begins(u32 bits, int ones) { return (~bits & ((1u << ones) - 1)) == 0; }
+
+// Of a match of so many tokens.
+__device__ __forceinline__ int class_of(int match) { return match < 3 ? match - 1 : match < 5 ? 2 : match < 9 ? 3 : 4; }
 
 // What follows `size` tokens of which tail(0) is the newest. A thread looks up by itself.
 template <class Tail> __device__ __forceinline__ Successor successor_of(const TextView& text, const Tail& tail, int size) {
@@ -43,9 +50,57 @@ template <class Tail> __device__ __forceinline__ Successor successor_of(const Te
         const int at = place[run], longest = min(min(size, LONGEST), at + 1);
         int match = 1;
         while (match < longest && text.tokens[at - match] == tail(match)) ++match;
-        if (match > run) return {text.tokens[at + 1], match < 3 ? match - 1 : match < 5 ? 2 : match < 9 ? 3 : 4};
+        if (match > run) return {text.tokens[at + 1], class_of(match)};
     }
     return {0, -1};
+}
+
+// A look-up by a warp, in two parts: what is loaded last is on its way between them. Each run has some lanes: one for what
+// followed it, and one for each token that the class of its match depends on, the newest first.
+constexpr int FOLLOWED = 9, RUN_LANES = FOLLOWED + 1;
+static_assert(RUNS * RUN_LANES <= WARP && FOLLOWED <= LONGEST, "lanes of a look-up");
+
+struct LookUp {
+    int place, said;  // of a lane's run, and a lane's own token there
+    bool counts;      // whether that is a token that may be the same
+
+    // Whether there is anything to verify; the same in all lanes.
+    __device__ __forceinline__ bool promising() const { return __any_sync(FULL_WARP, place >= 0); }
+};
+
+// Which token backwards a lane compares, from 1 on; 0: what followed.
+__device__ __forceinline__ int lane_back() { return lane_id() % RUN_LANES; }
+
+// `newest`: the tail's first RUNS tokens.
+__device__ __forceinline__ LookUp look_up(const TextView& text, const int (&newest)[RUNS], int size) {
+    const int mine = lane_id() / RUN_LANES, back = lane_back();
+    u32 hash = 0, at = 0;
+#pragma unroll
+    for (int run = 0; run < RUNS; ++run) {
+        hash = (hash + u32(newest[run])) * MULTIPLIER;
+        if (run <= mine) at = run << SLOT_BITS | hash >> (32 - SLOT_BITS);
+    }
+    LookUp it;
+    it.place = text.last[at];
+    if (mine >= size) it.place = -1;
+    const bool there = mine < RUNS && it.place >= 0 && back <= min(size, it.place + 1);
+    it.said = text.tokens[there ? it.place + 1 - back : 0];
+    it.counts = there && back > 0;
+    return it;
+}
+
+// What was found, to every lane; `own`: the token that a lane compares.
+__device__ __forceinline__ Successor verified(const LookUp& it, int own) {
+    const u32 same = __ballot_sync(FULL_WARP, it.counts & (it.said == own));
+    u32 equal = 0;  // from bit 0 on, tokens backwards that are the same
+    int from = 0;
+#pragma unroll
+    for (int run = 0; run < RUNS; ++run) {
+        const u32 these = same >> (run * RUN_LANES + 1) & ((1u << FOLLOWED) - 1);
+        if (begins(these, run + 1)) equal = these, from = run * RUN_LANES;
+    }
+    const int match = begins(equal, 2) + begins(equal, 3) + begins(equal, 5) + begins(equal, 9);  // as class_of
+    return {__shfl_sync(FULL_WARP, it.said, from), equal ? match : -1};
 }
 
 // Bring the table and the text of `ints` numbers into the L2, which the weights of a step have emptied. All threads of a

@@ -80,8 +80,26 @@ struct Tree {
         return wanted;
     }
 
+    // Put a node into the tree; node 0 is the root. Lanes 0..3 hold a word of the mask each.
     __device__ __forceinline__ void add(const Choice& choice, int parent, int depth) {
-        append(st, b, n++, choice.token, choice.slot, parent, depth, choice.log_prob);
+        const int lane = lane_id(), node = n++;
+        if (lane < 4) {
+            const u64 own = lane == node / 64 ? 1ull << node % 64 : 0;
+            const u64 mask = own | (parent < 0 ? 0 : b.mask[parent][lane]);
+            b.mask[node][lane] = mask;
+            st->mask[node][lane] = mask;
+        }
+        if (lane == 0) {
+            const double path = parent < 0 ? 0.0 : b.path[parent] + choice.log_prob;
+            b.path[node] = path;
+            b.slot[node] = choice.slot;
+            st->token[node] = choice.token;
+            st->parent[node] = parent;
+            st->depth[node] = depth;
+            st->log_prob[node] = float(choice.log_prob);
+            st->path_log_prob[node] = float(path);
+        }
+        __syncwarp();
     }
 };
 
@@ -130,8 +148,8 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
         const int known = st->prompt_length + st->answered;
         ValueTree tree{st, room.learned, given, max(depths, 0), width, stop_id, 0, 0, view, known, 0, 0};
         tree.build(budget);
-        if (threadIdx.x == 0) copied[st->steps % slots] = tree.copied;  // pinned, as the ring
-        __threadfence_system();
+        // Pinned, as the ring; whole when this kernel ends, so long before the step is reported.
+        if (threadIdx.x == 0) copied[st->steps % slots] = tree.copied;
 #else
         ValueTree{st, room.learned, given, max(depths, 0), width, stop_id, 0, 0}.build(budget);
 #endif

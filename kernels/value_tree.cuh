@@ -2,12 +2,13 @@
 // comes to it, and the best on offer is added.
 //
 // All threads of the block say what is known before: the candidates, and what the text has after each below the spine.
-// Then nodes are added one after the other. One warp takes the best offer; then that warp works out what the drafter offers
-// because of it, another writes the node, a third looks up what the text has there. All warps count along, so that
-// they meet only before a step and after it.
+// Then one warp adds nodes, one after the other: it works out what the drafter offers because of a node, and takes the best.
+// With the text two more look up meanwhile what it has there and offer that, a fourth keeps the node's columns, and all meet
+// once a node; without it the one warp does without barriers. What is kept is written at the end.
 //
-// Bound by the latency of one chain of dependent operations per node, most of it the logistic function in double: 0.8 us a
-// node on an H200, with the text 1.2.
+// Bound by the latency of one chain of dependent operations per node: without the text the chance in double (not on the
+// spine, where it is looked up) and the best of the offers; with it a barrier besides, and where something is found two loads
+// from the L2 one after the other.
 
 #pragma once
 
@@ -17,10 +18,38 @@
 #endif
 
 constexpr int VALUE_NODES = 64;
-constexpr int VALUE_OFFERS = 3 * VALUE_NODES + 2;  // a node leaves two children more at most, and one from the text
-constexpr int COPIED = 0xff;                        // the rank of an offer from the text
+#ifdef TEXT
+enum Worker { CHOOSES, LOOKS_UP, LOOKS_UP_TOO, KEEPS };  // warps
+constexpr int TEXTUAL = 1;
+constexpr double LEAST_SHARE = 1 / (LEAST_COPIED + 1e-9);
+// A node that is added leaves four slots, of which a sibling, one from the text and two children; one that was there, two.
+constexpr int VALUE_OFFERS = 6 * VALUE_NODES;
+#else
+enum Worker { CHOOSES, KEEPS = CHOOSES };  // one warp, and no barrier
+constexpr int TEXTUAL = 0;
+constexpr int VALUE_OFFERS = 3 * VALUE_NODES + 1;
+#endif
+constexpr int COPIED = 15;                          // the rank of an offer from the text
+constexpr int UNLIKELY = 15;                        // stands for the candidate where the drafter has none, or a worse one
 constexpr double SMALLEST = 1e-4, BLOCK = 15.0;     // policy/values.py
-enum Worker { CHOOSES, WRITES, LOOKS_UP, BEGINS };  // warps
+
+// A token below `parent`. `stated`: the candidate whose probability it has, by rank, or by slot where each node has its
+// own; `above`: the same of its parent, and `off` how far that is from the spine: 0 on it, 1 one step, 2 more.
+struct __align__(8) Offer {
+    int token;
+    u32 place;
+
+    __device__ __forceinline__ static Offer of(int token, int depth, int parent, int off, int rank, int stated, int above) {
+        return {token, u32(depth | parent << 6 | off << 12 | rank << 14 | stated << 18 | above << 22)};
+    }
+    __device__ __forceinline__ int depth() const { return place & 63; }
+    __device__ __forceinline__ int parent() const { return place >> 6 & 63; }
+    __device__ __forceinline__ int off() const { return place >> 12 & 3; }
+    __device__ __forceinline__ int rank() const { return place >> 14 & 15; }
+    __device__ __forceinline__ int stated() const { return place >> 18 & 15; }
+    __device__ __forceinline__ int above() const { return place >> 22 & 15; }
+};
+static_assert(MAX_DEPTH <= 64 && VALUE_NODES <= 64 && MAX_WIDTH < COPIED && PAIR_CANDIDATES <= 16, "bits of an Offer");
 
 struct ValueBuilder {
     int candidate[MAX_DEPTH][MAX_WIDTH];
@@ -30,38 +59,41 @@ struct ValueBuilder {
     double before[MAX_DEPTH];                                    // minus the spine's log-probability above, at most 8
     double share[MAX_DEPTH][MAX_WIDTH];                          // 1 / p
     double weights[VALUE_CLASSES][VALUE_FEATURES];
-    Offers<VALUE_OFFERS> offers;   // ties: the order in which they came
-    u64 offer[VALUE_OFFERS];       // token, depth, rank, parent
+    OffersInTurn<VALUE_OFFERS> offers;
+    Offer offer[VALUE_OFFERS];
     double offer_value[VALUE_OFFERS];
+    Offer node[VALUE_NODES];
     double value[VALUE_NODES], path[VALUE_NODES], log_prob[VALUE_NODES];
-    double node_p[VALUE_NODES], node_share[VALUE_NODES];
-    u8 off[VALUE_NODES];  // 0 on the spine, else steps since it was left
-    u64 mask[VALUE_NODES][4];
-    u8 slot[VALUE_NODES];
-    struct {
-        int slot;  // -1 where nothing is on offer
-        u64 offer;
-        double value;
-    } best[2];  // in turns: a warp may be behind the one that chooses
+    u64 mask[VALUE_NODES];
 #ifdef TEXT
-    double offer_p[VALUE_OFFERS], offer_log_prob[VALUE_OFFERS];  // of an offer from the text
-    int copies;                             // offers that the newest node has from the text
+    // The best on offer but for what the text has after the newest node, and that; in turns, as a warp may be behind the
+    // one that writes.
+    Found best[2], copy[2][2];  // copy: by which warp looked it up
     int line[LONGEST + MAX_DEPTH];          // the newest tokens up to the root, and the spine's
     Successor found[MAX_DEPTH][MAX_WIDTH];  // what the text has after a candidate below the spine
     Successor first;                        // and after the root
     int tail[VALUE_NODES][LONGEST];         // the newest tokens at a node, its own first
-    int token[VALUE_NODES], parent[VALUE_NODES];
 #endif
 };
 
-__device__ __forceinline__ double clipped(double p) { return fmin(fmax(p, SMALLEST), 1 - SMALLEST); }
+__device__ __forceinline__ double within(double x, double least, double most) { return fmin(fmax(x, least), most); }
+// The same of 0 and 1, by bits: a double's order is that of its bits, and this stands in the chain of every node.
+__device__ __forceinline__ double within_one(double x) {
+    const i64 bits = __double_as_longlong(x), one = __double_as_longlong(1.0);
+    return bits < 0 ? 0.0 : bits >= one ? 1.0 : x;
+}
+__device__ __forceinline__ double clipped(double p) { return within(p, SMALLEST, 1 - SMALLEST); }
 __device__ __forceinline__ double odds_of(double p) { return log(clipped(p) / (1 - clipped(p))); }
-__device__ __forceinline__ double chance_at(double z) { return z > -500 ? 1 / (1 + exp(-z)) : 0.0; }
+__device__ __forceinline__ double share_of(double p) { return 1 / (p + 1e-9); }
+__device__ __forceinline__ double chance_at(double z) {
+    const double chance = 1 / (1 + exp(-z));  // before it is asked: one branch less
+    return z > -500 ? chance : 0.0;
+}
 
-// A node, as far as what is offered below it depends on it.
+// A node, as far as what is offered below it depends on it; `stated` and `off` as in an Offer.
 struct Above {
-    int node, slot, off;
-    double log_prob, p, share, value;
+    int node, stated, off;
+    double log_prob, value;
 };
 
 struct ValueTree {
@@ -79,22 +111,27 @@ struct ValueTree {
 
     __device__ __forceinline__ Choices choices() const { return {b.candidate, b.stated, given}; }
 
+    // Where each node has its own candidates, what is known of them all: how likely the spine is above a depth, which is
+    // the best of the best below the root. One thread calls.
+    __device__ __forceinline__ void state_spine() {
+        int above = 0;
+        double sum = 0;
+        for (int d = 0; d < depths; ++d) {
+            b.before[d] = within(-sum, 0, 8);
+            if (above < 0) continue;
+            const Pairing& best = choices().pairing(d, 0, above);
+            sum += best.log_prob, above = best.slot;
+        }
+    }
+
     // What the drafter says of every candidate, and the chances below the spine: a candidate a thread, all of the block
-    // call. Where each node has its own, only how likely the spine is above a depth: the best of the best below the root.
+    // call.
     __device__ __forceinline__ void state_candidates() {
+        b.offers.clear();
         for (int i = threadIdx.x; i < VALUE_CLASSES * VALUE_FEATURES; i += blockDim.x)
             b.weights[i / VALUE_FEATURES][i % VALUE_FEATURES] = st->weights[i / VALUE_FEATURES][i % VALUE_FEATURES];
         if (given) {
-            if (threadIdx.x == 0) {
-                int above = 0;
-                double sum = 0;
-                for (int d = 0; d < depths; ++d) {
-                    b.before[d] = fmin(fmax(-sum, 0.0), 8.0);
-                    if (above < 0) continue;
-                    const Pairing& best = choices().pairing(d, 0, above);
-                    sum += best.log_prob, above = best.slot;
-                }
-            }
+            if (threadIdx.x == 0) state_spine();
             __syncthreads();
             return;
         }
@@ -109,21 +146,17 @@ struct ValueTree {
             b.stated[d][r] = log_prob;
             b.p[d][r] = p;
             b.odds[d][r] = odds_of(p);
-            b.share[d][r] = 1 / (p + 1e-9);
+            b.share[d][r] = share_of(p);
         }
         __syncthreads();
         for (int d = threadIdx.x; d < depths; d += blockDim.x) {
             double sum = 0;
 #pragma unroll 4
             for (int above = 0; above < d; ++above) sum += double(b.stated[above][0]);
-            b.before[d] = fmin(fmax(-sum, 0.0), 8.0);
+            b.before[d] = within(-sum, 0, 8);
         }
 #ifdef TEXT
-        // Backwards, so that the last warps begin: the first ones add up what is stated.
-        for (int i = depths * width - 1 - int(threadIdx.x); i >= 0; i -= blockDim.x) {
-            const int d = i / width, r = i % width;
-            b.found[d][r] = successor_of(text, BelowSpine{b.line + LONGEST + d, b.candidate[d][r]}, known + d + 1);
-        }
+        look_below_spine();
 #endif
         __syncthreads();
         for (int i = threadIdx.x; i < depths * width; i += blockDim.x) {
@@ -138,58 +171,105 @@ struct ValueTree {
         return chance_at(w[0] + w[1] * odds + w[2] * before + w[3] * third + w[4] * fourth);
     }
 
-    // Lanes put candidates into slots, each its own, or leave them empty; those with a slot below 0 have none.
-    __device__ __forceinline__ void offer(int slot, int order, int depth, int rank, const Above& above) {
-        if (slot < 0) return;
-        b.offers.key[slot] = NOTHING;
-        if (depth >= depths || rank >= width) return;
-        const Choice choice = choices().at(depth, rank, above.slot);
+    // Lanes put candidates into slots, each its own, or leave them empty; below 0: none.
+    __device__ __forceinline__ void offer(int slot, int depth, int rank, const Above& above) {
+        if (slot < 0 || depth >= depths || rank >= width) return;
+        const Choice choice = choices().at(depth, rank, above.stated);
         if (choice.slot < 0) return;
         double q = b.on_spine[depth][rank];
         if (given || above.off) {
-            const int kind = (above.off == 0 ? 0 : above.off == 1 ? 3 : 6) + min(rank, 2);
-            const double stated = fmin(fmax(above.log_prob, -8.0), 0.0);
-            double odds, fourth;
+            double odds, stated, fourth;
             if (given) {
-                odds = choices().pairing(depth, rank, above.slot).odds;
-                fourth = choices().pairing(depth, 0, above.slot).p;
+                odds = choices().pairing(depth, rank, above.stated).odds;
+                stated = above.log_prob;
+                fourth = choices().pairing(depth, 0, above.stated).p;
             } else {
-                const double over = b.p[depth][rank] - (1 - above.p);
+                const Stated it = stated_of(depth - 1, above.stated);
                 odds = b.odds[depth][rank];
-                fourth = fmin(fmax(over * above.share, 0.0), 1.0);
+                stated = it.log_prob;
+                fourth = within_one((b.p[depth][rank] - (1 - it.p)) * it.share);
             }
-            q = chance(kind, odds, b.before[depth], above.off ? stated : depth / BLOCK, fourth);
+            const double third = above.off ? within(stated, -8, 0) : depth / BLOCK;
+            q = chance(3 * above.off + min(rank, 2), odds, b.before[depth], third, fourth);
         }
-        put(slot, order, choice.token, depth, rank, above.node, above.value * q);
+        const int own = given ? choice.slot : rank;
+        put(slot, Offer::of(choice.token, depth, above.node, above.off, rank, own, above.stated), above.value * q);
+        b.offers.key[slot] = falling(above.value * q);
     }
 
-    // One lane calls, or each for its own slot.
-    __device__ __forceinline__ void put(int slot, int order, int token, int depth, int rank, int parent, double value) {
-        b.offer[slot] = u64(u32(token)) << 32 | u64(depth) << 24 | u64(rank) << 16 | u64(parent);
-        b.offer_value[slot] = value;
-        b.offers.tie[slot] = order;
-        b.offers.key[slot] = falling(value);
-    }
-
-    __device__ __forceinline__ Above above(int node) const {
-        return {node, b.slot[node], b.off[node], b.log_prob[node], b.node_p[node], b.node_share[node], b.value[node]};
-    }
-
-    // One warp calls.
-    __device__ __forceinline__ void write(const Above& it, int token, int parent, int depth) {
-        if (lane_id() == 0) {
-            b.off[it.node] = it.off;
-            b.log_prob[it.node] = it.log_prob;
-            b.node_p[it.node] = it.p;
-            b.node_share[it.node] = it.share;
-            b.value[it.node] = it.value;
-            st->value[it.node] = float(it.value);
+    // What the drafter states of a candidate, or is taken to state of one that it lacks.
+    struct Stated {
+        double log_prob, p, share;
+    };
+    __device__ __forceinline__ Stated stated_of(int depth, int candidate) const {
 #ifdef TEXT
-            b.token[it.node] = token, b.parent[it.node] = parent;
+        const bool lacks = candidate == UNLIKELY;
+        const int at = lacks ? 0 : candidate;
+        const Stated known = {double(b.stated[depth][at]), b.p[depth][at], b.share[depth][at]};
+        return {lacks ? LEAST_LOG : known.log_prob, lacks ? LEAST_COPIED : known.p, lacks ? LEAST_SHARE : known.share};
+#else
+        return {double(b.stated[depth][candidate]), b.p[depth][candidate], b.share[depth][candidate]};
 #endif
-        }
-        append(st, b, it.node, token, it.slot, parent, depth, it.log_prob);
     }
+
+    // All of an offer but its key. One lane calls, or each for its own slot.
+    __device__ __forceinline__ void put(int slot, const Offer& it, double value) {
+        b.offer[slot] = it;
+        b.offer_value[slot] = value;
+    }
+
+    // What the drafter states of an offer.
+    __device__ __forceinline__ double log_prob_of(const Offer& it) const {
+        if (given) return choices().pairing(it.depth(), it.rank(), it.above()).log_prob;
+        return stated_of(it.depth(), it.stated()).log_prob;
+    }
+
+    // Keep a node's columns; `path` and `mask` are its parent's. One lane calls.
+    __device__ __forceinline__ void keep(const Above& node, const Offer& it, double path, u64 mask) {
+        const int at = node.node;
+        b.node[at] = it;
+        b.value[at] = node.value;
+        b.log_prob[at] = node.log_prob;
+        b.path[at] = path + node.log_prob;
+        b.mask[at] = 1ull << at | mask;
+    }
+
+    // Write the nodes. One warp calls.
+    __device__ __forceinline__ void write() const {
+        __syncwarp();
+#pragma unroll 1
+        for (int node = lane_id(); node < n; node += WARP) {
+            const Offer it = b.node[node];
+            st->token[node] = it.token;
+            st->parent[node] = node ? it.parent() : -1;
+            st->depth[node] = node ? it.depth() + 1 : 0;
+            st->log_prob[node] = float(b.log_prob[node]);
+            st->path_log_prob[node] = float(b.path[node]);
+            st->value[node] = float(b.value[node]);
+            for (int word = 0; word < MAX_NODES / 64; ++word) st->mask[node][word] = word ? 0 : b.mask[node];
+        }
+        if (lane_id() == 0) {
+            st->built = n;
+            st->n = min(n, st->rows);
+        }
+    }
+
+    // Offer what follows `it`, which is or would be `node`: its next sibling and its first children, in the slots behind
+    // `size`. One warp calls.
+    __device__ __forceinline__ void expand(const Offer& it, bool sibling, const Above& node, int children) {
+        const int lane = lane_id();
+        const bool child = lane > 0;
+        const Above above = {
+            child ? node.node : it.parent(), child ? node.stated : it.above(), child ? node.off : it.off(),
+            child ? node.log_prob : b.log_prob[it.parent()], child ? node.value : b.value[it.parent()]
+        };
+        const bool offers = child ? lane <= children : sibling;
+        const int slot = child ? first_child(sibling) + lane - 1 : size;
+        offer(offers ? slot : -1, it.depth() + child, child ? lane - 1 : it.rank() + 1, above);
+    }
+
+    // In the order in which they count as come: the sibling, what the text has, the children.
+    __device__ __forceinline__ int first_child(bool sibling) const { return size + sibling + TEXTUAL; }
 
 #ifdef TEXT
     // Tokens backwards from a node, and from a candidate below the spine.
@@ -203,40 +283,82 @@ struct ValueTree {
         __device__ __forceinline__ int operator()(int back) const { return back ? *(above - back) : token; }
     };
 
-    // The tail at the root, of the answer and of the prompt before it, and what the text has there. One warp calls.
+    // The tail at the root, of the answer and of the prompt before it. One warp calls.
     __device__ __forceinline__ void begin_tails() {
         const int lane = lane_id(), at = known - 1 - lane, said = at - st->prompt_length;
-        if (lane < LONGEST) {
-            const int token = lane == 0 ? st->root : at < 0 ? 0 : said >= 0 ? st->history[said % HISTORY] : text.tokens[at];
-            b.tail[0][lane] = b.line[LONGEST - 1 - lane] = token;
-        }
-        __syncwarp();
-        b.first = successor_of(text, Tail{b.tail[0]}, known);
+        if (lane >= LONGEST) return;
+        const int token = lane == 0 ? st->root : at < 0 ? 0 : said >= 0 ? st->history[said % HISTORY] : text.tokens[at];
+        b.tail[0][lane] = b.line[LONGEST - 1 - lane] = token;
     }
 
-    // Offer what the text has after a node, `found`, unless it is the drafter's first choice there. One warp calls.
-    __device__ __forceinline__ void offer_copied(int slot, int order, int depth, const Above& above, const Successor& found) {
-        const int lane = lane_id();
-        const bool wanted = found.match >= 0 && found.token != b.candidate[depth][0];
-        if (lane == 0) b.copies = wanted;
-        if (!wanted) return;
-        const u32 among = __ballot_sync(FULL_WARP, lane < width && b.candidate[depth][lane % MAX_WIDTH] == found.token);
-        if (lane) return;
-        const int rank = among ? __ffs(int(among)) - 1 : 0;
-        const bool unlikely = !among || b.p[depth][rank] < LEAST_COPIED;
-        const double odds = unlikely ? LEAST_ODDS : b.odds[depth][rank];
-        const double* const w = b.weights[COPIED_CLASS + found.match];
-        const double kind = copied >> above.node & 1 ? 2 : above.off ? 1 : 0;
+    // What the text has after the root and after every candidate below the spine, one a thread. Backwards, so that the
+    // last warps begin: the first ones add up what is stated.
+    __device__ __forceinline__ void look_below_spine() {
+        for (int i = depths * width - int(threadIdx.x); i >= 0; i -= blockDim.x) {
+            if (i == 0) {
+                b.first = successor_of(text, Tail{b.tail[0]}, known);
+                continue;
+            }
+            const int d = (i - 1) / width, r = (i - 1) % width;
+            b.found[d][r] = successor_of(text, BelowSpine{b.line + LONGEST + d, b.candidate[d][r]}, known + d + 1);
+        }
+    }
+
+    // Put a node's tail together: its first tokens into `newest`, and to each lane its own as of a LookUp. One warp calls.
+    __device__ __forceinline__ int tail_of(const Offer& it, int (&newest)[RUNS]) const {
+        newest[0] = it.token;
+#pragma unroll
+        for (int i = 1; i < RUNS; ++i) newest[i] = b.tail[it.parent()][i - 1];
+        const int back = lane_back() - 2;
+        return back < 0 ? it.token : b.tail[it.parent()][back];
+    }
+
+    // Offer what the text has after a node, unless it is the drafter's first choice there: `found`, or with `asks` what a
+    // look-up brings. While the text is on its way each lane works out the chance of one outcome, which is a match with one
+    // of the candidates or with none of them. Two warps call, for some of the matches each.
+    __device__ __forceinline__ void copy(
+        int slot, const Offer& it, const Above& node, bool asks, Successor found, int turn
+    ) {
+        constexpr int MATCHES = WARP / MAX_WIDTH;
+        const bool first = warp_id() == LOOKS_UP;
+        const int lane = lane_id(), rank = lane % MAX_WIDTH, match = lane / MAX_WIDTH + (first ? 0 : MATCHES);
+        const int depth = node.node ? it.depth() + 1 : 0;
+        LookUp asked = {};
+        int own = 0;
+        if (node.node) {
+            int newest[RUNS];
+            own = tail_of(it, newest);
+            if (first && lane && lane <= FOLLOWED) b.tail[node.node][lane - 1] = own;
+            if (asks) asked = look_up(text, newest, known + depth);
+        }
+        const bool promising = asks ? asked.promising() : found.match >= 0;
+        Found& offered = b.copy[turn][!first];
+        if (lane == 0) offered.key = NOTHING;
+        if (!promising) return;
+        const int choice = lane < width ? b.candidate[depth][rank] : -1;
+        // Rank 0 stands for none of the candidates: the first is not copied.
+        const bool one = rank > 0 && rank < width;
+        const double odds = one ? fmax(b.odds[depth][rank], LEAST_ODDS) : LEAST_ODDS;
+        const double kind = node.node && it.rank() == COPIED ? 2 : node.off ? 1 : 0;
+        const double* const w = b.weights[COPIED_CLASS + min(match, MATCH_CLASSES - 1)];
         const double q = chance_at(w[0] + w[1] * odds + w[2] * b.odds[depth][0] + w[4] * kind);
-        b.offer_p[slot] = unlikely ? LEAST_COPIED : b.p[depth][rank];
-        b.offer_log_prob[slot] = unlikely ? LEAST_LOG : double(b.stated[depth][rank]);
-        put(slot, order, found.token, depth, COPIED, above.node, above.value * q);
+        if (asks) found = verified(asked, own);
+        const u32 among = __ballot_sync(FULL_WARP, (lane < width) & (choice == found.token));
+        __syncwarp();  // the key that stands for nothing is there
+        if (match != found.match || (among & (0 - among)) != (rank ? 1u << rank : 0)) return;
+        const int stated = one && b.p[depth][rank] >= LEAST_COPIED ? rank : UNLIKELY;
+        put(slot, Offer::of(found.token, depth, node.node, node.off, COPIED, stated, 0), node.value * q);
+        offered = {falling(node.value * q), slot};
     }
 
     // Whether `parent` has a child with this token already.
     __device__ __forceinline__ bool taken(int parent, int token) const {
         bool found = false;
-        for (int i = lane_id(); i < n; i += WARP) found |= b.parent[i] == parent && b.token[i] == token;
+#pragma unroll
+        for (int i = lane_id(); i < VALUE_NODES; i += WARP) {
+            const Offer it = b.node[i];
+            found |= (i > 0) & (i < n) & (it.parent() == parent) & (it.token == token);
+        }
         return __any_sync(FULL_WARP, found);
     }
 #endif
@@ -245,75 +367,83 @@ struct ValueTree {
     __device__ __forceinline__ void build(int budget) {
         const int warp = warp_id(), lane = lane_id(), most = min(budget, VALUE_NODES - 1);
 #ifdef TEXT
-        if (warp == BEGINS) begin_tails();
+        const bool copies = warp == LOOKS_UP || warp == LOOKS_UP_TOO;
+        if (warp == KEEPS) begin_tails();
 #endif
         state_candidates();
-        const Above root = {0, 0, 0, 0.0, 1.0, 1.0, 1.0};
-        if (warp == WRITES) write(root, st->root, -1, 0);
-        if (warp == CHOOSES) offer(lane == 0 ? 0 : -1, 0, 0, 0, root);
-        n = size = 1;
+#ifndef TEXT
+        if (warp != CHOOSES) return;  // the others have nothing to look up
+#endif
+        const Above root = {0, 0, 0, 0.0, 1.0};
+        const Offer none = {};
+        Found best = {NOTHING, 0};
+        n = 1, size = 1 + TEXTUAL;
+        if (warp == KEEPS && lane == 0) keep(root, {st->root, 0}, 0.0, 0);
+        if (warp == CHOOSES) {
+            offer(lane == 0 ? 0 : -1, 0, 0, root);
+            __syncwarp();
+            best = b.offers.best(1);
+        }
 #ifdef TEXT
-        if (warp == LOOKS_UP && depths) offer_copied(1, 1, 0, root, b.first);
-        __syncthreads();
-        if (depths) size += b.copies;
+        bool looks = depths > 0;
+        if (threadIdx.x == 0) b.best[1] = best;
+        if (copies && looks) copy(1, none, root, false, b.first, 1);
 #endif
         for (int pops = 1; n <= most; ++pops) {
-            if (warp == CHOOSES) {
-                __syncwarp();
-                const int slot = b.offers.best(size);
-                if (lane == 0) b.best[pops % 2] = {slot, b.offer[max(slot, 0)], b.offer_value[max(slot, 0)]};
-            }
-            __syncthreads();  // the best is known, and the node before it is there
-            const int slot = b.best[pops % 2].slot;
-            if (slot < 0) break;
-            const u64 popped = b.best[pops % 2].offer;
-            const int depth = int(popped >> 24 & 0xff), rank = int(popped >> 16 & 0xff), parent = int(popped & 0xffff);
-            const int token = int(popped >> 32), node = n, order = 4 * pops, off = b.off[parent];
-            const bool from_text = rank == COPIED;
+#ifdef TEXT
+            __syncthreads();  // what is on offer is known, with what the text has after the newest node
+            Found newest = {NOTHING, 0};
+            if (looks) newest = better_of(b.copy[pops % 2][0], b.copy[pops % 2][1]);
+            best = better_of(b.best[pops % 2], newest);
+#endif
+            if (best.key == NOTHING) break;
+            const int slot = best.slot;
+            const Offer it = b.offer[slot];
+            const int parent = it.parent();
+            const bool from_text = it.rank() == COPIED;
             bool added = true;
-            Above it = {node, 0, from_text || off || rank ? off + 1 : 0, 0.0, 0.0, 0.0, b.best[pops % 2].value};
-            if (!from_text) {
-                const Choice choice = choices().at(depth, rank, b.slot[parent]);
-                it.slot = choice.slot, it.log_prob = choice.log_prob;
-                it.p = b.p[depth][rank], it.share = b.share[depth][rank];
-            }
 #ifdef TEXT
-            if (from_text) it.log_prob = b.offer_log_prob[slot], it.p = b.offer_p[slot], it.share = 1 / (it.p + 1e-9);
-            added = !(from_text || copying >> parent & 1) || !taken(parent, token);
-            if (from_text && added) copied |= 1ull << node, copying |= 1ull << parent;
+            if (from_text || copying >> parent & 1) {
+                added = !taken(parent, it.token);
+                if (from_text && added) copied |= 1ull << n, copying |= 1ull << parent;
+            }
 #endif
-            const bool below = added && !ends_answer(stop_id, token);
+            const bool ends = ends_answer(stop_id, it.token), below = added & !ends;
             // On the spine, at the first step off it and after a first rank the next rank follows; deeper both come at once.
-            const bool next = !from_text && (it.off < 2 || rank > 0);
-            const int children = below ? it.off >= 1 ? 2 : 1 : 0;
-            if (warp == CHOOSES) {
-                if (lane == 0 && !next) b.offers.key[slot] = NOTHING;
-                const int mine = lane == 0 ? next ? slot : -1 : lane <= children ? size + lane - 1 : -1;
-                const Above from = lane ? it : above(parent);
-                offer(mine, order + (lane ? 1 + lane : 0), depth + (lane ? 1 : 0), lane ? lane - 1 : rank + 1, from);
-            }
-            if (warp == WRITES && added) write(it, token, parent, depth + 1);
-            n += added;
-            size += children;
+            const int off = from_text || it.off() || it.rank() ? min(it.off() + 1, 2) : 0;
+            const bool sibling = !from_text && (off < 2 || it.rank() > 0);
+            const int children = below ? off ? 2 : 1 : 0;
+            Above node = {n, it.stated(), off, 0.0, b.offer_value[slot]};
 #ifdef TEXT
-            const bool looks = below && depth + 1 < depths;
-            if (warp == LOOKS_UP) {
-                if (lane < LONGEST) b.tail[node][lane] = lane == 0 ? token : b.tail[parent][lane - 1];
-                __syncwarp();
-                if (looks) {
-                    const Successor found = !from_text && off == 0
-                        ? b.found[depth][rank]
-                        : successor_of(text, Tail{b.tail[node]}, known + depth + 1);
-                    offer_copied(size, order + 1, depth + 1, it, found);
-                }
-            }
-            __syncthreads();  // what is offered is there
-            if (looks) size += b.copies;
+            looks = below && it.depth() + 1 < depths;
 #endif
+            if (warp == CHOOSES) {
+                // Asked for before the chances are worked out, which takes longer.
+                const double path = KEEPS == CHOOSES ? b.path[parent] : 0.0;
+                const u64 mask = KEEPS == CHOOSES ? b.mask[parent] : 0;
+                if (KEEPS == CHOOSES) node.log_prob = log_prob_of(it);
+#ifdef TEXT
+                if (lane == 0 && newest.key != NOTHING) b.offers.key[newest.slot] = newest.key;
+#endif
+                if (lane == 0) b.offers.key[slot] = NOTHING;
+                expand(it, sibling, node, children);
+                if (KEEPS == CHOOSES && lane == 0 && added) keep(node, it, path, mask);
+                __syncwarp();
+                best = b.offers.best(first_child(sibling) + children);
+#ifdef TEXT
+                if (lane == 0) b.best[(pops + 1) % 2] = best;
+            } else if (warp == KEEPS) {
+                node.log_prob = log_prob_of(it);
+                if (lane == 0 && added) keep(node, it, b.path[parent], b.mask[parent]);
+            } else if (looks) {
+                const bool asks = from_text || it.off();
+                const Successor found = asks ? Successor{} : b.found[it.depth()][it.rank()];
+                copy(size + sibling, it, node, asks, found, (pops + 1) % 2);
+#endif
+            }
+            size = first_child(sibling) + children;
+            n += added;
         }
-        if (threadIdx.x == 0) {
-            st->built = n;
-            st->n = min(n, st->rows);
-        }
+        if (warp == KEEPS) write();
     }
 };
