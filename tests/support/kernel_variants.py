@@ -244,6 +244,8 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
         except UnsupportedError:
             if arch != OLDEST:  # whose shared memory is too small for the widest passes
                 raise
+    if session.memory.text is not None:
+        yield session.memory.text.launch(0)
     if session.chunk_pass is not None:
         yield from session.chunk_pass.launches()
     if len(widths) > 1:

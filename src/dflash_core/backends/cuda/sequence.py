@@ -88,7 +88,7 @@ class SequenceMemory:
         # Logits come when the layers are done, and are done with when the next pass begins.
         self.head = Head(target, self.state, self.room)
         copies = draft is not None and "by_parent" not in draft.capabilities.knobs
-        self.text = DeviceText(self.slots, device) if copies else None
+        self.text = DeviceText(self.slots, target.device) if copies else None
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
         self.window = torch.zeros(2, dtype=torch.int32, device=device)  # of attention: the last positions, the first
 

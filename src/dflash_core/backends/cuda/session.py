@@ -392,9 +392,12 @@ class CudaSession:
         kinds = dict.fromkeys(
             self._kind(min(one.budget, most), drafts=one.mode != "ar" and self.drafter is not None) for one in usual
         )
+        text = self.memory.text
         if self.drafter is not None:  # the widths that auto chooses among
-            kinds |= {self._kind(rows - 1, drafts=True): None for rows in CHOICES}
+            kinds |= {replace(self._kind(rows - 1, drafts=True), text=text is not None): None for rows in CHOICES}
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
+        if text is not None:
+            launches.append(text.launch(0))
         widths = [width for width in CHUNK_WIDTHS if width <= self.memory.capacity]
         for width in widths:
             launches += self.pass_launches(width, 0) + self.commit_launches(width)

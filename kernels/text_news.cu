@@ -1,0 +1,20 @@
+// text_news: what a conversation's text has gained, into the arrays in which trees look it up (text.cuh).
+//
+// `news` is in the host's memory: a count, a number that says nothing, then so many pairs of a place among the arrays'
+// numbers and what stands there from now on. No place comes twice with different numbers. One block; bound by the two trips
+// to the host's memory.
+
+#include "common.cuh"
+
+constexpr int THREADS = 128;
+
+extern "C" __global__ void __launch_bounds__(THREADS) text_news(const int* news, int* text) {
+    pdl_launch();
+    pdl_wait();
+    const int count = news[0];
+    const int2* const pairs = reinterpret_cast<const int2*>(news) + 1;
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        const int2 pair = pairs[i];
+        text[pair.x] = pair.y;
+    }
+}
