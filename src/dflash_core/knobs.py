@@ -28,7 +28,8 @@ MOST_WIDTH = 64  # candidates per draft position, on any device
 class Spec:
     """One parameter: how it is shown, what it may be, and when a change takes effect.
 
-    `minimum` and `maximum` bound what is legal; `slider` bounds what a slider offers, where that is less.
+    `minimum` and `maximum` bound what is legal; `slider` bounds what a slider offers, where that is less. `words` are
+    what users read for choices that are kept under another name, and may write too.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Spec:
     step: float = 1.0
     slider: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
 
     @property
     def allowed(self) -> str:
@@ -50,7 +52,7 @@ class Spec:
         if self.kind == "switch":
             return "on or off"
         if self.kind == "choice":
-            return ", ".join(self.choices)
+            return ", ".join(map(self.show, self.choices))
         low, high = (f"{int(n):,}" if n == int(n) else f"{n:g}" for n in (self.minimum, self.maximum))
         return f"{low} to {high}"
 
@@ -78,8 +80,9 @@ class Spec:
             if isinstance(value, bool):
                 return value
         elif self.kind == "choice":
-            if value in self.choices:
-                return value
+            kept = next((kept for kept, word in self.words if word == value), value)
+            if kept in self.choices:
+                return kept
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             # Compared before any conversion: a seed near 2**63 is not a float, and an int may be too large for one.
             whole = isinstance(value, int) or value.is_integer()
@@ -91,7 +94,7 @@ class Spec:
         """The value as tables and the status strip print it."""
         if isinstance(value, bool):
             return "on" if value else "off"
-        return f"{value:.2f}" if isinstance(value, float) else str(value)
+        return f"{value:.2f}" if isinstance(value, float) else dict(self.words).get(str(value), str(value))
 
 
 def _knob(
@@ -105,11 +108,12 @@ def _knob(
     step: float = 1.0,
     slider: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
+    words: tuple[tuple[str, str], ...] = (),
 ) -> Any:
     kind = "switch" if isinstance(default, bool) else "choice" if choices else type(default).__name__
     parts: dict[str, Any] = {"label": label, "help": help, "group": group, "applies": applies, "kind": kind}
     parts |= {"default": default, "minimum": bounds[0], "maximum": bounds[1], "step": step}
-    parts |= {"slider": slider, "choices": choices}
+    parts |= {"slider": slider, "choices": choices, "words": words}
     return field(default=default, metadata=parts)
 
 
@@ -119,7 +123,7 @@ class Knobs:
 
     mode: Mode = _knob(
         "auto", "mode", "plain decoding, a chain of drafts, a tree of drafts, or the program's choice",
-        "speculation", choices=("ar", "chain", "tree", "auto"),
+        "speculation", choices=("ar", "chain", "tree", "auto"), words=(("ar", "plain"),),
     )  # fmt: skip
     policy: PolicyName = _knob(
         "auto", "policy",

@@ -251,8 +251,8 @@ async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp)
         await wait_until(pilot, lambda: bool(second.compared))
         [line] = second.compared
         assert re.match(r"from \d+ tok/s to ", line)
-        assert " against mode ar, same " in line
-        assert re.search(r"tok/s \(\+\d+ %, \d+ of \d+ parts\) against mode ar, same \d+ tokens$", line)
+        assert " against mode plain, same " in line
+        assert re.search(r"tok/s \(\+\d+ %, \d+ of \d+ parts\) against mode plain, same \d+ tokens$", line)
         await shows(pilot, line[:30])
         await wait_until(pilot, lambda: bool(third.compared))
         assert third.compared == second.compared, "a seed is no other setting, so it is beside the first turn too"

@@ -151,7 +151,7 @@ def test_the_answer_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) 
     captured = capsys.readouterr()
     assert captured.out == expected.rstrip("\n") + "\n"
     assert "loading the target" in captured.err
-    assert "[ar" in captured.err
+    assert "[plain" in captured.err
 
 
 def test_plain_writes_whole_lines_and_no_control_codes(

@@ -47,7 +47,7 @@ def test_every_value_survives_its_own_text(spec: object) -> None:
         ({"budget": "many"}, "expected a whole number from 1 to 256"),
         ({"p_min": "1.01"}, "expected 0 to 1"),
         ({"p_min": "nan"}, "expected 0 to 1"),
-        ({"mode": "fast"}, "expected ar, chain, tree, auto"),
+        ({"mode": "fast"}, "expected plain, chain, tree, auto"),
         ({"thinking": "maybe"}, "expected on or off"),
         ({"seed": "9" * 400}, "expected 0 to 9,223,372,036,854,775,807"),
         ({"buget": "3"}, "did you mean budget?"),
@@ -78,3 +78,13 @@ def test_any_text_is_a_value_or_a_refusal(name: str, text: str) -> None:
     for key in (name, "budget", "p_min", "mode", "thinking"):
         with contextlib.suppress(KnobError):
             Knobs().replace(**parse_settings({key: text}))
+
+
+def test_plain_decoding_has_one_word_for_users_and_is_kept_as_before() -> None:
+    mode = SPEC["mode"]
+    assert mode.allowed == "plain, chain, tree, auto"
+    assert [mode.show(one) for one in mode.choices] == ["plain", "chain", "tree", "auto"]
+    assert mode.parse("plain") == mode.parse("ar") == "ar"
+    assert Knobs().replace(mode="plain") == Knobs(mode="ar")
+    with pytest.raises(KnobError, match="mode=fast: expected plain, chain, tree, auto"):
+        mode.parse("fast")

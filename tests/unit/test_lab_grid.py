@@ -56,7 +56,7 @@ def test_values(text: str, values: tuple[object, ...]) -> None:
         ("p_min=0..1:1e-9", "at most 256"),
         ("p_min=0,1.5", "expected 0 to 1"),
         ("mode=chain..tree", "a range needs numbers"),
-        ("mode=forest", "expected ar, chain, tree, auto"),
+        ("mode=forest", "expected plain, chain, tree, auto"),
     ],
 )
 def test_refused_axes(text: str, message: str) -> None:
@@ -89,8 +89,8 @@ def test_every_combination_over_the_base() -> None:
     [
         (["budget=4,15"], Knobs(), ALONE, "no drafter is loaded"),
         (["mode=ar,tree"], Knobs(), ALONE, "expected ar or auto"),
-        (["p_min=0,0.5"], Knobs(mode="ar"), PAIR, "mode is ar"),
-        (["mode=ar,tree", "budget=4"], Knobs(), PAIR, "budget changes nothing where mode is ar"),
+        (["p_min=0,0.5"], Knobs(mode="ar"), PAIR, "mode is plain"),
+        (["mode=ar,tree", "budget=4"], Knobs(), PAIR, "budget changes nothing where mode is plain"),
         (["tree_width=1,2"], Knobs(mode="chain"), PAIR, "changes nothing in a chain"),
         (["budget=4,22"], Knobs(mode="chain"), PAIR, "expected 1 to 15"),
         (["mode=chain,tree", "budget=15,22"], Knobs(), PAIR, "expected 1 to 15"),
@@ -130,7 +130,7 @@ def test_pairs() -> None:
         ("seed=0", "both settings are the same"),
         ("budget", "expected NAME=VALUE"),
         ("budget=999 | budget=1", "expected 1 to 256"),
-        ("mode=ar p_min=0.5", "changes nothing where mode is ar"),
+        ("mode=ar p_min=0.5", "changes nothing where mode is plain"),
     ):
         with pytest.raises(KnobError, match=message):
             parse_pair(text, base, PAIR)

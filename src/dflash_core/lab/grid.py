@@ -98,7 +98,7 @@ def check(setting: Setting, changed: frozenset[str], limits: Limits) -> None:
         raise KnobError("max_tokens=1 leaves no step to measure; expected 2 or more")
     mode = FixedPolicy(drafter).next(knobs).mode
     if mode == "ar" and (idle := sorted(changed & DRAFT_KNOBS)):
-        why = "no drafter is loaded" if drafter is None else "mode is ar"
+        why = "no drafter is loaded" if drafter is None else "mode is plain"
         raise KnobError(f"{idle[0]} changes nothing where {why}; sweep it with mode=tree and a drafter")
     if mode == "chain" and (idle := sorted(changed & ONLY_IN_TREES)):
         raise KnobError(f"{idle[0]} changes nothing in a chain; sweep it with mode=tree")

@@ -18,7 +18,7 @@ from typing import Any
 
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import SPEC, Knobs
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.running import Running
@@ -33,7 +33,6 @@ SPAN_S = 0.5  # of decoding that each arm of a prompt has in a round: short turn
 MOST_TURNS = 4  # in an arm of a round
 MOST_TOKENS = 256  # of a turn: what the app costs per second does not change after that
 LOOK_S = 0.05  # how often the end of a turn is looked for, in both arms alike
-MODES = {"ar": "plain"}
 BEAT_S = 0.01  # how often the app's loop is asked for a sign of life
 Say = Callable[[str], None]
 Opener = Callable[[OnPrefill], TurnLike]
@@ -323,7 +322,7 @@ def tax_table(tax: UiTax) -> str:
     lines = [f"{'median tok/s':<34}{'headless':>10}{'in the app':>12}{'lost':>8}"]
     for pair in tax.pairs:
         headless, app = pair.seconds
-        prompt = f"{MODES.get(pair.mode, pair.mode)}: {pair.prompt}" if pair.mode else pair.prompt
+        prompt = f"{SPEC['mode'].show(pair.mode)}: {pair.prompt}" if pair.mode else pair.prompt
         prompt = prompt if len(prompt) <= 32 else prompt[:31] + "…"
         lines.append(_tax_line(prompt, pair.tokens / headless, pair.tokens / app))
     return "\n".join([*lines, _tax_line("all", *tax.rates)])

@@ -162,7 +162,8 @@ class StepsScreen(Passing, Screen[None]):
         knobs = " ".join(f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)
         changed = any(getattr(step.knobs, name) != getattr(self._record.knobs, name) for name in LIVE)
         figures = (
-            f"{step.mode}: {counted(len(step.tokens), 'token')}", f"{len(step.drafts.tokens)} positions drafted",
+            f"{SPEC['mode'].show(step.mode)}: {counted(len(step.tokens), 'token')}",
+            f"{len(step.drafts.tokens)} positions drafted",
             f"{len(step.tree.tokens) - 1} nodes verified", f"{step.accepted_depth} accepted",
         )  # fmt: skip
         wanted = f"◆ {rejection_line(step, self._record.token_text)}"

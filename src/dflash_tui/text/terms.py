@@ -90,7 +90,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.runner:Runner.generate", "speed", ("{n} tokens reused",),
     ),
     Term(
-        "ran", "mode", "what decoded the answer: ar (plain), a chain or a tree of drafts, and why",
+        "ran", "mode", "what decoded the answer: plain decoding, a chain or a tree of drafts, and why",
         "Under mode auto the program decides before every step, by what drafts brought and cost so far. The figures in "
         "the reason are those that it decided by: draft tokens, and the tokens per second that it expects of them.",
         "dflash_core.policy.learned:LearnedPolicy.next", "drafts",

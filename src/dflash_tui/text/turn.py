@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dflash_core.knobs import SPEC
+
 if TYPE_CHECKING:
     from dflash_core.events import TurnReport
 
@@ -19,4 +21,4 @@ def figures(report: TurnReport) -> str:
     if report.mode != "ar":
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
     why = f" ({report.reason})" if report.reason else ""
-    return f"[{report.mode}{why}: {', '.join(parts)}; {report.stop}]"
+    return f"[{SPEC['mode'].show(report.mode)}{why}: {', '.join(parts)}; {report.stop}]"

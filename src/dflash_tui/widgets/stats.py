@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from dflash_core.events import STAGES, FoundRow, PartStats, TurnReport, TurnStats, so_far
+from dflash_core.knobs import SPEC
 from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
@@ -132,10 +133,11 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
         prompt.append((reused, figure("reused", _DIM)))
     if stats.kv:
         prompt.append((f"keys and values {stats.kv}", figure(QUOTED, _DIM)))
+    mode = SPEC["mode"].show(it.mode)
     return [
         *flowed(_against(it, stats), width),
         *flowed(prompt, width),
-        *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, figure("ran", _DIM)),
+        *wrapped(f"{mode}: {it.reason}" if it.reason else mode, width, figure("ran", _DIM)),
     ]
 
 

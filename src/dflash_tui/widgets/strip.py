@@ -154,11 +154,11 @@ class StatusStrip(Widget):
             style = figure(name, "bold $accent" if changed else "")
             parts.append((f"{lead}{label}{self._shown(name)}", style))
         if it.knobs.mode != it.used.mode:
-            parts.append((f" · •mode {it.knobs.mode}", figure("mode", "bold $accent")))
+            parts.append((f" · •mode {SPEC['mode'].show(it.knobs.mode)}", figure("mode", "bold $accent")))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
             parts.append((f" · •{others} more", figure("changed", "bold $accent")))
-        asked = it.mode or f"mode {it.knobs.mode}"
+        asked = SPEC["mode"].show(it.mode) or f"mode {SPEC['mode'].show(it.knobs.mode)}"
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
         told = next((text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room), "")  # whole, or not
