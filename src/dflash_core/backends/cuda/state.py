@@ -154,6 +154,19 @@ RING_SLOT = np.dtype(
     align=True,
 )
 
+# The same bytes as the host reads them: what lies side by side at once.
+RING_READ = np.dtype(
+    [
+        ("stamp", _U, STAMPS),
+        ("numbers", _I, 12),
+        ("ids", _I, (5, MAX_NODES)),
+        ("floats", _F, (3, MAX_NODES)),
+        ("candidate", _I, (MAX_DEPTH, MAX_WIDTH)),
+        ("candidate_log_prob", _F, (MAX_DEPTH, MAX_WIDTH)),
+    ],
+    align=True,
+)
+
 PAIR_CANDIDATES = 16  # of a draft position, where they are scored by the token above
 PAIRING = np.dtype([("log_prob", _F), ("p", _F), ("odds", _F), ("slot", _I)], align=True)
 BEST_PART = np.dtype([("value", _F), ("id", _I)], align=True)
@@ -192,18 +205,20 @@ def write_knobs(
     knobs: Knobs,
     mode: EffectiveMode,
     draft_block: int,
+    budget: int | None = None,
     weights: npt.NDArray[np.float64] | None = None,
     rows: int = 0,
 ) -> None:
     """Set what a step reads of `knobs` in `state`, a STEP_STATE of shape (). The seed and the limits stay.
 
-    `draft_block`: the drafter's block with its anchor; 0 without a drafter. `weights` (classes, features): the tree is
-    built by learned value, and passes run the first `rows` nodes of it.
+    `draft_block`: the drafter's block with its anchor; 0 without a drafter. `budget`: nodes that are built, None for
+    what the knobs say. `weights` (classes, features): the tree is built by learned value, and passes run the first
+    `rows` nodes of it.
     """
     state["by_value"], state["rows"] = weights is not None, rows
     if weights is not None:
         state["weights"] = weights
-    state["budget"] = min(knobs.budget, MAX_NODES - 1)
+    state["budget"] = min(knobs.budget if budget is None else budget, MAX_NODES - 1)
     state["draft_depth"] = 0 if mode == "ar" else max(draft_block - 1, 0)
     state["width"] = 1 if mode == "chain" else min(knobs.tree_width, MAX_WIDTH)
     state["chain_seed"] = knobs.chain_seed
@@ -248,16 +263,16 @@ def stages(slot: npt.NDArray[np.void], previous: npt.NDArray[np.void] | None) ->
 
     A slot is written before its own commit ends, so `commit` is that of the step before; so is the gap, `host`.
     """
-    at = slot["stamp"].astype(np.int64)
+    at: list[int] = slot["stamp"].tolist()
 
     def lap(begin: Stamp, end: Stamp) -> float:
-        return float(at[end] - at[begin]) / 1e6
+        return (at[end] - at[begin]) / 1e6
 
     commit = host = 0.0
     if previous is not None:
-        committed = int(at[Stamp.COMMIT_END])
+        committed = at[Stamp.COMMIT_END]
         commit = (committed - int(previous["stamp"][Stamp.ACCEPT_END])) / 1e6
-        host = (int(at[Stamp.STEP_BEGIN]) - committed) / 1e6
+        host = (at[Stamp.STEP_BEGIN] - committed) / 1e6
     return StageTimes(
         draft=lap(Stamp.STEP_BEGIN, Stamp.TREE_BEGIN),
         tree=lap(Stamp.TREE_BEGIN, Stamp.VERIFY_BEGIN),
@@ -281,38 +296,36 @@ def step_event(
 
     Raises NumericsError for a drafter whose probabilities are no numbers.
     """
-    n, depth, width = int(slot["n"]), int(slot["draft_depth"]), knobs.tree_width  # all there was, also for a chain
-
-    def live(name: str, count: int = n) -> list[int]:
-        values: list[int] = slot[name][:count].tolist()
-        return values
-
-    tokens, log_probs = (slot[name][:depth, :width] for name in ("candidate", "candidate_log_prob"))
+    read, width = slot.view(RING_READ), knobs.tree_width  # all there was, also for a chain
+    _, stop, length, _, said, walked, bonus, n, by_value, built, depth, _ = read["numbers"].tolist()
+    offered, log_probs = (read[name][:depth, :width] for name in ("candidate", "candidate_log_prob"))
     if np.isnan(log_probs).any():
-        raise not_finite("drafter", int(slot["length"]) - int(slot["tokens"]))
-    drafts = Candidates(tokens.astype(np.int64), log_probs.astype(np.float64))
-    values = tuple(live("tree_value", int(slot["built"]))) if slot["by_value"] else ()
+        raise not_finite("drafter", length - said)
+    drafts = Candidates(offered.astype(np.int64), log_probs.astype(np.float64))
+    token, path, tokens, parents, depths = map(tuple, read["ids"][:, :n].tolist())
+    probs, path_probs = map(tuple, np.exp(read["floats"][:2, :n].astype(np.float64)).tolist())
+    values = tuple(read["floats"][2, :built].tolist()) if by_value else ()
     return StepEvent(
-        tokens=tuple(live("token", int(slot["tokens"]))),
+        tokens=token[:said],
         tree=StepTree(
-            tuple(live("tree_token")),
-            tuple(live("tree_parent")),
-            tuple(live("tree_depth")),
-            tuple(np.exp(slot["tree_log_prob"][:n].astype(np.float64)).tolist()),
-            tuple(np.exp(slot["tree_path_log_prob"][:n].astype(np.float64)).tolist()),
-            tuple(live("path", int(slot["accepted"]))),
-            tuple(values[:n]),
+            tokens,
+            parents,
+            depths,
+            probs,
+            path_probs,
+            path[:walked],
+            values[:n],
             tuple(node for node in range(n) if copied >> node & 1),
         ),
-        drafted_depth=max(live("tree_depth")),
-        accepted_depth=int(slot["accepted"]) - 1,
-        length=int(slot["length"]),
+        drafted_depth=max(depths),
+        accepted_depth=walked - 1,
+        length=length,
         stages=stages(slot, previous),
         mode=mode,
         reason=reason,
-        stop=StopCode(int(slot["stop"])).reason,
+        stop=StopCode(stop).reason,
         drafts=step_drafts(drafts),
-        bonus=int(slot["bonus"]),
+        bonus=bonus,
         knobs=knobs,
         choice=Choice(brings(values), n) if values else None,
     )

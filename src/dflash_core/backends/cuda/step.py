@@ -377,10 +377,10 @@ class CudaDecoder:
         return at_depth(self.knobs, self.decision.depth)
 
     def _write_knobs(self) -> None:
-        weights, rows = self._weights, self.decision.budget + 1
+        knobs, weights, rows = self._drafting, self._weights, self.decision.budget + 1
         budget = max(self.decision.budget, 1 if weights is None else BUILT)
-        knobs = self._drafting.replace(budget=budget, policy=self.knobs.policy)
-        write_knobs(self.session.state.host, knobs, self.decision.mode, 1 + self.session.drafted(knobs), weights, rows)
+        block = 1 + self.session.drafted(knobs)
+        write_knobs(self.session.state.host, knobs, self.decision.mode, block, budget, weights, rows)
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
         forced, device_block = self.steps.trace is not None, self.session.device_block
@@ -453,12 +453,12 @@ class CudaDecoder:
     def _collect(self, queued: Queued) -> StepEvent | None:
         """Wait for a replay and read its slot; None where it came after the end and did nothing."""
         queued.wait()
-        slot = self.steps.ring.array[self._read % STEP_SLOTS]
+        # A view that holds until STEP_SLOTS more steps have run. Each field of a scalar would copy all of it first.
+        slot = self.steps.ring.array[self._read % STEP_SLOTS, ...]
         if int(slot["ready"]) != self._read + 1:
             return None
         if int(slot["stop"]) == StopCode.BROKEN:
             raise not_finite("target", self.session.length)
-        slot = slot.copy()
         copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
         event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs, copied)
         if queued.proposal is not None:
