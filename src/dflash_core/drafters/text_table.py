@@ -17,6 +17,7 @@ RUNS = 3  # tokens of the longest run that has a place
 SLOT_BITS = 16
 SLOTS = 1 << SLOT_BITS
 MULTIPLIER = 0x9E3779B1  # 2^32 over the golden ratio, odd
+FEW = 16  # tokens: so many are hashed one by one sooner than numpy has begun
 
 Ints = npt.NDArray[np.int32]
 Places = tuple[npt.NDArray[np.int64], Ints]
@@ -60,7 +61,8 @@ class TextTable:
         the places of their last tokens, ascending for each length."""
         # Asked for twice, here and by a device that follows.
         if self._newest is None or self._newest[0] != begin:
-            self._newest = begin, self._hashed(begin)
+            few = self._length - begin <= FEW
+            self._newest = begin, self._hashed_one_by_one(begin) if few else self._hashed(begin)
         return self._newest[1]
 
     def _hashed(self, begin: int) -> Places:
@@ -73,6 +75,16 @@ class TextTable:
             at.append((hashed >> np.uint32(32 - SLOT_BITS)).astype(np.int64) + run * SLOTS)
             found.append(ends)
         return np.concatenate(at), np.concatenate(found)
+
+    def _hashed_one_by_one(self, begin: int) -> Places:
+        ids, at, found = self._room.data, list[int](), list[int]()
+        hashed = dict.fromkeys(range(max(begin - 1, 0), self._length - 1), 0)
+        for run in range(RUNS):
+            for end in range(max(begin - 1, run), self._length - 1):
+                hashed[end] = (hashed[end] + ids[end - run]) * MULTIPLIER & 0xFFFFFFFF
+                at.append((hashed[end] >> (32 - SLOT_BITS)) + run * SLOTS)
+                found.append(end)
+        return np.array(at, np.int64), np.array(found, np.int32)
 
     def become(self, tokens: Sequence[int]) -> None:
         """Grow into `tokens`; from the start where what is here is not their beginning."""
