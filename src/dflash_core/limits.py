@@ -47,7 +47,7 @@ class Limits:
     def check_possible(self, knobs: Knobs, changed: Collection[str]) -> None:
         """`check` for values that come as a whole set: those that have no effect on this pair are no fault in it."""
         if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
-            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected ar or auto")
+            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected plain or auto")
         kinds = self.drafter.kind.split("+") if self.drafter is not None else []
         if "draft" in changed and knobs.draft not in ("auto", *kinds):
             raise KnobError(f"draft={knobs.draft}: not loaded; expected auto, {', '.join(kinds)}")

@@ -192,8 +192,8 @@ async def test_a_wrong_preset_is_named_at_the_start(make_app: MakeApp) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("/set mode tree", "mode=tree: no drafter is loaded; expected ar or auto"),
-        ("/preset wide", "mode=tree: no drafter is loaded; expected ar or auto"),
+        ("/set mode tree", "mode=tree: no drafter is loaded; expected plain or auto"),
+        ("/preset wide", "mode=tree: no drafter is loaded; expected plain or auto"),
         ("/set max_tokens 40000", "max_tokens=40,000: the context holds 32,768 with the prompt; expected 1 to 32,767"),
     ],
 )

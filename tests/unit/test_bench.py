@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,18 @@ import pytest
 
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.bench import sampled, synthetic, synthetic_models
-from dflash_core.bench.steps import acceptance_pattern, default_cases, spine
+from dflash_core.bench.statistics import summary
+from dflash_core.bench.steps import StepReport, Timed, acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import DeviceError
+from dflash_core.events import STAGES
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.knobs import Knobs
 from dflash_tui.cli import main
+from dflash_tui.cli.bench import step_lines
 
 
 def sizes(shapes: dict[str, tuple[int, ...]], types: dict[str, str]) -> tuple[int, int]:
@@ -149,6 +153,18 @@ def test_a_forced_pattern_has_the_mean_that_was_asked_for(mean: float) -> None:
     assert [len(spine(length)) + 1 for length in pattern] == list(pattern)
 
 
+def test_the_table_of_steps_says_plain_where_files_say_ar() -> None:
+    one, stages = summary([1.0]), dict.fromkeys(STAGES, 0.1)
+    names = [case.name for case in default_cases(16)]
+    cases = tuple(Timed(name, "tree", 1, 200, False, 1.0, one, stages, 0.01) for name in names)
+    report = StepReport(cases, one, 2048, one, 4e12, 1 << 30, ())
+    table = "\n".join(step_lines(report, {}))
+    assert re.search(r"^plain +1 ", table, re.MULTILINE)
+    assert re.search(r"^plain at 32,768 ", table, re.MULTILINE)
+    assert "\nar" not in table
+    assert {"ar", "ar at 32,768"} <= {case["name"] for case in report.to_json()["cases"]}
+
+
 def test_the_cases_are_those_of_the_bars() -> None:
     names = [case.name for case in default_cases(16, (8,))]
     assert names[:6] == ["ar", "chain 15", "tree 15", "tree 23", "tree 39", "tree 63"]
@@ -181,8 +197,10 @@ def test_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     words = ["bench", "--prompts", str(prompts), "--repeats", "1", "--set", "max_tokens=16", "--out", str(out)]
     assert main(words) == 0
     table = capsys.readouterr().out
-    for word in ("ar", "chain", "tree", "auto", "verify", "TTFT", "a plain one-row loop"):
+    for word in ("chain", "tree", "auto", "verify", "TTFT", "a plain one-row loop"):
         assert word in table
+    assert "\nplain   " in table
+    assert not re.search(r"\bar\b", table), "people read plain; ar is the word of files"
     found = json.loads(out.read_text())
     assert found["plain_loop_ms"] > 0
     assert sorted(row["setting"] for row in found["rows"]) == [0, 1, 2, 3]

@@ -88,7 +88,7 @@ def test_every_combination_over_the_base() -> None:
     ("words", "base", "limits", "message"),
     [
         (["budget=4,15"], Knobs(), ALONE, "no drafter is loaded"),
-        (["mode=ar,tree"], Knobs(), ALONE, "expected ar or auto"),
+        (["mode=ar,tree"], Knobs(), ALONE, "expected plain or auto"),
         (["p_min=0,0.5"], Knobs(mode="ar"), PAIR, "mode is plain"),
         (["mode=ar,tree", "budget=4"], Knobs(), PAIR, "budget changes nothing where mode is plain"),
         (["tree_width=1,2"], Knobs(mode="chain"), PAIR, "changes nothing in a chain"),

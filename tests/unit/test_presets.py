@@ -150,7 +150,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_limits_refuse_what_the_pair_can_never_do() -> None:
     plain, pair = Limits(None, 2048), Limits(Capabilities("dflash", 16), 2048)
-    with pytest.raises(KnobError, match="mode=tree: no drafter is loaded; expected ar or auto"):
+    with pytest.raises(KnobError, match="mode=tree: no drafter is loaded; expected plain or auto"):
         plain.check(Knobs(mode="tree"), ["mode"])
     with pytest.raises(KnobError, match="the context holds 2,048 with the prompt; expected 1 to 2,047"):
         pair.check(Knobs(max_tokens=2048), ["max_tokens"])

@@ -109,6 +109,11 @@ class StepReport:
         return {**asdict(self), "verify_in_ar_steps": ratios, "bandwidth_share": self.bandwidth_share}
 
 
+def shown(name: str) -> str:
+    """A case's name as people read it. Files keep `ar`, so that they can be compared with earlier ones."""
+    return f"plain{name[2:]}" if name.split(" ")[0] == "ar" else name
+
+
 DEPTHS = (1, 2, 3, 4, 6, 8)
 """Lengths of chains that are timed where the drafter drafts one token after the other."""
 

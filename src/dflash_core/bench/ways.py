@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import CONTEXT, DEEP, Case, StepBench, default_cases
+from dflash_core.bench.steps import CONTEXT, DEEP, Case, StepBench, default_cases, shown
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import Engine
@@ -78,14 +78,16 @@ def compare(
             wall, events = bench.time(case, steps)
             seen = [tuple(event.tree.tokens) for event in events[:COMPARED]]
             if trees.setdefault(case, seen) != seen:
-                raise KernelError(f"the way {way} drafts other tokens in {case.name}, expected those of {ways[0]}")
+                raise KernelError(
+                    f"the way {way} drafts other tokens in {shown(case.name)}, expected those of {ways[0]}"
+                )
             walls[case, way].append(wall)
             draft[case, way] += [event.stages.draft for event in events]
             verify[case, way] += [event.stages.verify for event in events]
     for (case, way), times in walls.items():
         middle, pass_ms = statistics.median(times), statistics.median(verify[case, way])
         yield (
-            f"{case.name:12} {way!s:28} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), "
+            f"{shown(case.name):12} {way!s:28} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), "
             f"draft {statistics.median(draft[case, way]):.3f}, verify {pass_ms:.3f}"
         )
 

@@ -65,12 +65,12 @@ class Background:
             self.error = error
             self.trace = traceback.format_exc()
         finally:
-            _let_go(self.error)
+            _drop_frames(self.error)
             self._over.set()
 
 
-def _let_go(error: Exception | None) -> None:
-    """The frames of an error, and of those that it was raised for, hold what was half loaded, and their thread."""
+def _drop_frames(error: Exception | None) -> None:
+    """Cut the tracebacks of an error and of its causes: their frames keep alive what was half loaded."""
     chain: list[BaseException | None] = [error]
     seen: list[BaseException] = []
     while chain:

@@ -13,6 +13,7 @@ from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
+from dflash_core.knobs import SPEC
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Axis, settings
 from dflash_core.lab.sweep import Case, SweepResult, default_repeats
@@ -125,7 +126,7 @@ def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
         means = (statistics.median(getattr(one.stage_ms, name) for one in stats) for name in STAGES)
         read = [(one.prompt_tokens - one.reused_tokens) / one.ttft_ms * 1e3 for one in stats if one.ttft_ms > 0]
         lines.append(
-            f"{setting.knobs.mode:<12}"
+            f"{SPEC['mode'].show(setting.knobs.mode):<12}"
             + "".join(f"{value:>9.3f}" for value in means)
             + f"{statistics.median(read):>14,.0f}{statistics.median(one.ttft_ms for one in stats):>9.1f}"
         )
@@ -135,7 +136,7 @@ def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
 def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dataclasses import replace
 
-    from dflash_core.bench.steps import BEHIND, DEEP, DEPTHS, StepBench, acceptance_pattern, default_cases
+    from dflash_core.bench.steps import BEHIND, DEEP, DEPTHS, StepBench, acceptance_pattern, default_cases, shown
     from dflash_core.loading import CardOptions, load_draft, load_target
 
     notes = Notes()
@@ -161,7 +162,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     target = bench.target
     engine.machine.learn(engine.session, notes.progress)
     for done, total, name in bench.run(cases, job.repeats or 5):
-        notes.progress(f"step times: {name}", done / total)
+        notes.progress(f"step times: {shown(name)}", done / total)
     notes.end_line()
     if target.machine.tuner is not None:
         steps = {case.name: case.wall.median for case in bench.report.cases}
@@ -182,12 +183,14 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
 
 def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
     """The report as a table."""
+    from dflash_core.bench.steps import shown  # brings torch
+
     lines = [f"{name}: {value}" for name, value in facts.items()]
     lines += ["", f"{'step':<18}{'rows':>5}{'context':>8}{'wall ms':>9}{'least':>8}{'most':>8}" + "".join(
         f"{name:>8}" for name in STAGES) + f"{'tok/step':>10}"]  # fmt: skip
     for case in report.cases:
         wall = case.wall
-        name = case.name + (" (forced)" if case.forced else "")
+        name = shown(case.name) + (" (forced)" if case.forced else "")
         lines.append(
             f"{name:<18}{case.nodes:>5}{case.depth:>8,}{wall.median:>9.3f}{wall.least:>8.3f}{wall.most:>8.3f}"
             + "".join(f"{case.stages[stage]:>8.3f}" for stage in STAGES)
