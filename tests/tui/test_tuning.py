@@ -297,7 +297,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         await send(pilot, "hi")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 3)
         await idle(pilot)
-        await wait_until(pilot, lambda: "against mode ar" in "".join(compared(app)[-1]))
+        await wait_until(pilot, lambda: "against mode plain" in "".join(compared(app)[-1]))
         await send(pilot, "and now?")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 4)
         await idle(pilot)
