@@ -385,7 +385,7 @@ class TestSweep:
                 ("/sweep bugdet 4", "did you mean budget"),
                 ("/sweep budget=4 repeats=0", "expected a whole number from 1"),
                 ("/ab seed=0", "both settings are the same"),
-                ("/ab mode=forest", "expected ar, chain, tree, auto"),
+                ("/ab mode=forest", "expected plain, chain, tree, auto"),
             ):
                 await send(pilot, command)
                 await wait_until(pilot, lambda message=message: message in app.chat.query_one(Flash).text)
@@ -400,7 +400,7 @@ class TestSweep:
             assert "no prompt yet" in said(screen)
             field = screen.query_one("#lab-what", Input)
             for text, message in (
-                ("mode=ar,tree budget=4", "changes nothing where mode is ar"),
+                ("mode=ar,tree budget=4", "changes nothing where mode is plain"),
                 ("budget=4 prompts=none.jsonl", "cannot be read"),
                 ("budget=4 p_min=0 top_k=1", "expected one or two"),
             ):

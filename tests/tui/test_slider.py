@@ -149,7 +149,7 @@ async def test_switch_and_choice() -> None:
         await pilot.click(choice, offset=(LEFT + 1, 0))
         assert choice.value == "ar"
         await pilot.pause()
-        await shows(pilot, "‹ar›")
+        await shows(pilot, "‹plain›")
 
 
 @pytest.mark.parametrize("width", [40, 47, 80])

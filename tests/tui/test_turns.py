@@ -242,7 +242,8 @@ async def test_what_ran_is_what_is_shown(make_app: MakeApp, mode: str) -> None:
         await idle(pilot)
         await pilot.press("f3")
         await pilot.pause()
-        await shows(pilot, f"{mode}: auto takes the tree for now", "accepted by depth")
+        name = "plain" if mode == "ar" else mode
+        await shows(pilot, f"{name}: auto takes the tree for now", "accepted by depth")
         assert ("nothing drafted: plain decoding" in screen_text(app)) == (mode == "ar")
 
 
