@@ -161,8 +161,12 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
         await send(pilot, "/full")
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "leave out the oldest 2 turns")
+        whole = app.chat.gauges.used
         await pilot.press("down", "enter")
         await shows(pilot, "the model no longer sees the 2 turns above")
+        left = app.chat.gauges.used
+        assert 0 < left < whole / 2, "the context that old turns took is free"
+        await shows(pilot, f"ctx {left}/")
         assert [one.content for one in session.conversation.messages if one.role == "user"] == ["question 3"]
         await ask(pilot, "after")
         await idle(pilot)

@@ -55,7 +55,7 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
         messages = list(app.chat.session.conversation.messages)  # type: ignore[union-attr]
         await pilot.press("f8")
         await wait_until(pilot, lambda: isinstance(app.screen, TuneScreen))
-        await shows(pilot, "on the last 1 prompt of this conversation")
+        await shows(pilot, "on the last prompt of this conversation")
         await finished(pilot)
         screen = app.screen
         assert isinstance(screen, TuneScreen)

@@ -17,7 +17,7 @@ from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.comparing import Comparing
 from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.store import Held
-from dflash_tui.session import OnPrefill, TurnLike
+from dflash_tui.session import ConversationLike, OnPrefill, TurnLike
 from dflash_tui.text.bars import counted
 from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
@@ -29,6 +29,12 @@ from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
     from dflash_tui.widgets.answer import Answer
+
+
+def said(conversation: ConversationLike) -> int:
+    """Characters of all messages: what share of the context a part of them takes."""
+    return sum(len(one.content) + len(one.thinking) for one in conversation.messages)
+
 
 LOOK_S = 5.0  # between two looks at whether the file of conversations is still there
 
@@ -261,7 +267,9 @@ class ConversationController:
         """Give the decoder the oldest turns no longer; the conversation shows where it begins now."""
         session, gone = self._desk.session, self.current.leave_out(turns)
         if session is not None:
+            before = said(session.conversation)
             self.current.resume(session.conversation)
+            self._gauges.left_out(said(session.conversation) / max(before, 1))
         shown = [block for block in self._desk.transcript.turns if self.current.unseen(block.node)]
         for block in shown:
             block.add_class("-unseen")

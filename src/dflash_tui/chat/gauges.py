@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dflash_core.events import TurnReport
     from dflash_core.lab.plain import PlainSpeed
     from dflash_tui.chat.desk import Desk
+    from dflash_tui.figures.meter import Meter
     from dflash_tui.figures.plain_speeds import PlainSpeeds
     from dflash_tui.widgets.stats import Figures
 
@@ -27,6 +28,7 @@ class Gauges:
         self._measuring = False
         self._draft = 0  # tokens of what is being typed
         self._standing = 0  # positions of a conversation whose last turn has left a report alone
+        self._before: Meter | None = None  # of the last turn before old ones were left out: its positions are outdated
 
     @cached_property
     def _plain(self) -> PlainSpeeds:
@@ -109,7 +111,12 @@ class Gauges:
     def used(self) -> int:
         """Positions of the conversation that is shown, from the running turn or from its last one."""
         meter = self._desk.flow.meter
-        return meter.positions if meter is not None else self._standing
+        return meter.positions if meter is not None and meter is not self._before else self._standing
+
+    def left_out(self, kept: float) -> None:
+        """Old turns were left out: the share `kept` of the conversation is what the next turn goes on from."""
+        self._standing, self._before = round(self.used * kept), self._desk.flow.meter
+        self.context()
 
     def stand(self, report: TurnReport | None) -> None:
         """Another conversation is shown, or another branch of it: its last answer's report tells how long it is."""

@@ -13,7 +13,7 @@ from dflash_core.lab.plain import FEWEST_STEPS, PlainRun
 from dflash_tui.figures.plain_speeds import when
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
-from dflash_tui.text.bars import short, speed
+from dflash_tui.text.bars import counted, short, speed
 from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.literal import Static
 
@@ -53,7 +53,7 @@ class PlainScreen(LabScreen):
         self.chat.gauges.took_plain_speed(run.speed)
         it = run.speed
         self._tell(
-            f"{speed(it.tokens_per_second)} tok/s without drafts: {it.steps} steps at context length "
+            f"{speed(it.tokens_per_second)} tok/s without drafts: {counted(it.steps, 'step')} at context length "
             f"{short(it.positions)}, {when(it.taken, datetime.now(UTC))}.\n"
             "The stats (F3) compare with this from now on."
         )

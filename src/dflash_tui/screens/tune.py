@@ -83,7 +83,7 @@ class TuneScreen(LabScreen):
         for number, place in enumerate(asked, 1):
             until = tuple(Message(one.role, one.content, one.thinking) for one in messages[: place + 1])
             found.append(Case(f"prompt {number}", until))
-        return found, f"the last {counted(len(found), 'prompt')} of this conversation"
+        return found, f"the last {counted(len(found), 'prompt').removeprefix('1 ')} of this conversation"
 
     # The run
 

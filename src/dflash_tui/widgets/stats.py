@@ -15,7 +15,7 @@ from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
 from dflash_tui.figures.speeds import as_fast, course
-from dflash_tui.text.bars import bar, columns, seconds, short, spark, speed
+from dflash_tui.text.bars import bar, columns, counted, seconds, short, spark, speed
 from dflash_tui.text.blocks import Block, Line, beside, content, dotted, flowed, line, wrapped
 from dflash_tui.text.glossary import QUOTED, figure, told
 
@@ -154,7 +154,7 @@ def _against(it: Figures, stats: TurnStats) -> Line:
     if plain is None:
         return [("plain decoding not measured; /plain times it", _DIM)]
     ratio = f"{as_fast(stats.tokens_per_second, plain.tokens_per_second)} plain decoding,"
-    place = f"{plain.steps} steps at context length {short(plain.positions)}"
+    place = f"{counted(plain.steps, 'step')} at context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
     basis = f"{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
     return [(ratio, figure("times", _DIM)), (basis, figure("plain", _DIM))]
