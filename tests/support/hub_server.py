@@ -62,9 +62,9 @@ class _Answer(BaseHTTPRequestHandler):
         hub.asked.append((self.command, asked, self.headers.get("Authorization", "")))
         if hub.silent == self.command:
             self._say_nothing()
-        if repo in ("secret", "gone", "busy"):
+        if repo in ("secret", "gone", "busy", "broken"):
             headers = {"gone": {"X-Error-Code": "RepoNotFound"}, "busy": {"Retry-After": "7"}}.get(repo, {})
-            self._head({"secret": 401, "gone": 404, "busy": 429}[repo], headers)
+            self._head({"secret": 401, "gone": 404, "busy": 429, "broken": 500}[repo], headers)
             return
         if repo == "page" or (repo == "portal" and body):
             self._head(200, {"Content-Type": "text/html"}, len(PAGE))

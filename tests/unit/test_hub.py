@@ -176,6 +176,7 @@ def test_another_file_on_the_hub_is_begun_from_nothing(
         ("secret", "refused (401): it is not there, or it needs a token"),
         ("gone", "not on the hub (404)"),
         ("busy", "429: too many requests); try again in 7 s"),
+        ("broken", "the hub has a fault (500); what is here stays, try again later"),
         ("page", "look at HF_ENDPOINT"),
     ],
 )

@@ -399,6 +399,8 @@ def _explained(error: Exception, where: str) -> HubError:
         wait = _asked_to_wait(error) or 0.0
         when = f"in {wait:.0f} s" if wait else "in a few minutes"
         return HubError(f"{where}: the hub asks to wait (429: too many requests); try again {when}")
+    if status is not None and status >= 500:
+        return HubError(f"{where}: the hub has a fault ({status}); what is here stays, try again later")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HubError(f"{where}: no space left on the disk; what is here stays, and is gone on with")
     if isinstance(error, errors.FileMetadataError):
