@@ -3,8 +3,8 @@
 //
 // `last` has by the length of a run less one and its hash the place of its last token, -1 for none. Slots are shared, and
 // the text lacks the steps that are queued: so a place is verified against the text, and what is proposed has
-// followed the run for sure. A look-up is two loads one after the other, by one thread and a few more of the same line
-// where something is found, however long the text.
+// followed the run for sure. A look-up is two loads one after the other, however long the text; one thread alone loads a
+// few numbers more of the same line where something is found.
 
 #pragma once
 
