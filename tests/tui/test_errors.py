@@ -15,6 +15,7 @@ from dflash_tui.app import DFlashApp, run_app
 from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.store import StoreError, database
 from dflash_tui.session import LoadRequest
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.note import Note
 
 from .fake import ANSWER, FakeSession
@@ -270,3 +271,18 @@ async def test_a_loader_that_has_just_ended_still_counts_as_loading(make_app: Ma
         await app.chat.action_retry()
         await loaded(pilot)
         assert loads == [1]
+
+
+@smallest
+async def test_a_refusal_goes_with_the_next_message(make_app: MakeApp, size: Size) -> None:
+    session = FakeSession(gate=threading.Semaphore(0))
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "see @missing.txt")
+        await shows(pilot, "no such file")
+        app.chat.prompt.text = ""
+        await ask(pilot, "hi")
+        assert not app.chat.query_one(Flash).display, "it does not wait until it fades"
+        session.gate.release(10_000)
+        await idle(pilot)

@@ -20,13 +20,14 @@ from dflash_tui.cli import main
 from dflash_tui.cli.replay import summary
 from dflash_tui.engine_session import load_session
 from dflash_tui.replay import replaying
-from dflash_tui.screens.replay import ReplayScreen
+from dflash_tui.screens.replay import WHAT, ReplayScreen
 from dflash_tui.session import LoadRequest
+from dflash_tui.widgets.flash import Flash
 from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
 from .scenes import send
-from .support import screen_text, settled, shows, wait_until
+from .support import screen_text, settled, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 QUESTIONS = ("What is p_min?", "Write a function that reverses a list.")
@@ -100,12 +101,32 @@ async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: not app.chat.flow.busy)
         await shows(pilot, "replay of a.trace: a pair", "question 1", "A replay, without a model")
         assert "Ask anything" not in screen_text(app)
+        blocks = len(app.chat.transcript.turns)
         await send(pilot, "And now?")
         await shows(pilot, "this is a replay, no model is loaded")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "And now?")
+        assert len(app.chat.transcript.turns) == blocks, "nothing of it stays"
+        assert not app.chat.flow.busy
+        for command in ("/plain", "/tune", "/reload", "/reload 2048", f"/load {path}"):
+            app.chat.query_one(Flash).hide()
+            await send(pilot, command)
+            await shows(pilot, "this is a replay, no model is loaded")
+            assert app.screen is app.chat
+        await pilot.press("ctrl+n")
+        await shows(pilot, "a replay keeps its turns", "question 1")
+
+
+@smallest
+async def test_the_keys_of_a_replay_are_those_that_do_something(tmp_path: Path, size: tuple[int, int]) -> None:
+    app = replay(write(tmp_path / "a.trace"), tmp_path / "data")
+    async with app.run_test(size=size) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
         await wait_until(pilot, lambda: not app.chat.flow.busy)
-        assert app.chat.prompt.text == "And now?"
-        await send(pilot, "/plain")
-        await shows(pilot, "this is a replay, no model is loaded")
+        await shows(pilot, WHAT, "Ctrl+R Play again")
+        footer = screen_text(app).splitlines()[-1]
+        assert not [name for name in ("Send", "F8", "Tune", "Think", "Chats", "Retry") if name in footer]
+        app.chat.prompt.insert("/steps")
+        await shows(pilot, "Enter Send")
 
 
 async def test_the_last_turn_runs_again_at_its_own_pace(tmp_path: Path) -> None:

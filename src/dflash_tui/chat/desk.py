@@ -30,6 +30,11 @@ class Desk(Protocol):
     past: History
 
     @property
+    def no_model(self) -> str:
+        """Why no model can be asked or loaded here, as in a replay; "" where that is no question."""
+        ...
+
+    @property
     def model(self) -> str:
         """The title of the loaded pair; "" where none is."""
         ...

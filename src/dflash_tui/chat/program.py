@@ -118,6 +118,8 @@ class ProgramController:
     def refusal(self) -> str:
         """Why no other model can be loaded now; "" where one can."""
         desk = self._desk
+        if desk.no_model:
+            return desk.no_model
         if desk.busy or desk.loading_now or desk.experiment is not None:
             return "something is being loaded or answered: change the model when it has ended"
         return ""
@@ -179,7 +181,9 @@ class ProgramController:
     def reload(self) -> None:
         """Load the present pair again, with what only a load can take."""
         desk = self._desk
-        if desk.busy or desk.loading_now or desk.experiment is not None:
+        if desk.no_model:
+            desk.say(desk.no_model)
+        elif desk.busy or desk.loading_now or desk.experiment is not None:
             desk.say("something is being loaded or answered: reload when it has ended")
         elif desk.flow.lost:
             self._program.restart(self._conversation.resumable, self._tuning.context, self._tuning.kv)

@@ -29,6 +29,9 @@ class Sending:
     async def send(self, text: str, typed: str) -> None:
         """Send what has left the prompt: now, or when its turn comes, with the files that `typed` names."""
         chat = self._chat
+        if chat.no_model:
+            self.give_back(text, chat.no_model)
+            return
         if chat.session is None and not chat.loading_now:
             self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
             return

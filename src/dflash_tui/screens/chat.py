@@ -172,6 +172,11 @@ class ChatScreen(LateParts, Screen[None]):
         return self.query_one(Inspector)
 
     @property
+    def no_model(self) -> str:
+        """Why no model can be asked or loaded here; this is where one can."""
+        return ""
+
+    @property
     def model(self) -> str:
         return self.session.title if self.session is not None else ""
 
@@ -233,7 +238,8 @@ class ChatScreen(LateParts, Screen[None]):
 
     @on(Prompt.Submitted)
     async def _submitted(self, event: Prompt.Submitted) -> None:
-        """Enter in the prompt: a command or a message."""
+        """Enter in the prompt: a command or a message. What was said of the one before is no longer meant."""
+        self.query_one(Flash).hide()
         if not is_command(event.text):
             await self.sending.send(event.text, event.typed)
             self.tour_seen()

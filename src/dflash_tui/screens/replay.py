@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dflash_tui.replay import NO_MODEL, ReplaySession
 from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.transcript import TurnBlock
+
+WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
+NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "models", "get", "full", "prompt"})
+"""Pages that could do nothing here."""
+NOT_HERE = frozenset({"think", "open('tune')", "open('chats')", "download"})
+"""Actions that the footer does not name."""
 
 
 class ReplayScreen(ChatScreen):
@@ -12,7 +19,12 @@ class ReplayScreen(ChatScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.prompt.placeholder = "A replay, without a model: Ctrl+R plays the last turn again, Alt+I shows its steps"
+        self.prompt.placeholder = retold(WHAT, self.app)
+        self.prompt.only_commands = True
+
+    @property
+    def no_model(self) -> str:
+        return NO_MODEL
 
     async def loaded(self) -> None:
         await super().loaded()
@@ -24,8 +36,23 @@ class ReplayScreen(ChatScreen):
             self.knobs = record.knobs
             await self.sending.ask(await self.transcript.add_turn(record.start.prompt))
 
-    def action_reload(self) -> None:
-        self.say(NO_MODEL)
+    def hint(self, action: str, label: str) -> str:
+        label = super().hint(action, label)
+        if action in NOT_HERE:
+            return ""
+        return "Play again" if action == "retry" and label else label
+
+    def open_page(self, page: str, text: str = "") -> None:
+        if page in NEED_A_MODEL:
+            self.say(NO_MODEL)
+        else:
+            super().open_page(page, text)
+
+    action_open = open_page
+
+    async def action_clear(self) -> None:
+        """What is shown cannot be brought back without another start."""
+        self.say("a replay keeps its turns; Ctrl+Q leaves it")
 
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
         super().turn_ended(block, refused=refused)

@@ -17,6 +17,7 @@ from textual.widgets import TextArea
 
 from dflash_tui.conversations.history import History
 from dflash_tui.settings.keys import actions_of
+from dflash_tui.text.commands import is_command
 from dflash_tui.text.pasted import Pasted
 from dflash_tui.widgets.completions import Completions
 
@@ -81,6 +82,7 @@ class Prompt(TextArea):
         self.past = history
         self.completions: Completions | None = None  # those that the screen shows, where it shows some
         self.notebook: Callable[[], Notebook] | None = None
+        self.only_commands = False  # Enter sends no messages: there is nobody to send them to
         self._returned = ""  # what was given back since the last Enter
         self.examples: Callable[[], Sequence[str]] = tuple  # those that Tab puts into an empty prompt
 
@@ -218,6 +220,12 @@ class Prompt(TextArea):
 
     def check_consume_key(self, key: str, character: str | None = None) -> bool:
         return not self._asks(key) and super().check_consume_key(key, character)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The footer names Enter where it does something."""
+        if action == "send" and self.only_commands:
+            return is_command(self.text)
+        return super().check_action(action, parameters)
 
     def action_send(self) -> None:
         """Hand over the text now: the next key of the same burst belongs to the next message."""
