@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from dflash_tui.text.mentions import MOST_BYTES, MOST_FILES, MentionError, collapse, files, mentioned, offers
+from dflash_tui.text.mentions import (
+    LOOKED_AT,
+    MOST_BYTES,
+    MOST_FILES,
+    MentionError,
+    collapse,
+    files,
+    mentioned,
+    offers,
+)
 
 
 @pytest.fixture
@@ -86,7 +96,32 @@ def test_files_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(folder)
     assert with_files("What is this?", []) == "What is this?"
     assert with_files("What is this?", ["src/*.py", "src/a.py"]) == "What is this?" + files("@src/*.py", folder)
-    with pytest.raises(MentionError, match="no such file"):
-        with_files("What is this?", ["gone.md"])
-    with pytest.raises(MentionError, match="no such file"):
-        with_files("What is this?", ["gone"])
+    os.mkfifo(folder / "pipe")
+    for name, why in (
+        ("gone.md", "gone.md: no such file; give the path of a text file, or a pattern in quotes"),
+        ("gone", "gone: no such file; give the path"),
+        ("*.rs", "*.rs: no file has such a name; give the path"),
+        ("src", "src is a folder; name files in it: src/*.py"),
+        ("pipe", "pipe is a FIFO"),
+    ):
+        with pytest.raises(MentionError) as refused:
+            with_files("What is this?", [name])
+        assert str(refused.value).startswith(why)
+        assert "@" not in str(refused.value), "a mark of messages that are typed in the app"
+
+
+def test_only_what_can_be_sent_is_offered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)  # the address of a socket is short
+    os.mkfifo(folder / "pipe.md")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket.md")
+        (folder / "device.md").symlink_to("/dev/zero")
+        (folder / "picture.md").write_bytes(b"\x89PNG\r\n")
+        (folder / "zeros.md").write_bytes(b"text\0more")
+        (folder / "large.md").write_bytes(b"x" * (MOST_BYTES + 1))
+        (folder / "gone.md").symlink_to("nowhere")
+        (folder / "empty.md").touch()
+        (folder / "cut.md").write_text("x" * (LOOKED_AT - 1) + "é")  # a letter at the end of what is looked at
+        (folder / "link.md").symlink_to("notes.md")
+        labels = [one.label for one in offers("@", folder)]
+    assert labels == ["src/", "a name.txt", "cut.md", "empty.md", "link.md", "notes.md"]

@@ -13,7 +13,7 @@ from dflash_core.errors import ContextError
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, write_json, write_out
-from dflash_tui.text.mentions import attached
+from dflash_tui.text.mentions import ON_COMMAND_LINE, attached
 from dflash_tui.text.turn import figures
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
 
 def with_files(prompt: str, names: Sequence[str]) -> str:
     """The prompt with text files below it, as the app sends those that an @ names. Raises MentionError."""
-    return prompt + attached(names, Path.cwd(), sure=True)
+    return prompt + attached(names, Path.cwd(), ON_COMMAND_LINE)
 
 
 def _ready(stdin: TextIO) -> bool:

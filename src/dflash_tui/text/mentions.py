@@ -5,6 +5,7 @@ What is sent is the message and, below it, each file in a fence of its own. The 
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from pathlib import Path
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, InputError
-from dflash_core.files import read_input
+from dflash_core.files import open_input, read_input
 from dflash_tui.text.bars import short
 
 MOST_BYTES = 1 << 20  # of one file
 MOST_FILES = 20  # of one pattern, and of one message
 MOST_LISTED = 400  # entries of a folder that are looked at while a name is typed
 OFFERED = 40
+LOOKED_AT = 4_096  # bytes of a file, to tell whether it is text
 BYTES_PER_TOKEN = 4  # of most text; the number of tokens is counted when the model is there
 _MENTION = re.compile(r'(?<![\w@/.])@(?:"([^"\n]+)"|([^\s@"\'`,;:()<>{}|]+))')
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -34,6 +36,18 @@ _ATTACHED = re.compile(r"\n\nFile ([^\n]+), ([\d,]+) bytes:\n(`{3,})[^\n]*\n(.*?
 
 class MentionError(DFlashError):
     """A file that a message names and that cannot be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How a file was named: what stands before the name, and what to do about a name that is none."""
+
+    mark: str
+    remedy: str
+
+
+TYPED = Named("@", "@@ writes a plain @")
+ON_COMMAND_LINE = Named("", "give the path of a text file, or a pattern in quotes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +72,19 @@ def files(text: str, folder: Path) -> str:
     return attached(list(mentioned(text)), folder)
 
 
-def attached(names: Sequence[str], folder: Path, *, sure: bool = False) -> str:
-    """Files by name or pattern, each once, as they stand below a message. `sure`: every name is meant as one of a file.
+def attached(names: Sequence[str], folder: Path, how: Named = TYPED) -> str:
+    """Files by name or pattern, each once, as they stand below a message. Of a message that is typed, a word may only
+    look like the name of a file.
 
     Raises MentionError.
     """
     files: dict[str, Attached] = {}
     for name in names:
-        paths = _paths(name, folder)
-        if sure and not paths:
-            raise MentionError(f"{name}: no such file; name a text file or a pattern")
-        for path in paths:
+        for path in _paths(name, folder, how):
             shown = one_line(str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path))
-            files.setdefault(shown, attach(path, shown))
+            files.setdefault(shown, attach(path, shown, how))
             if len(files) > MOST_FILES:
-                raise MentionError(f"@{name}: more than {MOST_FILES} files in one message; name fewer")
+                raise MentionError(f"{how.mark}{name}: more than {MOST_FILES} files in one message; name fewer")
     return "".join(one.as_text() for one in files.values())
 
 
@@ -82,46 +94,47 @@ def mentioned(text: str) -> Iterator[str]:
         yield found[1] or found[2].rstrip(".!?") or found[2]
 
 
-def attach(path: Path, name: str) -> Attached:
+def attach(path: Path, name: str, how: Named = TYPED) -> Attached:
     """A text file. Raises MentionError for any other."""
     try:
         data = read_input(path, MOST_BYTES)
     except InputError as error:
-        raise MentionError(f"@{name} {error.what}") from None
+        raise MentionError(f"{how.mark}{name} {error.what}") from None
     except OSError as error:
-        raise MentionError(f"@{name} cannot be read: {error.strerror}; the message is not sent") from None
+        raise MentionError(f"{how.mark}{name} cannot be read: {error.strerror}; the message is not sent") from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise MentionError(f"@{name} is no text; only text in UTF-8 can be sent")
+        raise MentionError(f"{how.mark}{name} is no text; only text in UTF-8 can be sent")
     return Attached(name, text.replace("\r\n", "\n").rstrip("\n"), len(data))
 
 
-def _paths(name: str, folder: Path) -> Sequence[Path]:
-    """The files that a name stands for; nothing for a word that only looks like one."""
+def _paths(name: str, folder: Path, how: Named) -> Sequence[Path]:
+    """The files that a name stands for; nothing for a typed word that only looks like one."""
+    shown = f"{how.mark}{name}"
     try:
         path = folder / Path(name).expanduser()
         if path.exists() and not path.is_dir():
             return [path]
         if path.is_dir():
-            if name.endswith("/"):
-                raise MentionError(f"@{name} is a folder; name files in it: @{name}*.py")
+            if how is ON_COMMAND_LINE or name.endswith("/"):
+                raise MentionError(f"{shown} is a folder; name files in it: {shown.rstrip('/')}/*.py")
             return []
         if any(letter in name for letter in "*?["):
-            found = _glob(name, folder)
+            found = _glob(name, folder, how)
             if not found:
-                raise MentionError(f"@{name}: no file has such a name; @@ writes a plain @")
+                raise MentionError(f"{shown}: no file has such a name; {how.remedy}")
             return found
     except (OSError, RuntimeError, ValueError, NotImplementedError) as error:
-        raise MentionError(f"@{name}: {one_line(str(error))}; @@ writes a plain @") from None
-    if "/" in name or name.rpartition(".")[2].lower() in _ENDINGS:
-        raise MentionError(f"@{name}: no such file; @@ writes a plain @")
+        raise MentionError(f"{shown}: {one_line(str(error))}; {how.remedy}") from None
+    if how is ON_COMMAND_LINE or "/" in name or name.rpartition(".")[2].lower() in _ENDINGS:
+        raise MentionError(f"{shown}: no such file; {how.remedy}")
     return []
 
 
-def _glob(name: str, folder: Path) -> list[Path]:
+def _glob(name: str, folder: Path, how: Named) -> list[Path]:
     path = Path(name).expanduser()
     base = Path(path.anchor) if path.is_absolute() else folder
     pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
@@ -130,7 +143,7 @@ def _glob(name: str, folder: Path) -> list[Path]:
         if one.is_file() and not one.name.startswith("."):
             found.append(one)
         if len(found) > MOST_FILES:
-            raise MentionError(f"@{name}: more than {MOST_FILES} files; a narrower pattern is needed")
+            raise MentionError(f"{how.mark}{name}: more than {MOST_FILES} files; a narrower pattern is needed")
     return sorted(found)
 
 
@@ -164,14 +177,16 @@ def offers(text: str, folder: Path) -> list[Offer]:
         entries = sorted(base.iterdir(), key=lambda one: (not one.is_dir(), one.name))[:MOST_LISTED]
     except (OSError, RuntimeError):
         return []
-    rows = []
+    rows: list[Offer] = []
     for one in entries:
+        if len(rows) == OFFERED:  # each that is offered was opened
+            break
         if not one.name.casefold().startswith(start.casefold()) or (one.name.startswith(".") and not start):
             continue
         full = f"{where}/{one.name}" if where or name.startswith("/") else one.name
         if row := _offer(text[: found.start()], full, one, quote):
             rows.append(row)
-    return rows[:OFFERED]
+    return rows
 
 
 def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
@@ -179,8 +194,21 @@ def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
         if path.is_dir():
             return Offer(f"{before}@{quote}{full}/", f"{full}/", "a folder; * for its files")
         size = path.stat().st_size
-    except OSError:
+        if size > MOST_BYTES or not _is_text(path):
+            return None
+    except (OSError, InputError):
         return None
     marks = '"' if quote or " " in full else ""
-    about = f"{short(size)}B · about {short(size / BYTES_PER_TOKEN)} tok" if size <= MOST_BYTES else "too large to send"
+    about = f"{short(size)}B · about {short(size / BYTES_PER_TOKEN)} tok"
     return Offer(f"{before}@{marks}{full}{marks} ", full, about)
+
+
+def _is_text(path: Path) -> bool:
+    """By how a file begins. Raises InputError for what is no regular file, without opening it; OSError as `open`."""
+    with open_input(path) as file:
+        head = file.read(LOOKED_AT)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head
