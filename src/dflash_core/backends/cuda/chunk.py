@@ -18,9 +18,6 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 
 # What may pass the range of halves is multiplied by this before it is rounded.
 HEADROOM = 1 / 16
-# What torch gives cuBLAS to work in: 2 pieces of 4 MiB and 8 of 16 KiB. Its own choice on Hopper is 32 MiB, which
-# products of this size do without.
-LIBRARY, LIBRARY_BYTES = ":4096:2:16:8", (8 << 20) + (128 << 10)
 
 
 class Chunk:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.cache import CubinCache
-from dflash_core.backends.cuda.chunk import LIBRARY
 from dflash_core.backends.cuda.host_room import LockedRoom
 from dflash_core.backends.cuda.launch import Launch, Load, PinnedMemory, Run, Size
+from dflash_core.backends.cuda.library import WORKSPACE_BYTES, Library
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Programs, Variant
 from dflash_core.backends.cuda.rectangles import Rectangle, rectangle
@@ -28,7 +28,6 @@ class CudaDevice:
 
     def __init__(self, index: int = 0) -> None:
         self.runtime = Runtime.open(index)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", LIBRARY)  # torch reads it when it first multiplies
         self.programs = Programs(self.runtime, CubinCache())
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self.host = LockedRoom(self.runtime.lock, self.runtime.unlock)
@@ -112,10 +111,10 @@ class CudaDevice:
         return event.wait
 
     def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
-        beta = 1.0 if add else 0.0
-        if out.dtype == x.dtype:
-            torch.addmm(out, x, weights.T, beta=beta, alpha=scale, out=out)
-        elif add or scale != 1.0:
-            torch.addmm(out, x, weights.T, out_dtype=out.dtype, beta=beta, alpha=scale, out=out)
-        else:
-            torch.mm(x, weights.T, out_dtype=out.dtype, out=out)
+        self._library.multiply(x, weights, out, scale=scale, add=add)
+
+    @cached_property
+    def _library(self) -> Library:
+        """Made when it is first asked for: a card that reads no prompts in chunks needs none."""
+        room = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.torch_device)
+        return Library(self.runtime.driver, self.runtime.stream, room)

@@ -14,12 +14,13 @@ import torch
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.captured import CapturedLayers
-from dflash_core.backends.cuda.chunk import LIBRARY_BYTES, Chunk, ChunkNeeds
+from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
+from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
@@ -123,7 +124,7 @@ def chunk_results(
     target: DeviceTarget, rows: int, end: int, kv: CachePair, window: AttentionWindow = EVERYTHING
 ) -> Sequence[int]:
     """Bytes that torch allocates while a chunk of `rows` rows up to the position `end` runs, piece by piece; beside
-    them LIBRARY_BYTES, which the library keeps."""
+    them WORKSPACE_BYTES, which the library keeps."""
     return max((mixer.chunk_results(rows, end, kv, window) for mixer in target.mixers), key=sum)
 
 
@@ -134,7 +135,7 @@ def library_pieces(
     workspace, and results on their way."""
     if memory.chunk is None:
         return ()
-    return [LIBRARY_BYTES, *chunk_results(target, memory.chunk.rows, context, kv, window)]
+    return [WORKSPACE_BYTES, *chunk_results(target, memory.chunk.rows, context, kv, window)]
 
 
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context: int, kv: CachePair) -> ChunkNeeds:
