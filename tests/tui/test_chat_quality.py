@@ -17,6 +17,7 @@ from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.settings.config import load_config, user_file
 from dflash_tui.text.ago import ago
 from dflash_tui.widgets.find_bar import FindBar
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession, loader
@@ -38,6 +39,28 @@ def full(session: FakeSession) -> None:
     session.refuse = ContextError(
         "the conversation has 1,100 tokens with this message and the context holds 1,024", needed=1100, room=1024
     )
+
+
+async def test_more_context_than_the_model_was_made_for_is_refused_by_its_limit(make_app: MakeApp) -> None:
+    app = make_app(Small(context_length=1024))
+    async with app.run_test(size=(120, 50)) as pilot:
+        await loaded(pilot)
+        for command in ("/set context 600000", "/reload 600,000", "/set context 99999999"):
+            app.chat.query_one(Flash).hide()
+            await send(pilot, command)
+            await shows(pilot, "expected 0 to 4,096; the model was made for 4,096 positions")
+            assert app.chat.prompt.text == command
+            assert app.chat.tuning.context == 0, "a profile that is kept now has no such value"
+        app.chat.query_one(Flash).hide()
+        app.chat.inspector.params_panel.unfold(True)
+        row = app.chat.inspector.params_panel.row("context")
+        await pilot.press("f2")
+        row.focus()
+        await pilot.press("8", "1", "9", "2", "enter")
+        await shows(pilot, "the model was made for 4,096 positions")
+        await wait_until(pilot, lambda: row.value == 0 and not row.staged)
+        await send(pilot, "/set context 4,096")
+        await shows(pilot, "context 4,096: /reload")
 
 
 async def test_a_system_message_per_conversation_and_as_a_default(make_app: MakeApp) -> None:
@@ -212,10 +235,9 @@ async def test_a_context_beyond_the_models_is_said(make_app: MakeApp) -> None:
     app = make_app(loaders=lambda request: loader(Small(context_length=min(request.context or 1024, 4096))))
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        await send(pilot, "/set context 100000")
-        await shows(pilot, "context 100000: /reload")
+        app.chat.tuning.context = 100_000  # as --context has it, or a profile
         await send(pilot, "/reload")
-        await shows(pilot, "the context is 4,096, not 100,000")
+        await shows(pilot, "the context is 4,096, all that the model was made for, not 100,000")
         assert app.chat.inspector.params_panel.row("context").value == 4096
 
 

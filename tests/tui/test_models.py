@@ -192,6 +192,16 @@ async def test_a_profile_is_loaded_whole(make_app: MakeApp, home: Path) -> None:
         assert [one.name for one in Profiles()] == ["plain", "coding"], "the last used first"
 
 
+async def test_a_profile_of_more_than_the_model_was_made_for_shows_what_it_gets(make_app: MakeApp) -> None:
+    Profiles().save(Profile("big", None, context=600_000))
+    it = Opened(make_app)
+    async with it.app.run_test(size=(120, 40)) as pilot:
+        await it.open(pilot, "/profile")
+        await it.to(pilot, f"{PROFILE}big")
+        await shows(pilot, "fits, 32,768 positions · demo pair", "▏  32,768 positions")
+        assert "600,000" not in screen_text(it.app)
+
+
 async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeApp, home: Path) -> None:
     bad = home / "near" / "bad.gguf"
     bad.write_bytes(b"GGUF")

@@ -404,7 +404,7 @@ async def test_a_context_is_staged_until_a_reload(make_app: MakeApp) -> None:
         await pilot.pause()
         row.focus()
         await pilot.press("8", "1", "9", "2", "enter")
-        await wait_until(pilot, lambda: "context 8192: /reload" in flash(app))
+        await wait_until(pilot, lambda: "context 8,192: /reload" in flash(app))
         await shows(pilot, "▸•context", "loading  with /reload")
         assert row.staged
         assert app.chat.knobs == Knobs()

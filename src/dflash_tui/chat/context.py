@@ -95,7 +95,7 @@ class ContextKeeper:
         """Do what was chosen. What is in the prompt stays there."""
         chat, self._needed = self._chat, 0
         if id == "longer":
-            chat.tuning.ask_for_context(self.fullness.longer)
+            chat.tuning.ask_for_context(str(self.fullness.longer))
             chat.program.reload()
         elif id == "leave":
             await chat.conversation.leave_out(self._to_leave_out())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from textual.content import Content
@@ -56,8 +57,10 @@ class Offered:
     def _profiles(self, words: tuple[str, ...]) -> Iterator[Option]:
         for one in self._program.profiles:
             if _has(words, one.name, one.words):
-                id = PROFILE + one.name
-                yield option(id, one.name, one.words, gone=one.gone(), room=self._finding.rooms.get(id))
+                id, room = PROFILE + one.name, self._finding.rooms.get(PROFILE + one.name)
+                # The room is said first: what is as many positions is not said again.
+                told = replace(one, context=0) if room is not None and not room.short and not room.why else one
+                yield option(id, one.name, told.words, gone=one.gone(), room=room)
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
         present = self._program.present
@@ -93,7 +96,9 @@ class Offered:
             drafters = choices(one) if one.drafters is not None else []
             return beside(one, drafters, self._choice(key[0], one), self._finding.rooms.get(key))
         if (profile := self.profile(row)) is not None:
-            return Content.styled(one_line(profile.words).replace(" · ", "\n"), figure(QUOTED))
+            room = self._finding.rooms.get(row)
+            told = profile if room is None or room.why else profile.within(room.wished)
+            return Content.styled(one_line(told.words).replace(" · ", "\n"), figure(QUOTED))
         if (pair := self.pair(row)) is not None:
             repos = (pair.target.repo, *([pair.draft.repo] if pair.draft else []))
             lines = filter(None, (pair.about, pair.licence, *repos))

@@ -176,7 +176,9 @@ class ProgramController:
         except KnobError as error:
             self._desk.say(f"profile {profile.name}: {error}; the parameters stay as they were")
         else:
-            self._desk.say(f"profile {profile.name}: {profile.words}")
+            session = self._desk.session
+            has = session.context_length if session is not None else profile.context
+            self._desk.say(f"profile {profile.name}: {profile.within(has).words}")
 
     def reload(self) -> None:
         """Load the present pair again, with what only a load can take."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dflash_core.cache_types import AUTO
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, LIVE, SHAPES_FIXED, SPEC, Knobs, Value
@@ -135,14 +137,15 @@ class Tuning:
 
     def moved(self, name: str, value: Value) -> None:
         """A row of the panel was moved: stage its value, or say why that cannot be and move it back."""
-        if name == CONTEXT.name:
-            self.ask_for_context(int(value))
-            return
         try:
-            self.set({name: value})
+            if name == CONTEXT.name:
+                self.ask_for_context(str(value))
+            else:
+                self.set({name: value})
         except KnobError as error:
             self._desk.say(error)
             self._desk.show_knobs()
+            self._show_context()
 
     def reset(self) -> None:
         """Stage every parameter's default."""
@@ -168,22 +171,32 @@ class Tuning:
             desk.knobs = desk.used = desk.session.knobs
             desk.show_knobs()
         if desk.session is not None and self.context > (has := desk.session.context_length) > 0:
-            desk.say(f"the context is {has:,}, not {self.context:,}: more than the model was made for is not loaded")
+            desk.say(f"the context is {has:,}, all that the model was made for, not {self.context:,}")
             self.context = has
         self._loaded_context = self.context
-        panel = self._desk.inspector.params_panel
-        panel.show_context(self.context, self._loaded_context)
-        panel.show_reasoning(self.reasoning)
+        self._show_context()
+        self._desk.inspector.params_panel.show_reasoning(self.reasoning)
         if desk.session is not None and desk.knobs.tree_width > (most := desk.session.limits.tree_width):
             desk.knobs = desk.knobs.replace(tree_width=most)
             desk.show_knobs()
             desk.say(f"tree_width is {most} from the next turn: what the card keeps per draft position")
 
-    def ask_for_context(self, positions: int) -> None:
-        """Stage another context for the next load."""
-        self.context = positions
-        self._desk.inspector.params_panel.show_context(positions, self._loaded_context)
-        self._desk.say(f"context {positions or 'as fits'}: /reload loads the model again with it")
+    def ask_for_context(self, wanted: str) -> None:
+        """Stage another context for the next load. Raises KnobError for what is none, and for more than the model was
+        made for: it would not be loaded, and a profile would keep it."""
+        session = self._desk.session
+        most = session.limits.most_context if session is not None else 0
+        spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
+        try:
+            self.context = int(spec.parse(wanted.replace(",", "")))
+        except KnobError as error:
+            raise KnobError(f"{error}; the model was made for {most:,} positions" if most else str(error)) from None
+        self._show_context()
+        said = f"{self.context:,}" if self.context else "as fits"
+        self._desk.say(f"context {said}: /reload loads the model again with it")
+
+    def _show_context(self) -> None:
+        self._desk.inspector.params_panel.show_context(self.context, self._loaded_context)
 
     def ask_for_cache(self, kv: str) -> None:
         """Stage another cache of keys and values for the next load."""

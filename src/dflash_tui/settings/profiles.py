@@ -72,6 +72,10 @@ class Profile:
         named = [str(now) if part == str(before) else part for part in parts(self.draft or "")]
         return replace(self, draft=Path("+".join(named)))
 
+    def within(self, most: int) -> Profile:
+        """With no more positions than can be: a file may ask for more than the model was made for."""
+        return replace(self, context=min(self.context, most))
+
     @property
     def words(self) -> str:
         """What it holds, in a line."""

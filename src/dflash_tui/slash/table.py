@@ -134,7 +134,7 @@ async def _reload(host: ChatHost, rest: str) -> None:
 def _context(host: ChatHost, text: str) -> None:
     """Stage another context. Raises SlashError."""
     try:
-        host.tuning.ask_for_context(int(CONTEXT.parse(text.replace(",", ""))))
+        host.tuning.ask_for_context(text)
     except KnobError as error:
         raise SlashError(str(error)) from None
 
