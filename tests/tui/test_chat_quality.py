@@ -231,6 +231,58 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         assert app.chat.prompt.text.startswith("word word")
 
 
+async def test_the_figure_of_the_context_stays_right_after_turns_were_left_out(make_app: MakeApp) -> None:
+    """Nothing between may bring the old one back: no reload, no refusal, no other conversation."""
+    loads: list[LoadRequest] = []
+    session = FakeSession(answer="word " * 200)
+
+    def loaders(request: LoadRequest) -> Loader:
+        loads.append(request)
+        return loader(session)
+
+    app = make_app(session, loaders=loaders)
+
+    async def has(figure: int) -> None:
+        await wait_until(pilot, lambda: app.chat.gauges.used == figure)
+        await shows(pilot, f"ctx {figure}/")
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        for number in range(1, 4):
+            await ask(pilot, f"question {number}")
+            await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
+            await idle(pilot)
+        whole = app.chat.gauges.used
+        await app.chat.conversation.leave_out(2)
+        left = app.chat.gauges.used
+        assert 0 < left < whole / 2
+        await has(left)
+        loads.clear()
+        await send(pilot, "/reload")
+        await wait_until(pilot, lambda: bool(loads) and not app.chat.loading_now and app.chat.session is not None)
+        await has(left)
+        session.refuse = ContextError("it does not fit", needed=99_999, room=32_768)
+        await send(pilot, "more")
+        await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
+        await leave(pilot)
+        session.refuse, app.chat.prompt.text = None, ""
+        await has(left)
+        kept = app.chat.conversation.resumable
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: app.chat.gauges.used == 0)
+        await app.chat.conversation.open(kept)
+        await has(left)
+        await shows(pilot, "the model no longer sees the 2 turns above")
+        users = [one.content for one in session.conversation.messages if one.role == "user"]
+        assert users == ["question 3"], "what it is given is what the figure counts"
+        await ask(pilot, "question 4")
+        await idle(pilot)
+        await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.path) == 8)
+        report = app.chat.flow.report
+        assert report is not None
+        await has(report.stats.prompt_tokens + report.stats.tokens)
+
+
 async def test_a_context_beyond_the_models_is_said(make_app: MakeApp) -> None:
     app = make_app(loaders=lambda request: loader(Small(context_length=min(request.context or 1024, 4096))))
     async with app.run_test(size=(100, 30)) as pilot:

@@ -17,7 +17,7 @@ from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.comparing import Comparing
 from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.store import Held
-from dflash_tui.session import ConversationLike, OnPrefill, TurnLike
+from dflash_tui.session import OnPrefill, TurnLike
 from dflash_tui.text.bars import counted
 from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
@@ -29,12 +29,6 @@ from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
     from dflash_tui.widgets.answer import Answer
-
-
-def said(conversation: ConversationLike) -> int:
-    """Characters of all messages: what share of the context a part of them takes."""
-    return sum(len(one.content) + len(one.thinking) for one in conversation.messages)
-
 
 LOOK_S = 5.0  # between two looks at whether the file of conversations is still there
 
@@ -154,6 +148,8 @@ class ConversationController:
                 self.branching.edit_again(replaced[0])
             else:
                 block.instead_of = None
+        if refused:
+            self._stand()
         if refused and isinstance(self._desk.flow.error, ContextError) and block in transcript.turns:
             await transcript.take_away(block)
         if block.entered and branches.leaf is not None:
@@ -215,6 +211,8 @@ class ConversationController:
         self.branching.reset()
         await self._desk.transcript.clear()
         await self.go_on_from(None)
+        if gone := self.current.left_out:
+            await self._note_unseen(gone)
         card, branches = self.current.card, self.current.branches
         last = self._desk.flow.record  # of an answer that was cut off there is no report
         ran = [last.knobs] if last is not None else [node.report.knobs for node in branches.path if node.report]
@@ -254,9 +252,13 @@ class ConversationController:
         if session is not None and self.current.card is not None:
             self.current.resume(session.conversation)
         self._desk.flow.recall(self._last_record())
-        reports = [node.report for node in self.current.branches.path if node.report is not None]
-        self._gauges.stand(reports[-1] if reports else None)
+        self._stand()
         self._show_head()
+
+    def _stand(self) -> None:
+        """The figure of the context is that of the present path, as far as the decoder is given it."""
+        reports = [node.report for node in self.current.branches.path if node.report is not None]
+        self._gauges.stand(reports[-1] if reports else None, self.current.kept)
 
     def _show_head(self) -> None:
         """Title and system message, in the row at the top."""
@@ -267,15 +269,24 @@ class ConversationController:
         """Give the decoder the oldest turns no longer; the conversation shows where it begins now."""
         session, gone = self._desk.session, self.current.leave_out(turns)
         if session is not None:
-            before = said(session.conversation)
             self.current.resume(session.conversation)
-            self._gauges.left_out(said(session.conversation) / max(before, 1))
+        self._stand()
+        line = await self._note_unseen(gone)
+        self._desk.say(f"{line}; they stay in the conversation")
+
+    def _mark_unseen(self) -> list[TurnBlock]:
+        """Draw the turns so that the decoder is no longer given; returns them."""
         shown = [block for block in self._desk.transcript.turns if self.current.unseen(block.node)]
         for block in shown:
             block.add_class("-unseen")
+        return shown
+
+    async def _note_unseen(self, gone: int) -> str:
+        """Say where the decoder begins to read."""
+        shown = self._mark_unseen()
         line = f"the model no longer sees the {counted(gone, 'turn')} above"
         await self._desk.transcript.note(Note(line, kind="info"), after=shown[-1] if shown else None)
-        self._desk.say(f"{line}; they stay in the conversation")
+        return line
 
     def set_system(self, text: str) -> None:
         """Give the present conversation another system message, "" for none; it counts from the next turn."""
@@ -303,6 +314,7 @@ class ConversationController:
         desk.transcript.past([_plain(one, answers.get(one.id)) for one in questions[:-SHOWN]])
         for question in questions[-SHOWN:]:
             await self._restore(question, ids)
+        self._mark_unseen()
         self._compare([answer for block in desk.transcript.turns for answer in block.answers])
         self._go_on()
 

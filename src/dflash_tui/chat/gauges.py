@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from dflash_core.events import TurnReport
     from dflash_core.lab.plain import PlainSpeed
     from dflash_tui.chat.desk import Desk
-    from dflash_tui.figures.meter import Meter
     from dflash_tui.figures.plain_speeds import PlainSpeeds
     from dflash_tui.widgets.stats import Figures
 
@@ -28,7 +27,6 @@ class Gauges:
         self._measuring = False
         self._draft = 0  # tokens of what is being typed
         self._standing = 0  # positions of a conversation whose last turn has left a report alone
-        self._before: Meter | None = None  # of the last turn before old ones were left out: its positions are outdated
 
     @cached_property
     def _plain(self) -> PlainSpeeds:
@@ -111,16 +109,14 @@ class Gauges:
     def used(self) -> int:
         """Positions of the conversation that is shown, from the running turn or from its last one."""
         meter = self._desk.flow.meter
-        return meter.positions if meter is not None and meter is not self._before else self._standing
+        return meter.positions if meter is not None else self._standing
 
-    def left_out(self, kept: float) -> None:
-        """Old turns were left out: the share `kept` of the conversation is what the next turn goes on from."""
-        self._standing, self._before = round(self.used * kept), self._desk.flow.meter
-        self.context()
-
-    def stand(self, report: TurnReport | None) -> None:
-        """Another conversation is shown, or another branch of it: its last answer's report tells how long it is."""
-        self._standing = report.stats.prompt_tokens + report.stats.tokens if report is not None else 0
+    def stand(self, report: TurnReport | None, kept: float = 1.0) -> None:
+        """Another conversation is shown, or another branch of it: its last answer's report tells how long it is. Where
+        old turns were left out since then, the share `kept` is what the next turn goes on from."""
+        self._standing = round((report.stats.prompt_tokens + report.stats.tokens) * kept) if report is not None else 0
+        if (meter := self._desk.flow.meter) is not None:
+            meter.kept = kept
         self.turn_ended()
 
     def typed(self, tokens: int) -> None:

@@ -58,7 +58,8 @@ class CurrentConversation:
         """`system`: the system message of conversations that begin here."""
         self.model = ""
         self.default_system = self.system = encodable(system)
-        self._unseen: frozenset[str] = frozenset()  # messages of the path that the decoder is not given
+        self._unseen: frozenset[str] = frozenset()  # messages that the decoder is not given any more
+        self._unseen_by: dict[str, frozenset[str]] = {}  # those that it was not given for an answer, by its id
         self.card: Card | None = None
         self.branches = Branches()
         self._packed: dict[str, bytes] = {}  # records of this conversation's turns, of those that ran here
@@ -172,6 +173,7 @@ class CurrentConversation:
             return
         answer = Node("assistant", turn.text, its.question.id, turn.thinking, outcome, turn.report, its.answer)
         self._add(its.card, answer)
+        self._unseen_by[answer.id] = self._unseen
         if turn.record is not None:
             self._packed[answer.id] = its.conversation.turns.packed(-1)
             self.store.keep(answer.id, self._packed[answer.id])
@@ -191,13 +193,13 @@ class CurrentConversation:
     def new(self) -> None:
         """Begin an empty conversation; the present one stays in the store."""
         self.card, self.branches, self._packed = None, Branches(), {}
-        self.system, self._unseen = self.default_system, frozenset()
+        self.system = self.default_system
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation. Raises StoreError where it is gone."""
         card = self.store.find(conversation)
         self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
-        self.system, self._unseen = card.system, frozenset()
+        self.system = card.system
 
     def resume(self, conversation: ConversationLike) -> None:
         """Have the decoder go on from where the present path ends, with the messages and turns it had then."""
@@ -281,7 +283,27 @@ class CurrentConversation:
         gone = set(questions[: max(min(turns, len(questions) - 1), 0)])
         gone |= {node.id for node in self.branches.path if node.parent in gone}
         self._unseen |= gone
+        return self.left_out
+
+    @property
+    def left_out(self) -> int:
+        """Turns of the path that the decoder is not given."""
         return sum(node.role == "user" and node.id in self._unseen for node in self.branches.path)
+
+    @property
+    def kept(self) -> float:
+        """What of the text that the path's last answer was given, and of it, the decoder is given now: 0 to 1."""
+        path = self.branches.path
+        last = max((place for place, node in enumerate(path) if node.role == "assistant"), default=None)
+        if last is None:
+            return 1.0
+        before = self._unseen_by.get(path[last].id, frozenset())
+
+        def size(unseen: frozenset[str]) -> int:
+            shown = (node for node in path[: last + 1] if node.id not in unseen)
+            return len(self.system) + sum(len(node.content) + len(node.thinking) for node in shown)
+
+        return size(self._unseen) / max(size(before), 1)
 
     def unseen(self, message: str) -> bool:
         """Whether the decoder is no longer given this message."""

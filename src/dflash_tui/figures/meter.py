@@ -29,6 +29,7 @@ class Meter:
     parts: PartTotals = field(default_factory=PartTotals)
     tokens: int = 0
     earlier: int = 0  # positions of the turn before, until the prompt has been read
+    kept: float = 1.0  # the share of the positions that is left since old turns were left out
     thinking_tokens: int = 0
     first_at: float | None = None
     last_at: float | None = None
@@ -69,7 +70,8 @@ class Meter:
     @property
     def positions(self) -> int:
         """Of the context: prompt and answer so far."""
-        return (self.prefill.prompt_tokens if self.prefill is not None else self.earlier) + self.tokens
+        prompt = self.prefill.prompt_tokens if self.prefill is not None else self.earlier
+        return round((prompt + self.tokens) * self.kept)
 
     @property
     def thinking_s(self) -> float:
