@@ -22,15 +22,17 @@ class Place:
 
 def places(words: Sequence[str], left: int, width: int) -> list[Place]:
     """Each word with a cell on both sides for its brackets, from cell `left` on; in lines of `width` cells where a
-    word fits at all."""
+    word fits at all. Neighbours share the cell between them where that is what makes them one line."""
+    cells = [cell_len(word) + 2 for word in words]
+    end = left + sum(cells)
+    shared = 1 if end > width >= end - (len(words) - 1) else 0
     found: list[Place] = []
     line, at = 0, left
-    for index, word in enumerate(words):
-        needed = cell_len(word) + 2
+    for index, needed in enumerate(cells):
         if at > left and at + needed > width:
             line, at = line + 1, left
         found.append(Place(index, line, at, needed))
-        at += needed
+        at += needed - shared
     return found
 
 
@@ -52,11 +54,17 @@ def clicked(words: Sequence[str], left: int, widget: Widget, event: Click) -> in
 def drawn(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[tuple[str, str]]:
     """What stands from cell `left` of the first line on; the chosen word is in brackets."""
     parts: list[tuple[str, str]] = []
-    last = 0
+    last, at = 0, left
     for place in places(words, left, width):
         if place.line > last:
             parts.append(("\n" + " " * left, ""))
-            last = place.line
-        word = words[place.index]
-        parts.append((f"‹{word}›", "bold $primary") if place.index == chosen else (f" {word} ", "$foreground 70%"))
+            last, at = place.line, left
+        here = place.index == chosen
+        text = f"‹{words[place.index]}›" if here else f" {words[place.index]} "
+        if place.start < at and here:  # the cell is shared, and a bracket goes before a blank
+            parts[-1] = (parts[-1][0][:-1], parts[-1][1])
+        elif place.start < at:
+            text = text[1:]
+        parts.append((text, "bold $primary" if here else "$foreground 70%"))
+        at = place.start + place.width
     return parts
