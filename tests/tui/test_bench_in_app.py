@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -12,12 +13,12 @@ from textual.pilot import Pilot
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
-from dflash_tui.chat.ui_bench import MOST_TURNS, Timed, UiTax, measure_lag, measure_tax, tax_table
+from dflash_tui.chat.ui_bench import MOST_TURNS, Timed, UiTax, measure_lag, measure_tax, tax_notes, tax_table
 from dflash_tui.widgets.text_dialog import TextScreen
 
 from .fake import FakeSession
 from .scenes import answered, send
-from .support import idle, leave, loaded, shows, wait_until
+from .support import idle, leave, loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -37,6 +38,88 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> No
         assert session.conversation.messages == before
         assert len(app.chat.transcript.turns) == 1
         assert not app.chat.transcript.has_class("-measuring"), "the conversation is seen again"
+
+
+async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_tui.chat import program, ui_bench
+
+    monkeypatch.setattr(program, "BENCH_ROUNDS", 1_000)  # it does not end by itself meanwhile
+    monkeypatch.setattr(ui_bench, "measure_tax", functools.partial(measure_tax, prompts=("one",)))
+    session = FakeSession(pace=0.001)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await answered(pilot)
+        await send(pilot, "/bench")
+        # What is said goes with the next round.
+        await wait_until(pilot, lambda: "round 2 of 1,000" in str(app.notices.page()))
+        await shows(pilot, "Esc Stop")
+        await send(pilot, "hi")
+        await wait_until(pilot, lambda: "something is being measured: Esc stops it" in str(app.notices.page()))
+        assert app.chat.prompt.text == "hi"
+        await pilot.press("ctrl+n")
+        assert len(app.chat.transcript.turns) >= 1
+        await pilot.press("escape")
+        await shows(pilot, "What the app costs the decoder", "of 1,000 rounds", "headless")
+        await leave(pilot)
+        assert app.chat.experiment is None
+        assert not app.chat.transcript.has_class("-measuring")
+        await wait_until(pilot, lambda: "Esc Stop" not in screen_text(app))
+        assert len(app.chat.transcript.turns) == 1
+
+
+@pytest.mark.parametrize("arm", ["_headless", "_in_app"])
+async def test_bench_is_stopped_in_either_arm(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
+    """A turn that never ends by itself: what is asked to stop is that turn."""
+    from dflash_tui.chat import ui_bench
+
+    session = FakeSession(gate=threading.Semaphore(3))
+    began = threading.Event()
+
+    async def begin(*args: object) -> object:
+        began.set()
+        return await run(*args)
+
+    async def skip(*args: object) -> Timed:
+        return Timed(1, ui_bench.SPAN_S, 1)
+
+    run = getattr(ui_bench, arm)
+    for name in ("_headless", "_in_app"):
+        monkeypatch.setattr(ui_bench, name, begin if name == arm else skip)
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/bench")
+        await wait_until(pilot, began.is_set)
+        await shows(pilot, "Esc Stop")
+        await pilot.press("escape")
+        await shows(pilot, "nothing was measured: it was stopped before the first prompt was measured")
+        assert app.chat.experiment is None
+
+
+async def test_the_prompts_of_a_first_round_are_kept(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_tui.chat import ui_bench
+
+    turns: list[str] = []
+
+    async def timed(chat: object, prompt: str, *args: object) -> Timed:
+        turns.append(prompt)
+        return Timed(8, ui_bench.SPAN_S, 4, 0.01)
+
+    monkeypatch.setattr(ui_bench, "_headless", timed)
+    monkeypatch.setattr(ui_bench, "_in_app", timed)
+    app = make_app()
+    async with app.run_test() as pilot:
+        await loaded(pilot)
+        app.chat.set_knobs(mode="chain")
+        # Two turns of warming up and two of a round for each prompt.
+        tax = await measure_tax(app.chat, ("one", "two", "three"), 2, stopping=lambda: len(turns) > 10)
+        assert [pair.prompt for pair in tax.pairs] == ["one", "two"]
+        assert (tax.rounds, tax.left) == (1, "stopped in the first round, after 2 of 3 prompts")
+        assert tax.left in tax_notes(tax)
+        turns.clear()
+        tax = await measure_tax(app.chat, ("one", "two"), 3, stopping=lambda: len(turns) > 9)
+        assert [len(pair.app) for pair in tax.pairs] == [1, 1]
+        assert (tax.rounds, tax.left) == (1, "stopped after 1 of 3 rounds")
 
 
 async def test_the_app_may_end_while_bench_runs(make_app: MakeApp) -> None:

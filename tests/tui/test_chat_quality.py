@@ -22,7 +22,7 @@ from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession, loader
 from .scenes import send
-from .support import ask, idle, leave, loaded, screen_text, shows, wait_until
+from .support import ask, idle, leave, loaded, says, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -234,7 +234,7 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
 async def test_the_figure_of_the_context_stays_right_after_turns_were_left_out(make_app: MakeApp) -> None:
     """Nothing between may bring the old one back: no reload, no refusal, no other conversation."""
     loads: list[LoadRequest] = []
-    session = FakeSession(answer="word " * 200)
+    session = FakeSession()
 
     def loaders(request: LoadRequest) -> Loader:
         loads.append(request)
@@ -249,9 +249,7 @@ async def test_the_figure_of_the_context_stays_right_after_turns_were_left_out(m
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         for number in range(1, 4):
-            await ask(pilot, f"question {number}")
-            await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
-            await idle(pilot)
+            await says(pilot, session, f"question {number}", "word " * 200)
         whole = app.chat.gauges.used
         await app.chat.conversation.leave_out(2)
         left = app.chat.gauges.used

@@ -11,6 +11,7 @@ from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.chat.files import ConversationFiles
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.conversations.branches import Node
@@ -182,7 +183,9 @@ class ConversationController:
             self._desk.say("an answer is being written: Esc stops it first")
         elif self._desk.waiting:
             self._desk.say("messages wait for the model; they are answered first")
-        return self._desk.busy or self._desk.waiting
+        elif self._desk.experiment is not None:
+            self._desk.say(UNDER_WAY)
+        return self._desk.busy or self._desk.waiting or self._desk.experiment is not None
 
     async def clear(self) -> None:
         """Begin an empty conversation; the present one is in the list."""

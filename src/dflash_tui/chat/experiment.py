@@ -10,6 +10,9 @@ from dflash_tui.chat.background import Background
 if TYPE_CHECKING:
     from dflash_core.lab.progress import ExperimentProgress
 
+UNDER_WAY = "something is being measured: Esc stops it"
+"""Why nothing else can begin."""
+
 
 class Experiment(Background):
     """`run` is iterated on the thread; `stop` is called, from the app's, when nothing more is wanted of it."""

@@ -238,13 +238,18 @@ class ProgramController:
             desk.screen.run_worker(self._bench(), exclusive=True, group="bench")
 
     async def _bench(self) -> None:
+        from dflash_tui.chat.experiment import Experiment
         from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table
 
         desk = self._desk
         transcript = desk.transcript  # at the end of the app it can no longer be asked for
+        self._plain.stop()
+        # It runs beside the app and not on a thread of its own, but is stopped as what does: Esc, Ctrl+C, the end.
+        desk.experiment = running = Experiment(iter(()), lambda: desk.say("stopping after this step"))
         transcript.add_class("-measuring")  # the prompts that are measured take its place
+        desk.screen.refresh_bindings()
         try:
-            tax = await measure_tax(desk, rounds=BENCH_ROUNDS, say=desk.say)
+            tax = await measure_tax(desk, rounds=BENCH_ROUNDS, say=desk.say, stopping=lambda: running.stopping)
         except DFlashError as error:
             desk.say(f"nothing was measured: {error}")
         else:
@@ -252,5 +257,7 @@ class ProgramController:
                 TextScreen("What the app costs the decoder", f"{tax_table(tax)}\n\n{tax_notes(tax)}", "tax")
             )
         finally:
+            desk.experiment = None
             transcript.remove_class("-measuring")
+            desk.screen.refresh_bindings()
         self._gauges.draw()

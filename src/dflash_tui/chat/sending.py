@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import ContextError
+from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.text.commands import as_message
 from dflash_tui.text.mentions import MentionError, files
 from dflash_tui.widgets.transcript import TurnBlock
@@ -31,6 +32,9 @@ class Sending:
         chat = self._chat
         if chat.no_model:
             self.give_back(text, chat.no_model)
+            return
+        if chat.experiment is not None:
+            self.give_back(text, UNDER_WAY)
             return
         if chat.session is None and not chat.loading_now:
             self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
@@ -78,6 +82,8 @@ class Sending:
         chat, turns = self._chat, self._chat.transcript.turns
         if chat.busy:
             chat.say("an answer is being written: Esc stops it, then Ctrl+R answers again")
+        elif chat.experiment is not None:
+            chat.say(UNDER_WAY)
         elif not turns:
             chat.say("nothing to retry yet")
         else:

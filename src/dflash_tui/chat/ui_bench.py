@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from dflash_tui.chat.running import Running
 from dflash_tui.chat.ui_feed import DOCUMENTS, RATE, FedTurn
 from dflash_tui.figures.meter import Meter
 from dflash_tui.session import OnPrefill, TurnLike
-from dflash_tui.text.bars import change
+from dflash_tui.text.bars import change, counted
 from dflash_tui.widgets.transcript import TurnBlock
 
 ROUNDS = 7
@@ -35,6 +35,7 @@ MOST_TOKENS = 256  # of a turn: what the app costs per second does not change af
 LOOK_S = 0.05  # how often the end of a turn is looked for, in both arms alike
 BEAT_S = 0.01  # how often the app's loop is asked for a sign of life
 Say = Callable[[str], None]
+Stopping = Callable[[], bool]
 Opener = Callable[[OnPrefill], TurnLike]
 
 
@@ -82,6 +83,7 @@ class UiTax:
 
     pairs: tuple[Pair, ...]
     rounds: int = 1
+    left: str = ""  # of what was to be measured: what the user's stop has left out
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -160,18 +162,25 @@ class Lag:
 
 
 async def measure_tax(
-    chat: Desk, prompts: Sequence[str] = PROMPTS, rounds: int = ROUNDS, say: Say = lambda text: None
+    chat: Desk,
+    prompts: Sequence[str] = PROMPTS,
+    rounds: int = ROUNDS,
+    say: Say = lambda text: None,
+    stopping: Stopping = lambda: False,
 ) -> UiTax:
     """Run every prompt in both arms, alternating, after one round of warm-up. The conversation is left as it is.
 
     Nothing is left to a policy that learns from times: it would take other steps in each turn, so that one arm decodes
     the same answer in 45 steps and the other in 18. Mode auto is measured as what it chooses between.
 
-    Raises DFlashError where a turn fails, where the user stops one, or where both arms do not take the same steps.
+    Once `stopping` says so, the turn under way ends, and what is whole is kept: rounds, or prompts of the first one.
+
+    Raises DFlashError where a turn fails, where nothing is whole when it is stopped, or where both arms do not take the
+    same steps.
     """
     cases = {(prompt, mode): _Arms([], []) for mode in _modes(chat) for prompt in prompts}
     for number in range(rounds + 1):
-        say(f"round {number} of {rounds}" if number else "warming up")
+        say(f"round {number:,} of {rounds:,}" if number else "warming up")
         for (prompt, mode), arms in cases.items():
             knobs = chat.knobs.replace(
                 temperature=0.0, mode=mode, policy="fixed", max_tokens=min(chat.knobs.max_tokens, MOST_TOKENS)
@@ -179,15 +188,16 @@ async def measure_tax(
             # Which arm goes first changes from turn to turn.
             for turn in range(arms.turns):
                 for shown in (False, True) if (number + turn) % 2 else (True, False):
-                    timed = await (_in_app if shown else _headless)(chat, prompt, knobs)
+                    timed = await (_in_app if shown else _headless)(chat, prompt, knobs, stopping)
+                    if stopping():
+                        return _whole(cases, rounds)
                     if number:
                         (arms.app if shown else arms.headless).append(timed)
                     else:
                         arms.turns = min(math.ceil(SPAN_S / max(timed.seconds, SPAN_S / MOST_TURNS)), MOST_TURNS)
             if len({(one.tokens, one.steps) for one in (*arms.headless, *arms.app)}) > 1:
                 raise DFlashError(f"the arms decoded {prompt!r} in different steps; there is nothing to compare")
-    pairs = (Pair(prompt, tuple(arms.headless), tuple(arms.app), mode) for (prompt, mode), arms in cases.items())
-    return UiTax(tuple(pairs), rounds)
+    return _whole(cases, rounds)
 
 
 @dataclass
@@ -197,6 +207,27 @@ class _Arms:
     headless: list[Timed]
     app: list[Timed]
     turns: int = 1
+
+    @property
+    def rounds(self) -> int:
+        """Those that are whole."""
+        return min(len(self.headless), len(self.app)) // self.turns
+
+
+def _whole(cases: Mapping[tuple[str, str], _Arms], wanted: int) -> UiTax:
+    """What was measured: the rounds that are whole; of the first one, where it is not, the prompts that are."""
+    done = min(arms.rounds for arms in cases.values())
+    found = {case: arms for case, arms in cases.items() if arms.rounds}
+    if not found:
+        raise DFlashError("it was stopped before the first prompt was measured")
+    pairs = []
+    for (prompt, mode), arms in found.items():
+        turns = arms.turns * max(done, 1)
+        pairs.append(Pair(prompt, tuple(arms.headless[:turns]), tuple(arms.app[:turns]), mode))
+    left = "" if done == wanted else f"stopped after {done} of {counted(wanted, 'round')}"
+    if not done:
+        left = f"stopped in the first round, after {len(found)} of {counted(len(cases), 'prompt')}"
+    return UiTax(tuple(pairs), max(done, 1), left)
 
 
 def _modes(chat: Desk) -> tuple[str, ...]:
@@ -243,26 +274,31 @@ def _opener(chat: Desk, prompt: str, knobs: Knobs) -> Opener:
     return lambda on_prefill: conversation.ask(prompt, knobs, on_prefill=on_prefill)
 
 
-async def _headless(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
+async def _headless(chat: Desk, prompt: str, knobs: Knobs, stopping: Stopping) -> Timed:
     began = time.thread_time()
     running, meter = Running(_opener(chat, prompt, knobs)), Meter()
     running.start()
     while not running.over:
         await asyncio.sleep(LOOK_S)
+        if stopping():
+            running.stop()
     for piece in running.drain():
         meter.add(piece)
-    _checked(running, meter)
+    if not stopping():
+        _checked(running, meter)
     return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
-async def _in_app(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
+async def _in_app(chat: Desk, prompt: str, knobs: Knobs, stopping: Stopping) -> Timed:
     began = time.thread_time()
-    _, meter = await _shown(chat, prompt, _opener(chat, prompt, knobs), knobs)
+    _, meter = await _shown(chat, prompt, _opener(chat, prompt, knobs), knobs, stopping)
     return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
-async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
-    """Run a turn as the app runs each, then take it off the screen."""
+async def _shown(
+    chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs, stopping: Stopping = lambda: False
+) -> tuple[TurnBlock, Meter]:
+    """Run a turn as the app runs each, then take it off the screen. What `stopping` has cut short is not checked."""
     with _apart(chat) as flow:
         transcript = chat.transcript  # at the end of the app it can no longer be asked for
         block = await transcript.add_turn(prompt)
@@ -274,9 +310,12 @@ async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tu
             assert meter is not None
             while flow.busy:
                 await asyncio.sleep(LOOK_S)
+                if stopping():
+                    flow.stop()
         finally:
             await transcript.take_away(block)
-    _checked(running, meter)
+    if not stopping():
+        _checked(running, meter)
     return block, meter
 
 
@@ -334,6 +373,7 @@ def tax_notes(tax: UiTax) -> str:
     alone, shown = tax.app_ms
     return "\n".join(
         [
+            *filter(None, [tax.left]),
             f"lost in single rounds, the middle half of {tax.rounds}: {low:.1%} to {high:.1%}",
             f"the app's thread, of the processor per turn: {alone:.1f} ms headless, {shown:.1f} ms in the app",
         ]

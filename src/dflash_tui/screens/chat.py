@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 from dflash_core.knobs import Knobs
 from dflash_tui.chat import collector
 from dflash_tui.chat.downloads import Downloads
+from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import Layout
@@ -356,7 +357,10 @@ class ChatScreen(LateParts, Screen[None]):
     # Actions
 
     def action_stop(self) -> None:
-        self.flow.stop()
+        if self.experiment is not None:
+            self.experiment.stop()
+        else:
+            self.flow.stop()
 
     def action_close(self) -> None:
         """Esc while nothing is written."""
@@ -369,22 +373,23 @@ class ChatScreen(LateParts, Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Esc stops while there is something to stop; the footer names what it does now."""
+        runs = self.busy or self.experiment is not None
         if action == "stop":
-            return self.busy
+            return runs
         # The line of keys asks for every key twice a second, so nothing is looked for among the widgets here.
         if action == "found":
             return self._find.display
         if action == "close":
             branching = self._conversation is not None and self._conversation.branching.open
             opened = self.places.drawer or branching or self._find.display
-            return not self.busy and (opened or self.focused is not self.prompt)
+            return not runs and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
         """Nothing to answer again is not offered; a load that failed is."""
         if action == "retry":
             again = self.transcript.turns if self.session is not None else not self.loading_now
-            return label if again and not self.busy else ""
+            return label if again and not (self.busy or self.experiment is not None) else ""
         if action == "download":
             return label if self.downloads.next is not None else ""
         return label
@@ -436,6 +441,9 @@ class ChatScreen(LateParts, Screen[None]):
     async def action_clear(self) -> None:
         if self.busy:
             self.say("an answer is being written: Esc stops it, then /clear")
+            return
+        if self.experiment is not None:
+            self.say(UNDER_WAY)
             return
         if self.session is not None:
             self.session.clear()
