@@ -211,8 +211,7 @@ async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
         for choice in SPEC["mode"].choices:
             app.chat.set_knobs(mode=choice)
             shown = [SPEC["mode"].show(one) for one in SPEC["mode"].choices]
-            marked = f" {' '.join(shown)} ".replace(f" {SPEC['mode'].show(choice)} ", f"‹{SPEC['mode'].show(choice)}›")
-            await shows(pilot, marked.strip())
+            await shows(pilot, " ".join(f"‹{one}›" if one == SPEC["mode"].show(choice) else one for one in shown))
         assert {row.size.height for name, row in panel._rows.items() if name != "draft" and row.display} == {1}
 
 

@@ -53,7 +53,7 @@ async def test_the_row_has_the_levels(make_app: MakeApp) -> None:
         panel = app.chat.query_one(ParamsPanel)
         await pilot.press("f2")
         panel.row("thinking").focus()
-        await shows(pilot, "‹off› low  medium", " xhigh")  # the last one on a line of its own
+        await shows(pilot, "‹off› low medium xhigh")  # there is room for one blank between them, so they are one line
         assert panel.row("preserve_thinking").display
         for key, level in (("right", "low"), ("space", "medium"), ("right", "xhigh"), ("right", "xhigh")):
             await pilot.press(key)

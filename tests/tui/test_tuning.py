@@ -168,7 +168,7 @@ async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
         await pilot.pause()
         row = app.chat.query_one(PresetRow)
         assert list(row.names) == list(app.chat.tuning.presets.names)
-        places = choices.places(row.names, LEFT, row.size.width)
+        places = choices.places(row.names, None, LEFT, row.size.width)
         assert [place.index for place in places] == list(range(len(row.names))), "none is hidden"
         assert max(place.line for place in places) == row.size.height - 1 > 0
         for place in (places[2], places[-1]):

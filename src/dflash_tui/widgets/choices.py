@@ -12,59 +12,59 @@ from textual.widget import Widget
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a word stands: `index` among the words, its line, the cell it begins at, and its width in cells."""
+    """Where a word stands: `index` among the words, its line, the cell it begins at, and how it is written."""
 
     index: int
     line: int
     start: int
-    width: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        """The cell after it."""
+        return self.start + cell_len(self.text)
 
 
-def places(words: Sequence[str], left: int, width: int) -> list[Place]:
+def places(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[Place]:
     """Each word with a cell on both sides for its brackets, from cell `left` on; in lines of `width` cells where a
-    word fits at all. Neighbours share the cell between them where that is what makes them one line."""
-    cells = [cell_len(word) + 2 for word in words]
-    end = left + sum(cells)
-    shared = 1 if end > width >= end - (len(words) - 1) else 0
+    word fits at all. Where that takes more lines than one, and a blank between words does not, it is a blank."""
+    roomy = left + sum(cell_len(word) + 2 for word in words)
+    close = roomy > width >= roomy - (len(words) - 1)
     found: list[Place] = []
     line, at = 0, left
-    for index, needed in enumerate(cells):
-        if at > left and at + needed > width:
+    for index, word in enumerate(words):
+        text = f"‹{word}›" if index == chosen else word if close else f" {word} "
+        if at > left and at + cell_len(text) > width:
             line, at = line + 1, left
-        found.append(Place(index, line, at, needed))
-        at += needed - shared
+        found.append(Place(index, line, at, text))
+        at = found[-1].end + close
     return found
 
 
 def height(words: Sequence[str], left: int, width: int) -> int:
-    """Lines that the words take; one where there are none."""
-    return max((place.line for place in places(words, left, width)), default=0) + 1
+    """Lines that the words take, whichever is chosen; one where there are none."""
+    return max((place.line for place in places(words, 0, left, width)), default=0) + 1
 
 
-def clicked(words: Sequence[str], left: int, widget: Widget, event: Click) -> int | None:
+def clicked(words: Sequence[str], chosen: int | None, left: int, widget: Widget, event: Click) -> int | None:
     """The word that was clicked on."""
     offset = event.get_content_offset(widget)
     if offset is None:
         return None
-    found = places(words, left, widget.size.width)
-    on = (one.index for one in found if one.line == offset.y and one.start <= offset.x < one.start + one.width)
+    found = places(words, chosen, left, widget.size.width)
+    on = (one.index for one in found if one.line == offset.y and one.start <= offset.x < one.end)
     return next(on, None)
 
 
 def drawn(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[tuple[str, str]]:
     """What stands from cell `left` of the first line on; the chosen word is in brackets."""
     parts: list[tuple[str, str]] = []
-    last, at = 0, left
-    for place in places(words, left, width):
-        if place.line > last:
+    line, at = 0, left
+    for place in places(words, chosen, left, width):
+        if place.line > line:
             parts.append(("\n" + " " * left, ""))
-            last, at = place.line, left
-        here = place.index == chosen
-        text = f"‹{words[place.index]}›" if here else f" {words[place.index]} "
-        if place.start < at and here:  # the cell is shared, and a bracket goes before a blank
-            parts[-1] = (parts[-1][0][:-1], parts[-1][1])
-        elif place.start < at:
-            text = text[1:]
-        parts.append((text, "bold $primary" if here else "$foreground 70%"))
-        at = place.start + place.width
+            line, at = place.line, left
+        parts.append((" " * (place.start - at), ""))
+        parts.append((place.text, "bold $primary" if place.index == chosen else "$foreground 70%"))
+        at = place.end
     return parts

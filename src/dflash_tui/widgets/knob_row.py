@@ -115,7 +115,7 @@ class ChoiceRow(KnobRow):
         return self.options.index(self.value) if self.value in self.options else 0
 
     def on_click(self, event: Click) -> None:
-        place = choices.clicked(self._words(), LEFT, self, event)
+        place = choices.clicked(self._words(), self._chosen(), LEFT, self, event)
         if place is not None:
             self.change(self.options[place])
 
@@ -125,10 +125,12 @@ class ChoiceRow(KnobRow):
     def _words(self) -> list[str]:
         return [self.spec.show(option) for option in self.options]
 
-    def render(self) -> Content:
+    def _chosen(self) -> int | None:
         same = [option == self.value and type(option) is type(self.value) for option in self.options]
-        chosen = same.index(True) if True in same else None
-        return Content.assemble(self.label(), *choices.drawn(self._words(), chosen, LEFT, self.size.width))
+        return same.index(True) if True in same else None
+
+    def render(self) -> Content:
+        return Content.assemble(self.label(), *choices.drawn(self._words(), self._chosen(), LEFT, self.size.width))
 
 
 class ThinkingRow(ChoiceRow):

@@ -46,15 +46,18 @@ class PresetRow(Row, Widget, can_focus=True):
             self.post_message(self.Chosen(self.names[place % len(self.names)]))
 
     def on_click(self, event: Click) -> None:
-        place = choices.clicked(self.names, LEFT, self, event)
+        place = choices.clicked(self.names, self._place, LEFT, self, event)
         if place is not None:
             self.post_message(self.Chosen(self.names[place]))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return choices.height(self.names, LEFT, width)
 
+    @property
+    def _place(self) -> int | None:
+        return self.names.index(self.chosen) if self.chosen in self.names else None
+
     def render(self) -> Content:
         mark = "▸" if self.has_focus else " "
-        chosen = self.names.index(self.chosen) if self.chosen in self.names else None
-        words = choices.drawn(self.names, chosen, LEFT, self.size.width)
+        words = choices.drawn(self.names, self._place, LEFT, self.size.width)
         return Content.assemble((mark, "$accent"), " ", fit("preset", LABEL), " ", *words)
