@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import ContextError
-from dflash_tui.text.bars import clip, counted
+from dflash_tui.text.bars import clip, counted, short
 from dflash_tui.text.mentions import collapse
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SUMMARY = "Earlier we spoke about this:"
 @dataclass(frozen=True, slots=True)
 class Fullness:
     """Positions: of the conversation, of the context, and those that the model was made for (0: not known).
-    `message`: tokens, or more, of a message that was refused."""
+    `message`: about as many tokens has a message that was refused."""
 
     used: int
     room: int
@@ -42,7 +42,7 @@ class Fullness:
         most = f"; the model was made for {self.most:,}" if self.most else ""
         if self.too_long:
             return (
-                f"The message alone has {self.message:,} tokens or more, the context {self.room:,} positions{most}. "
+                f"The message alone has about {short(self.message)} tokens, the context {self.room:,} positions{most}. "
                 "It is in the prompt again, to be shortened."
             )
         return f"The conversation takes {self.used:,} of {self.room:,} positions of context{most}."
@@ -63,11 +63,16 @@ class ContextKeeper:
     def __init__(self, chat: ChatHost) -> None:
         self._chat = chat
         self._needed = 0  # by the message that was refused last
+        self._tokens = 0  # of that message
 
-    def refused(self, error: ContextError) -> None:
-        """A message did not fit: show what can be done. It is in the prompt again."""
-        self._needed = error.needed
+    def refused(self, error: ContextError, tokens: int) -> None:
+        """A message of about `tokens` did not fit: show what can be done. It is in the prompt again."""
+        self._needed, self._tokens = error.needed, tokens
         self._chat.open_page("full")
+
+    def answered(self) -> None:
+        """What was refused before says nothing any more."""
+        self._needed = self._tokens = 0
 
     @property
     def fullness(self) -> Fullness:
@@ -75,7 +80,9 @@ class ContextKeeper:
         room = session.context_length if session is not None else 0
         most = session.limits.most_context if session is not None else 0
         before = self._chat.gauges.used
-        return Fullness(max(before, self._needed), room, most, max(self._needed - before, 0))
+        # Of megabytes the decoder counts the least that they can be, and no more.
+        message = max(self._needed - before, self._tokens, 0)
+        return Fullness(max(before, self._needed), room, most, message)
 
     def choices(self) -> list[Choice]:
         """What is possible now."""
@@ -93,12 +100,14 @@ class ContextKeeper:
 
     async def take(self, id: str) -> None:
         """Do what was chosen. What is in the prompt stays there."""
-        chat, self._needed = self._chat, 0
+        chat = self._chat
+        longer, turns = self.fullness.longer, self._to_leave_out()  # as they were offered
+        self.answered()
         if id == "longer":
-            chat.tuning.ask_for_context(str(self.fullness.longer))
+            chat.tuning.ask_for_context(str(longer))
             chat.program.reload()
         elif id == "leave":
-            await chat.conversation.leave_out(self._to_leave_out())
+            await chat.conversation.leave_out(turns)
         elif id in ("summary", "new"):
             summary = self.summary() if id == "summary" else ""
             await chat.action_clear()

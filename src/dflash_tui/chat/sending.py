@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import ContextError
 from dflash_tui.chat.experiment import UNDER_WAY
+from dflash_tui.chat.typed import about
 from dflash_tui.text.commands import as_message
 from dflash_tui.text.mentions import MentionError, files
 from dflash_tui.widgets.transcript import TurnBlock
@@ -98,16 +100,20 @@ class Sending:
         """What comes after a turn, once the screen shows its end."""
         if refused:
             self._chat.prompt.restore(block.typed)
+        else:
+            self._chat.context.answered()
         error = self._chat.flow.error if refused else None
         if isinstance(error, ContextError):
-            self._chat.screen.call_next(self._context_refused, error)
+            self._chat.screen.call_next(self._context_refused, error, block.prompt)
         else:
             self._chat.screen.call_next(self.next)
 
-    async def _context_refused(self, error: ContextError) -> None:
+    async def _context_refused(self, error: ContextError, message: str) -> None:
         """Nothing that was queued can follow a message that did not fit: all are in the prompt, in their order."""
         await self.take_all_back("the messages after the refused one are back, too")
-        self._chat.context.refused(error)
+        session = self._chat.session
+        tokens = await asyncio.to_thread(about, session, message) if session is not None else 0
+        self._chat.context.refused(error, tokens)
 
     async def take_all_back(self, why: str) -> None:
         """Everything that was queued is in the prompt again, in its order."""

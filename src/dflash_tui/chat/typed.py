@@ -13,12 +13,19 @@ from textual.widgets import TextArea
 
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.session import SessionLike
 from dflash_tui.text.commands import is_command
 from dflash_tui.text.mentions import MentionError, files, offers
 from dflash_tui.widgets.completions import Completion, Completions
 
 PAUSE_S = 0.25  # in typing, after which the tokens are counted
 COUNTED = 40_000  # characters that are counted; a longer text is reckoned from so many of it
+
+
+def about(session: SessionLike, text: str) -> int:
+    """Tokens of a text, wherever it is said how many they are; those of a long one are reckoned from its beginning."""
+    part = session.count(text[:COUNTED])
+    return part if len(text) <= COUNTED else round(part * len(text) / COUNTED)
 
 
 class Typed:
@@ -74,7 +81,6 @@ class Typed:
             sent = whole
             with suppress(MentionError):
                 sent += files(text, Path.cwd())
-            part = session.count(sent[:COUNTED])
-            return part if len(sent) <= COUNTED else round(part * len(sent) / COUNTED)
+            return about(session, sent)
 
         self._gauges.typed(await asyncio.to_thread(count) if text.strip() else 0)

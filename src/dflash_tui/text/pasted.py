@@ -1,4 +1,4 @@
-"""Long texts as a few words: `[pasted 1: 10MB, about 2.5M tok]` stands in the prompt for a text that is kept whole.
+"""Long texts as a few words: `[pasted 1: 10MB]` stands in the prompt for a text that is kept whole.
 
 An editor lays out all of its text, some of it at every key: 10 MB in one line took seconds each.
 """
@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from dflash_tui.text.bars import short
-from dflash_tui.text.mentions import BYTES_PER_TOKEN
 
 LIMIT = 64_000  # characters that are laid out as they are
 SMALL = 2_000  # a shorter text never becomes words
@@ -45,10 +44,9 @@ class Pasted:
         return f"{head}{self.put(middle)}{tail}"
 
     def put(self, text: str) -> str:
-        """Words for a text."""
+        """Words for a text. Its tokens stand beside the context, once they are counted."""
         self._count += 1
-        size = len(text.encode(errors="replace"))
-        words = f"[pasted {self._count}: {short(size)}B, about {short(size / BYTES_PER_TOKEN)} tok]"
+        words = f"[pasted {self._count}: {short(len(text.encode(errors='replace')))}B]"
         self._set({**self.texts, words: text})
         return words
 
