@@ -160,3 +160,30 @@ def test_places_are_those_of_the_shown_text() -> None:
     assert stretches("Straße, STRASSE", "strasse") == [Stretch(0, 0, 6), Stretch(0, 8, 15)]
     assert stretches("aaaa", "aa") == [Stretch(0, 0, 2), Stretch(0, 2, 4)]
     assert stretches("anything", "") == []
+
+
+RUNS = "it runs through the wood until the evening comes and then it sleeps well in its den"
+WORD = "Donaudampfschifffahrtsgesellschaftskapitänsmützenabzeichenverordnungsentwurf"
+BROKEN = f"""
+| animal | what it does all day long | where |
+|--------|--------------------------:|-------|
+| fox    | {RUNS} | in the old wood behind the long river |
+| hen    | lays eggs | {WORD} |
+"""
+
+
+@pytest.mark.parametrize(
+    "wanted", ["evening comes and then it sleeps", "Gesellschaftskapitänsmützen", "old wood behind the"]
+)
+async def test_words_broken_over_the_lines_of_a_cell_are_one_place(make_app: MakeApp, wanted: str) -> None:
+    async with talking(make_app, ("hi", BROKEN), size=(60, 50)) as (app, pilot, _):
+        await pilot.press("ctrl+f")
+        app.chat.query_one("#find-words").value = wanted  # type: ignore[attr-defined]
+        await shows(pilot, "1 of 1")
+        await settled(pilot)
+        parts = [text for text, _, _ in marks(app)]
+        assert len(parts) > 1, "the cell has several lines, and another cell beside it"
+        assert "".join(parts).replace(" ", "").casefold() == wanted.replace(" ", "").casefold()
+        assert not [part for part in parts if part != part.strip()], "no blank of the cell's edge is marked"
+        app.chat.query_one("#find-words").value = "wood"  # type: ignore[attr-defined]
+        await shows(pilot, "2 of 2")

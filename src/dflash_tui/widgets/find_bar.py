@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 from textual import on
 from textual.app import ComposeResult
@@ -21,7 +21,16 @@ from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.transcript import Transcript
 
 LAYOUTS = 5  # that may pass until what was folded away has been laid out
-Place = tuple[Widget, Stretch]
+Place = tuple[Widget, tuple[Stretch, ...]]  # of one line each, from top to bottom
+
+
+@runtime_checkable
+class Celled(Protocol):
+    """A widget whose lines have pieces of several texts side by side."""
+
+    def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
+        """Where words are in these texts, a stretch for each line, in the order of their beginnings."""
+        ...
 
 
 class _Words(Input):
@@ -106,7 +115,13 @@ class FindBar(Horizontal):
 
     def _all(self) -> list[Place]:
         wanted = self._field.value.strip()
-        return [(widget, one) for widget, text in _texts(self._transcript) for one in stretches(text, wanted)]
+        found: list[Place] = []
+        for widget, text in _texts(self._transcript):
+            if isinstance(widget, Celled):
+                found += [(widget, parts) for parts in widget.places(wanted)]
+            else:
+                found += [(widget, (one,)) for one in stretches(text, wanted)]
+        return found
 
     def action_go(self, count: int) -> None:
         """The next place, or the one before; at the end it begins again."""
@@ -121,9 +136,11 @@ class FindBar(Horizontal):
             return
         widget, place = self._places[self._at]
         folded = [one for one in widget.ancestors if isinstance(one, Foldable) and not one.shows(widget)]
-        if folded:  # in a frame of its own: what is laid out with the marks has the old height
+        # In a frame of its own, after the marks': opened here, before or after they are drawn, what was folded away
+        # keeps the height 0 that it has in this layout.
+        if folded:
             self.call_after_refresh(self._open, folded)
-        self._look_at(widget, place)
+        self._look_at(widget, place[0])
 
     def _open(self, folded: list[Foldable]) -> None:
         for one in folded:
@@ -142,9 +159,13 @@ class FindBar(Horizontal):
         """Draw every place as one, and count them."""
         style, here = (self.get_component_rich_style(name) for name in ("find--place", "find--here"))
         marks: dict[Widget, dict[int, list[Mark]]] = {}
-        for number, (widget, one) in enumerate(self._places):
-            mark = Mark(one.start, one.end, here if number == self._at else style)
-            marks.setdefault(widget, {}).setdefault(one.line, []).append(mark)
+        for number, (widget, parts) in enumerate(self._places):
+            for one in parts:
+                mark = Mark(one.start, one.end, here if number == self._at else style)
+                marks.setdefault(widget, {}).setdefault(one.line, []).append(mark)
+        for lines in marks.values():
+            for line in lines.values():
+                line.sort(key=lambda mark: mark.start)  # of several cells, where words go on in the line below
         before, self._painting.marks = self._painting.marks, marks
         for widget in {*before, *marks}:
             if before.get(widget) != marks.get(widget):

@@ -7,7 +7,7 @@ the rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
+from dflash_tui.widgets.marks import Stretch, stretches
 from dflash_tui.widgets.roomy import Drawn
 
 TABLE = "table_lines"  # the kind of token that stands for a table, or for a slice of one
@@ -98,21 +99,47 @@ class Columns:
         return tuple(max(room // len(self.widths), 1) for _ in self.widths)
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A line of a cell as it is drawn, the blanks before its text, and the characters of that."""
+
+    drawn: Content
+    left: int = 0
+    length: int = 0
+
+
 class Grid(Visual):
     """What a table, or a slice of one, looks like: its lines depend on the width."""
 
     def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns, *, head: bool, more: bool) -> None:
         self._rows, self._columns, self._head, self._more = rows, columns, head, more
         self._lines = (-1, Content(""))  # by width
+        self._cells: list[tuple[str, list[Stretch]]] = []  # texts, and the stretches of these lines that have them
 
     def __str__(self) -> str:
-        return self._lines[1].plain if self._lines[0] >= 0 else self.lines(self._columns.whole).plain
+        return self._drawn_last.plain
+
+    @property
+    def _drawn_last(self) -> Content:
+        return self._lines[1] if self._lines[0] >= 0 else self.lines(self._columns.whole)
 
     def lines(self, width: int) -> Content:
         """All of it in `width` cells."""
         if self._lines[0] != width:
+            self._cells = []
             self._lines = width, Content("\n").join(self._drawn(self._columns.within(width)))
         return self._lines[1]
+
+    def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
+        """Where words are in its cells, as it is drawn: a stretch for each line that they are broken over."""
+        lines = self._drawn_last.plain.split("\n")
+        found = [
+            parts
+            for text, places in self._cells
+            for one in stretches(text, wanted)
+            if (parts := tuple(_parts(one, text, places, lines)))
+        ]
+        return sorted(found, key=lambda parts: (parts[0].line, parts[0].start))
 
     def _drawn(self, widths: tuple[int, ...]) -> list[Content]:
         bar = Content.styled(_BAR, ".table--lines")
@@ -122,9 +149,18 @@ class Grid(Visual):
         for number, row in enumerate(self._rows):
             cells = [_cell(*one) for one in zip(row, widths, self._columns.sides)]
             height = max(map(len, cells))
+            kept: list[list[Stretch]] = [[] for _ in cells]
             for line in range(height):
-                parts = [cell[line] if line < len(cell) else Content(" " * width) for cell, width in zip(cells, widths)]
-                drawn.append(bar.join(parts))
+                parts = [
+                    cell[line] if line < len(cell) else _Piece(Content(" " * width))
+                    for cell, width in zip(cells, widths)
+                ]
+                at = 0
+                for part, places in zip(parts, kept):
+                    places.append(Stretch(len(drawn), at + part.left, at + part.left + part.length))
+                    at += len(part.drawn.plain) + len(_BAR)
+                drawn.append(bar.join(part.drawn for part in parts))
+            self._cells += [(text.plain, places) for text, places in zip(row, kept)]
             if (number == 0 and self._head) or (parted and (self._more or number < len(self._rows) - 1)):
                 drawn.append(rule)
         return drawn
@@ -139,15 +175,28 @@ class Grid(Visual):
         return self.lines(width).render_strips(width, height, style, options)
 
 
-def _cell(text: Content, width: int, side: str) -> list[Content]:
+def _cell(text: Content, width: int, side: str) -> list[_Piece]:
     """The lines of a cell, each of `width` cells."""
     lines = [text] if text.cell_length <= width else [line.rstrip() for line in text.wrap(width)]
     placed = []
     for line in lines:
         free = max(width - line.cell_length, 0)
         left = {"right": free, "center": free // 2}.get(side, 0)
-        placed.append(line.pad_left(left).pad_right(free - left))
+        placed.append(_Piece(line.pad_left(left).pad_right(free - left), left, len(line.plain)))
     return placed
+
+
+def _parts(found: Stretch, text: str, places: Sequence[Stretch], lines: Sequence[str]) -> Iterator[Stretch]:
+    """A stretch of a cell's `text` as stretches of the lines that have it at `places`, without the blanks that it was
+    broken at."""
+    at = 0
+    for place in places:
+        piece = lines[place.line][place.start : place.end]
+        at = max(text.find(piece, at), at)
+        start, end = max(found.start, at), min(found.end, at + len(piece))
+        if start < end:
+            yield Stretch(place.line, place.start + start - at, place.start + end - at)
+        at += len(piece)
 
 
 class Table(Drawn, _Block):  # type: ignore[misc]
@@ -169,5 +218,9 @@ class Table(Drawn, _Block):  # type: ignore[misc]
         rows = [[self._token_to_content(cell) for cell in row] for row in meta["rows"]]
         if meta["head"]:
             rows[0] = [cell.stylize_before(".table--head") for cell in rows[0]]
-        self.shown = Grid(rows, meta["columns"], head=meta["head"], more=meta["more"])
+        self.shown: Grid = Grid(rows, meta["columns"], head=meta["head"], more=meta["more"])
         self.update(self.shown)
+
+    def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
+        """Where words are in it, also where they are broken over the lines of a cell."""
+        return self.shown.places(wanted)
