@@ -6,9 +6,11 @@ import random
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from textual.widgets import DataTable
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input
 
 from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.knobs import Knobs
@@ -18,15 +20,18 @@ from dflash_core.lab.halving import Arm, Halving, Next, Run
 from dflash_core.lab.tune import Tune
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
-from dflash_tui.figures.measurements import Measurements
+from dflash_tui.figures.measurements import Measurements, Row
 from dflash_tui.screens.tune import PastScreen, TuneScreen
 from dflash_tui.text import tune as tune_text
 from dflash_tui.widgets import literal as widgets
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 
 from .fake import FakeSession
-from .support import leave, loaded, settled, shows, wait_until
+from .gallery import SHOWN
+from .scenes import answered
+from .support import leave, loaded, screen_text, settled, shows, wait_until
 from .test_lab import KNOBS, asked, demo, finished
 
 MakeApp = Callable[..., DFlashApp]
@@ -47,6 +52,10 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
     monkeypatch.setattr(candidates, "arms", few)
     monkeypatch.setattr("dflash_core.lab.tune.around", lambda *_: [])
     return make_app(load=demo, knobs=KNOBS)
+
+
+def footer(pilot: Pilot[int]) -> str:
+    return screen_text(pilot.app).splitlines()[-1].strip()
 
 
 async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFlashApp) -> None:
@@ -128,18 +137,89 @@ async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("f8")
-        await shows(pilot, "on 4 examples; f measures on a file of yours")
+        await shows(pilot, "on 4 examples")
         screen = app.screen
         assert isinstance(screen, TuneScreen)
         await wait_until(pilot, lambda: screen.tune is not None and len(screen.tune.standings) > 1)
+        await wait_until(pilot, lambda: footer(pilot) == "Enter Use  s Save preset  F1 Help  Esc Stop")
+        assert "f measures" not in screen_text(app), "not while it runs"
+        await pilot.press("enter")
+        await shows(pilot, "from the next turn; s keeps it as a preset, Esc stops")
+        await pilot.press("f")
+        await shows(pilot, "an experiment is running: Esc stops it")
         await pilot.press("escape")
         pressed.set()
         await finished(pilot)
         assert app.screen is screen
-        await shows(pilot, "so far:", "auto")
+        await shows(pilot, "so far:", "auto", "on 4 examples; f measures on a file of yours")
+        await wait_until(
+            pilot, lambda: footer(pilot) == "Enter Use  s Save preset  r Again  f File  h Before  F1 Help  Esc Back"
+        )
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: screen.query_one(Flash).text.endswith("Esc goes to the chat"))
         assert screen.tune is not None
         assert screen.tune.standings
         await leave(pilot)
+
+
+async def test_a_file_that_cannot_be_read_is_mended_where_it_was_typed(app: DFlashApp, tmp_path: Path) -> None:
+    """r measured on it again, and again said that it is not there."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Count to three.\n")
+    gone = "/no/such/file.txt"
+    async with app.run_test(size=(120, 30)) as pilot:
+        await loaded(pilot)
+        await app.push_screen(TuneScreen(app.chat, str(prompts)))
+        await shows(pilot, "on 1 prompt of")
+        await pilot.press("escape")
+        await finished(pilot)
+        await pilot.press("f")
+        await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+        app.screen.query_one(Input).value = gone
+        await pilot.press("enter")
+        await shows(pilot, "cannot be read: No such file or directory")
+        await pilot.press("f")
+        await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+        assert app.screen.query_one(Input).value == gone
+        await pilot.press("escape", "r")
+        await wait_until(pilot, lambda: app.chat.experiment is not None)
+        await shows(pilot, "on 1 prompt of")
+        await pilot.press("escape")
+        await finished(pilot)
+
+
+async def test_the_footer_of_what_was_measured_before(app: DFlashApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        app.chat.open_page("past")
+        await shows(pilot, "Nothing measured yet: F8 in the chat tunes.")
+        await wait_until(pilot, lambda: footer(pilot) == "F1 Help  Esc Back")
+        await pilot.press("escape")
+        kept = Measurements(app.chat.past.folder, app.chat.model)
+        kept.add("tune", "plain is the best", [Row("plain", KNOBS.replace(mode="ar"), 21.0, 1, 47, 1)])
+        app.chat.open_page("past")
+        await wait_until(pilot, lambda: footer(pilot) == "Enter Settings  F1 Help  Esc Back")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: footer(pilot) == "Enter Use  F1 Help  Esc Back")
+        await pilot.press("enter")
+        await shows(pilot, "plain from the next turn")
+        assert app.chat.knobs.mode == "ar"
+
+
+@pytest.mark.parametrize("page", ["tune", "past", "whatif", "sweep-field"])
+async def test_a_line_that_wraps_goes_on_where_it_began(make_app: MakeApp, page: str) -> None:
+    """The second line of the finding began a cell left of the first."""
+    app = make_app()
+    async with app.run_test(size=(44, 40)) as pilot:
+        await answered(pilot)
+        await SHOWN[page](app, pilot)
+        await settled(pilot)
+        wrapped = 0
+        for part in app.screen.query("#tune-words, #past-words, #whatif-finding, #whatif-notes, #sweep-notes"):
+            rows = screen_text(app).splitlines()[part.region.y : part.region.bottom]
+            assert {len(row) - len(row.lstrip()) for row in rows if row} <= {1}, (part.id, rows)
+            wrapped = max(wrapped, len(rows))
+        assert wrapped > 1
 
 
 async def test_without_a_drafter_there_is_nothing_to_tune(make_app: MakeApp) -> None:
@@ -155,8 +235,7 @@ async def test_without_a_drafter_there_is_nothing_to_tune(make_app: MakeApp) -> 
         await loaded(pilot)
         await pilot.press("f8")
         await shows(pilot, "no drafter is loaded, so there is nothing to tune", "F1 Help")
-        footer = (await settled(pilot)).splitlines()[-1]
-        assert "Use" not in footer, "there is no setting that Enter could use"
+        await wait_until(pilot, lambda: footer(pilot) == "h Before  F1 Help  Esc Back")
         await pilot.press("escape")
         app.chat.open_page("whatif")
         await shows(pilot, "No drafter is loaded")

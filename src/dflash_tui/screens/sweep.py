@@ -88,9 +88,7 @@ class SweepScreen(MeasuringScreen):
         self.fit(len(lines) + 1, HIGHEST if marks else len(field))
         self.query_one("#sweep-field", Static).update(sentence("\n".join(field), otherwise="median"))
         notes = lab_text.notes(result, running=self.running)
-        self.query_one("#sweep-notes", Static).update(
-            sentence("\n".join(f" {line}" for line in notes), otherwise="runs")
-        )
+        self.query_one("#sweep-notes", Static).update(sentence("\n".join(notes), otherwise="runs"))
 
     # Actions
 

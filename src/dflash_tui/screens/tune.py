@@ -48,9 +48,12 @@ class TuneScreen(LabScreen):
 
     def __init__(self, chat: ChatHost, file: str = "") -> None:
         super().__init__(chat)
-        self._file = file
+        self._file = file  # of prompts, that could be read
+        self._named = file  # what was typed last
         self.tune: Tune | None = None
         self._on = ""  # what it is measured on, in words
+        self._own = True  # the prompts are the user's
+        self._none = False  # there is nothing to tune
         self._drawn_at = 0.0
 
     def body(self) -> Iterable[Widget]:
@@ -63,7 +66,11 @@ class TuneScreen(LabScreen):
         self.call_after_refresh(self.action_start)
 
     def hint(self, action: str, label: str) -> str:
-        return super().hint(action, label) if action != "save" or self.query_one(_Table).row_count else ""
+        if action == "save" and not self.query_one(_Table).row_count:
+            return ""
+        if action in ("start", "file") and self._none:
+            return ""
+        return super().hint(action, "Measure" if action == "start" and self.tune is None else label)
 
     # What is measured on
 
@@ -77,8 +84,7 @@ class TuneScreen(LabScreen):
         asked = [place for place, one in enumerate(messages) if one.role == "user"][-LAST:]
         if not asked:
             examples = [Task(f"example {number}", text) for number, text in enumerate(PROMPTS[:LAST], 1)]
-            where = f"{counted(len(examples), 'example')}; f measures on a file of yours"
-            return [Case.of(task) for task in examples], where
+            return [Case.of(task) for task in examples], counted(len(examples), "example")
         found = []
         for number, place in enumerate(asked, 1):
             until = tuple(Message(one.role, one.content, one.thinking) for one in messages[: place + 1])
@@ -89,19 +95,24 @@ class TuneScreen(LabScreen):
 
     def action_start(self) -> None:
         """Measure, from the beginning."""
+        try:
+            self._start()
+        except DFlashError as error:
+            self.say(error)
+
+    def _start(self) -> None:
+        """Begin, or say why not. Raises DFlashError where the prompts cannot be read."""
         lab = self.laboratory()
         if lab is None:
             if self.tune is None:  # why goes away after a while
                 self._say_words("nothing is measured yet: r measures once nothing else runs")
             return
-        if lab.limits.drafter is None:
+        self._none = lab.limits.drafter is None
+        if self._none:
             self._say_words("no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft")
             return
-        try:
-            cases, self._on = self.cases()
-        except DFlashError as error:
-            self.say(error)
-            return
+        cases, self._on = self.cases()
+        self._own = bool(self._file or self.last_prompt())
         self.tune = lab.tune(candidates.arms(self.chat.knobs, lab.limits), cases)
         self.query_one(_Table).follow = True
         self.begin(iter(self.tune), self._ended, self.tune.cancel)
@@ -137,7 +148,7 @@ class TuneScreen(LabScreen):
         return tune_text.words(tune.arms, tune.verdict, running=self.running, complete=tune.complete)
 
     def _say_words(self, text: str) -> None:
-        self.query_one("#tune-words", Static).update(sentence(f" {text}", otherwise="median"))
+        self.query_one("#tune-words", Static).update(sentence(text, otherwise="median"))
 
     def draw(self) -> None:
         tune = self.tune
@@ -146,7 +157,8 @@ class TuneScreen(LabScreen):
         self._say_words(self._words())
         left_out = tune.left_out
         out = f"; left out: {', '.join(left_out)} ({next(iter(left_out.values()))})" if left_out else ""
-        self.query_one("#tune-on", Static).update(sentence(clip(f" on {self._on}{out}", self.room - 1)))
+        yours = "" if self._own or self.running else "; f measures on a file of yours"
+        self.query_one("#tune-on", Static).update(sentence(clip(f"on {self._on}{yours}{out}", self.room - 2)))
         width = self.room
         rows = tune_text.lines(tune.standings, tune.verdict, width=width)
         self.query_one(_Table).show(tune_text.headings(width=width), tune_text.figures(width=width), rows)
@@ -169,7 +181,8 @@ class TuneScreen(LabScreen):
             self.say(error)
             return
         self.chat.show_knobs()
-        self.say(f"{tune.arms[arm].setting.label} from the next turn; s keeps it as a preset, Esc goes to the chat")
+        way = "Esc stops" if self.running else "Esc goes to the chat"
+        self.say(f"{tune.arms[arm].setting.label} from the next turn; s keeps it as a preset, {way}")
 
     def action_save(self) -> None:
         """Keep the setting under the cursor as a preset of this model."""
@@ -196,14 +209,19 @@ class TuneScreen(LabScreen):
         """Measure on a file of prompts instead."""
 
         def named(name: str | None) -> None:
-            if name is not None:
-                self._file = name
-                self.action_start()
+            if name is None:
+                return
+            before, self._named, self._file = self._file, name, name
+            try:
+                self._start()
+            except DFlashError as error:  # r goes on with what could be read; f has the name, to mend it
+                self._file = before
+                self.say(error)
 
         if self.running:
             self.say("an experiment is running: Esc stops it")
         else:
-            self.app.push_screen(LineScreen("A file of prompts; empty takes the conversation's", self._file), named)
+            self.app.push_screen(LineScreen("A file of prompts; empty takes the conversation's", self._named), named)
 
     def action_view(self, page: str) -> None:
         """Another view of the lab: a sweep, A against B, what-if, what was measured before."""
@@ -263,8 +281,8 @@ class PastScreen(LabScreen):
         self._rows: tuple[Row, ...] = ()
 
     def body(self) -> Iterable[Widget]:
-        yield Static("" if self._all else " Nothing measured yet: F8 in the chat tunes.", id="past-words")
-        yield Vertical(_List(id="past-list"), DataTable(id="past-rows"), classes="lab-body")
+        yield Static("" if self._all else "Nothing measured yet: F8 in the chat tunes.", id="past-words")
+        yield Vertical(_List(id="past-list"), _Rows(id="past-rows"), classes="lab-body")
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -288,7 +306,7 @@ class PastScreen(LabScreen):
     def _open(self, one: Measurement) -> None:
         self._rows = one.rows
         words = self.query_one("#past-words", Static)
-        words.update(sentence(f" {one.words}", otherwise="median"))
+        words.update(sentence(one.words, otherwise="median"))
         words.set_class(self._found(one) == one.words, "-in-the-row")
         table = self.query_one("#past-rows", DataTable)
         table.clear(columns=True)
@@ -322,3 +340,10 @@ class _List(DataTable):
 
     HELP = "↑ and ↓ show another measurement, Enter goes to its settings, Enter there uses one."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Settings")]
+
+
+class _Rows(DataTable):
+    """The settings of a measurement."""
+
+    HELP = "↑ and ↓ choose a setting, Enter uses it from the next turn, Tab goes to the list."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]

@@ -78,10 +78,10 @@ class WhatIfScreen(LabScreen):
         turns = self.chat.session.turns if self.chat.session is not None else ()
         if self.chat.session is not None and self.chat.session.limits.drafter is None:
             none = "No drafter is loaded, so no budget to choose: /load names one, or start with --draft text."
-            self.query_one("#whatif-finding", Static).update(f" {none}")
+            self.query_one("#whatif-finding", Static).update(none)
             return
         if not turns:
-            self.query_one("#whatif-finding", Static).update(" No turn yet: send a message first, then come back.")
+            self.query_one("#whatif-finding", Static).update("No turn yet: send a message first, then come back.")
             return
         self.record = turns[-1]
         self.drafter = self._first()
@@ -206,12 +206,12 @@ class WhatIfScreen(LabScreen):
         if it is None:
             if self.drafter:
                 none = f"{self.drafter} drafted nothing in the last turn: e is what it would have, d the next drafter"
-                self.query_one("#whatif-finding", Static).update(f" {none}")
+                self.query_one("#whatif-finding", Static).update(none)
                 self.query_one(_Table).clear()
                 for view in self.query(CurveView):
                     view.show([], "not known", ("", "budget"))
             return
-        finding, notes = ("\n".join(f" {line}" for line in lines) for lines in (self._finding(it), self._notes(it)))
+        finding, notes = ("\n".join(lines) for lines in (self._finding(it), self._notes(it)))
         self.query_one("#whatif-finding", Static).update(sentence(finding))
         self.query_one("#whatif-notes", Static).update(sentence(notes, otherwise="nodes"))
         table = self.query_one(_Table)
