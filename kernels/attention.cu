@@ -12,7 +12,7 @@
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
 // UNGATED where queries have no gates; for attn_split NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES, and
-// where they are wanted COLUMNS, UNPACK_ONCE, INTERLEAVED (backends/cuda/layers/split_attention.py chooses them), and
+// where they are wanted COLUMNS, UNPACK_ONCE (backends/cuda/layers/split_attention.py chooses them), and
 // WINDOWED where rows see the first positions and the last ones alone, which is another argument of it; of the cache,
 // kv.cuh's.
 

@@ -12,9 +12,7 @@
 // while the block is at the other of the two.
 //
 // Waits: a step has four barriers where K and V share a tile of halves, three where K of the next step still travels
-// when P is there, else two. With INTERLEAVED it has one: between two barriers a block is at Q K^T of the next step,
-// at the weights of this one and at P V of the one before, none of which waits for another; it holds P and maxima of
-// two steps.
+// when P is there, else two.
 // Addresses: what a lane reads and writes is one offset, worked out before the steps, and constants (tiles.cuh).
 //
 // Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
@@ -25,7 +23,7 @@
 //
 // Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; shared memory, of which Q's
 // fragments are half, from about 16 rows on. On an H200, 4 kv heads of 256, with its merge: 7 us at 200 positions; one row
-// at 32,768 takes 40 us, 8 rows 54, 24 rows 92, of q8_0 33, 60 and 103.
+// at 32,768 takes 40 us, 8 rows 54, 24 rows 92, of q8_0 35, 60 and 103.
 
 #pragma once
 
@@ -104,42 +102,32 @@ __device__ __forceinline__ void attend(
 
     half* const q_tile = reinterpret_cast<half*>(shared);
     half* const p_tile = q_tile + HELD * HEAD_DIM;
-    constexpr int AT_WORK = WOVEN ? 2 : 1;  // steps whose P and maxima are held
     // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
-    half* const key_halves = p_tile + AT_WORK * HELD * TILE;
+    half* const key_halves = p_tile + HELD * TILE;
     half* const value_halves = key_halves + (APART ? TILE * HEAD_DIM : 0);
     u8* const ring = reinterpret_cast<u8*>(key_halves + HALF_TILES * TILE * HEAD_DIM);  // [STAGES][K, V][TILE][STRIDE]
-    // [AT_WORK][COLUMNS][HELD]
-    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));
+    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMNS][HELD]
 
     auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * (KEY_BYTES + VALUE_BYTES); };
-    auto copy_keys = [&](int step) {
+    // Groups of copies, K's and V's in turn, empty past the end: the waits below count groups.
+    auto fetch_keys = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
         if (wanted > 0) {
             fetch_rows<KeyType>(stage(step), cache.key(rows.kv_head, begin), wanted, view.order(begin));
         }
-    };
-    auto copy_values = [&](int step) {
-        const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
-        u8* const values = stage(step) + KEY_BYTES;
-        if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
-    };
-    // Groups of copies, K's and V's in turn, empty past the end: the waits below count groups.
-    auto fetch_keys = [&](int step) {
-        copy_keys(step);
         cp_async_commit();
     };
     auto fetch_values = [&](int step) {
-        copy_values(step);
+        const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
+        u8* const values = stage(step) + KEY_BYTES;
+        if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
         cp_async_commit();
     };
     copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
-    if constexpr (!WOVEN) {
 #pragma unroll
-        for (int ahead = 0; ahead < max(STAGES - 1, 1); ahead++) {
-            fetch_keys(view.step0 + ahead);
-            fetch_values(view.step0 + ahead);
-        }
+    for (int ahead = 0; ahead < max(STAGES - 1, 1); ahead++) {
+        fetch_keys(view.step0 + ahead);
+        fetch_values(view.step0 + ahead);
     }
 
     // Of each tile of 16 rows this thread has rows `quad` and quad + 8.
@@ -233,114 +221,65 @@ __device__ __forceinline__ void attend(
     };
     auto there = [&](int step) { return view.tile(step) * TILE < view.keys; };
 
-    if constexpr (WOVEN) {
-        // Groups of copies: K of a step, and V of the one before it, later of the one before that: as places are free.
-#pragma unroll
-        for (int ahead = 0; ahead < STAGES; ahead++) {
-            copy_keys(view.step0 + ahead);
-            if (ahead) copy_values(view.step0 + ahead - 1);
-            cp_async_commit();
-        }
-        cp_async_wait<STAGES - 1>();
+    constexpr bool AHEAD = !ONCE && STAGES > 2;
+    if constexpr (APART) {
+        cp_async_wait<1>();
         __syncthreads();
-        queries.read();
-        Scores scores, next;
-        score(scores, view.step0);
-        offer_tops(scores, view.step0, exchange);
-        int step = view.step0;
-        bool more = true;
-        while (more) {
-            const int odd = (step - view.step0) % 2;
-            cp_async_wait<STAGES - 2>();
-            __syncthreads();  // K of the next step, V and P of the last and all maxima of this one are here
-            copy_keys(step + STAGES);
-            if (step > view.step0) copy_values(step + STAGES - 2);
-            cp_async_commit();
-            more = there(step + 1);
-            half* const before = p_tile + (1 - odd) * HELD * TILE;
-            if (more && step > view.step0) {  // as a rule: products that do not wait for each other
-                score(next, step + 1);
-                add_values(step - 1, before);
-            } else {
-                if (more) score(next, step + 1);
-                if (step > view.step0) add_values(step - 1, before);
-            }
-            weigh(scores, exchange + odd * COLUMNS * HELD, p_tile + odd * HELD * TILE);
-            if (more) {
-                offer_tops(next, step + 1, exchange + (1 - odd) * COLUMNS * HELD);
-#pragma unroll
-                for (int r = 0; r < TILES; r++)
-#pragma unroll
-                    for (int t = 0; t < KEY_TILES; t++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++) scores[r][t][e] = next[r][t][e];
-                step++;
-            }
-        }
-        cp_async_wait<0>();
-        __syncthreads();  // the last P and V are here
-        add_values(step, p_tile + (step - view.step0) % 2 * HELD * TILE);
-    } else {
-        constexpr bool AHEAD = !ONCE && STAGES > 2;
-        if constexpr (APART) {
+        unpack_keys<KeyType>(key_halves, stage(view.step0));
+        __syncthreads();
+        fetch_keys(view.step0 + 1);
+    } else if constexpr (AHEAD) {
+        cp_async_wait<2 * STAGES - 3>();
+        __syncthreads();
+    }
+
+    for (int step = view.step0; there(step); step++) {
+        if constexpr (APART || AHEAD) {
+            // K is here
+        } else if constexpr (ONCE) {
             cp_async_wait<1>();
+            __syncthreads();  // K is here, and everyone is done with the halves
+            unpack_keys<KeyType>(key_halves, stage(step));
             __syncthreads();
-            unpack_keys<KeyType>(key_halves, stage(view.step0));
-            __syncthreads();
-            fetch_keys(view.step0 + 1);
-        } else if constexpr (AHEAD) {
+            fetch_keys(step + 1);
+        } else if constexpr (STAGES == 1) {
+            if (step == view.step0) cp_async_wait<1>();
+            else cp_async_wait<0>();
+            __syncthreads();  // K is here, and everyone is done with V
+            if (step != view.step0) fetch_values(step);
+        } else {
             cp_async_wait<2 * STAGES - 3>();
-            __syncthreads();
+            __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
+            fetch_keys(step + STAGES - 1);
+            fetch_values(step + STAGES - 1);
         }
 
-        for (int step = view.step0; there(step); step++) {
-            if constexpr (APART || AHEAD) {
-                // K is here
-            } else if constexpr (ONCE) {
-                cp_async_wait<1>();
-                __syncthreads();  // K is here, and everyone is done with the halves
-                unpack_keys<KeyType>(key_halves, stage(step));
-                __syncthreads();
-                fetch_keys(step + 1);
-            } else if constexpr (STAGES == 1) {
-                if (step == view.step0) cp_async_wait<1>();
-                else cp_async_wait<0>();
-                __syncthreads();  // K is here, and everyone is done with V
-                if (step != view.step0) fetch_values(step);
-            } else {
-                cp_async_wait<2 * STAGES - 3>();
-                __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
-                fetch_keys(step + STAGES - 1);
-                fetch_values(step + STAGES - 1);
-            }
-
-            if (step == view.step0) queries.read();
-            Scores scores;
-            score(scores, step);
-            offer_tops(scores, step, exchange);
-            if constexpr (APART) cp_async_wait<0>();
-            else if constexpr (ONCE) cp_async_wait<1>();
-            __syncthreads();  // everyone is done with K, and with V of the step before
-            if constexpr (AHEAD) {
-                fetch_keys(step + STAGES - 1);
-                fetch_values(step + STAGES - 1);
-            } else if constexpr (STAGES == 1 && !ONCE) {
-                fetch_keys(step + 1);
-            }
-
-            weigh(scores, exchange, p_tile);
-            // Scores are done with: what is unpacked has their registers.
-            if constexpr (ONCE) unpack_values<ValueType>(value_halves, stage(step) + KEY_BYTES);
-            if constexpr (APART) {
-                if (there(step + 1)) unpack_keys<KeyType>(key_halves, stage(step + 1));
-            }
-            if constexpr (AHEAD) cp_async_wait<2 * STAGES - 3>();
-            else if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
-            __syncthreads();  // P and V are here, and with APART or AHEAD the next K
-            if constexpr (APART) fetch_keys(step + 2);
-            if constexpr (ONCE) fetch_values(step + 1);
-            add_values(step, p_tile);
+        if (step == view.step0) queries.read();
+        Scores scores;
+        score(scores, step);
+        offer_tops(scores, step, exchange);
+        if constexpr (APART) cp_async_wait<0>();
+        else if constexpr (ONCE) cp_async_wait<1>();
+        __syncthreads();  // everyone is done with K, and with V of the step before
+        if constexpr (AHEAD) {
+            fetch_keys(step + STAGES - 1);
+            fetch_values(step + STAGES - 1);
+        } else if constexpr (STAGES == 1 && !ONCE) {
+            fetch_keys(step + 1);
         }
+
+        weigh(scores, exchange, p_tile);
+        // Scores are done with: what is unpacked has their registers.
+        if constexpr (ONCE) unpack_values<ValueType>(value_halves, stage(step) + KEY_BYTES);
+        if constexpr (APART) {
+            if (there(step + 1)) unpack_keys<KeyType>(key_halves, stage(step + 1));
+        }
+        if constexpr (AHEAD) cp_async_wait<2 * STAGES - 3>();
+        else if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
+        __syncthreads();  // P and V are here, and with APART or AHEAD the next K
+        if constexpr (APART) fetch_keys(step + 2);
+        if constexpr (ONCE) fetch_values(step + 1);
+        add_values(step, p_tile);
     }
 
     // A thread's weights are those of its own keys: add up the four lanes of a row, then the column warps.

@@ -19,11 +19,6 @@ constexpr int SHARES = COLUMNS / COLUMN_WARPS;  // columns of the order that a w
 #endif
 constexpr int HALF_TILES = UNPACK_ONCE;  // one that K and V take in turn, or one each
 constexpr bool ONCE = HALF_TILES > 0, APART = HALF_TILES > 1;
-#ifdef INTERLEAVED
-constexpr bool WOVEN = true;
-#else
-constexpr bool WOVEN = false;
-#endif
 constexpr bool KEY_HALVES = KeyType::HALVES || ONCE, VALUE_HALVES = ValueType::HALVES || ONCE;
 constexpr int KEY_BYTES = TILE * KeyType::STRIDE, VALUE_BYTES = TILE * ValueType::STRIDE;  // of a stage
 static_assert(TILE % 16 == 0 && TILE <= 64, "a row's view of a tile is one 64-bit word");
@@ -32,7 +27,6 @@ static_assert(DIM_TILES >= 2 && DIM_TILES % 2 == 0, "dimensions of a warp come i
 static_assert(SHARES * COLUMN_WARPS == COLUMNS && KEY_TILES % SHARES == 0, "a warp has whole columns");
 static_assert(VALUE_HALVES || DIM_TILES % 4 == 0, "of packed values a warp has whole groups");
 static_assert(STAGES >= 1 && (!ONCE || STAGES == 1), "what is unpacked makes room at once");
-static_assert(!WOVEN || (!ONCE && STAGES > 1), "tiles travel while a block is at others");
 static_assert(HALF_TILES <= 2, "K and V are all there is");
 static_assert(!ONCE || (!KeyType::HALVES && !ValueType::HALVES), "halves have nothing to unpack");
 

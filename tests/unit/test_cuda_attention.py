@@ -61,10 +61,10 @@ def test_too_little_shared_memory_is_refused() -> None:
 
 
 def test_steps_of_packed_caches_wait_as_little_as_room_allows() -> None:
-    """Of a 27B on an H200: stages, tiles of halves, and whether steps are interleaved."""
+    """Of a 27B on an H200: stages, and tiles of halves."""
     limit, processors = CARDS[0]
     kv = CachePair.parse("q8_0")
     order = SplitOrder.of(TARGETS[0], 32_768, processors, limit, trees=True, kv=kv)
     launches = {rows: SplitLaunch.of(TARGETS[0], order, rows, limit) for rows in (1, 8, 16, 24)}
-    found = {rows: (one.stages, one.half_tiles, one.interleaved) for rows, one in launches.items()}
-    assert found == {1: (3, 0, True), 8: (3, 0, False), 16: (1, 2, False), 24: (1, 1, False)}
+    found = {rows: (one.stages, one.half_tiles) for rows, one in launches.items()}
+    assert found == {1: (3, 0), 8: (3, 0), 16: (1, 2), 24: (1, 1)}

@@ -6,7 +6,7 @@ attn_combine of all layers are recorded in a graph; a figure is the median over 
     python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
 
 An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
-splits, column_warps, tile and blocks as in SplitOrder; stages, interleaved and halves (half_tiles) as in SplitLaunch;
+splits, column_warps, tile and blocks as in SplitOrder; stages and halves (half_tiles) as in SplitLaunch;
 row_warps and, beside it, warps (column_warps) and once as in WarpLayout.
 """
 
@@ -39,7 +39,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.errors import DFlashError
 
 REPLAYS = 21
-PARTS = {"stages": "stages", "halves": "half_tiles", "interleaved": "interleaved"}  # of a SplitLaunch
+PARTS = {"stages": "stages", "halves": "half_tiles"}  # of a SplitLaunch
 
 
 class Layers:

@@ -150,7 +150,6 @@ class SplitLaunch:
     row_tiles: int
     stages: int
     half_tiles: int = 0  # of unpacked keys and values
-    interleaved: bool = False  # products of one step while another's weights are worked out
 
     @staticmethod
     def of(
@@ -183,11 +182,8 @@ class SplitLaunch:
             row_tiles = ceil_div(tiles, blocks * row_warps)
             # With halves of their own K and V are unpacked side by side, two barriers a step instead of four.
             half_tiles = (2, 1) if layout.once else (0,)
-            # Measured: one tile of rows gains from it, three lose.
-            interleaved = (True, False) if order.near and tiles == 1 else (False,)
-            for stages, halves, woven in product(range(most_stages, fewest - 1, -1), half_tiles, interleaved):
-                # With two stages a tile would have to arrive within the step in which it is asked for.
-                launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves, woven and stages > 2)
+            for stages, halves in product(range(most_stages, fewest - 1, -1), half_tiles):
+                launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves)
                 if launch.shared <= limit:
                     return launch
         return launch
@@ -210,7 +206,6 @@ class SplitLaunch:
             "STAGES": self.stages,
             **({"NEAR": self.order.near} if self.order.near else {}),
             **({"COLUMNS": self.order.column_warps} if self.layout.column_warps != self.order.column_warps else {}),
-            **({"INTERLEAVED": 1} if self.interleaved else {}),
             **({"UNPACK_ONCE": self.half_tiles} if self.half_tiles else {}),
         }
 
@@ -231,7 +226,6 @@ class SplitLaunch:
         # One node of many heads may need more rows than a block of a narrow pass.
         rows = max(self.block_rows, 16 * self.layout.row_warps * ceil_div(self.heads.group, 16 * self.layout.row_warps))
         stage = tile * (tile_stride(self.order.kv.k, dim) + tile_stride(self.order.kv.v, dim))
-        held = 2 if self.interleaved else 1
-        queries = 2 * rows * dim + held * (2 * rows * tile + 4 * self.order.column_warps * rows)
+        queries = 2 * rows * dim + 2 * rows * tile + 4 * self.order.column_warps * rows
         halves = 2 * tile * dim * self.half_tiles
         return queries + halves + self.stages * stage + (PATH_BYTES if self.order.near else 0)
