@@ -313,6 +313,31 @@ async def test_messages_wait_for_the_answer_under_way(make_app: MakeApp) -> None
         await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.path) == 6)
 
 
+async def test_any_message_that_waits_can_be_taken_back(make_app: MakeApp) -> None:
+    gate = threading.Semaphore(4)
+    session = FakeSession(gate=gate)
+    app = make_app(session)
+    async with app.run_test(size=(80, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "first")
+        for number, text in enumerate(("second", "third", "fourth"), 2):
+            await send(pilot, text)
+            await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
+        await pilot.press("alt+up", "alt+up", "alt+up")
+        await shows(pilot, "Alt+E takes it back")
+        await pilot.press("alt+c")
+        assert app.clipboard == "second"
+        await pilot.press("alt+e")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "second")
+        assert [one.prompt for one in app.chat.transcript.turns] == ["first", "third", "fourth"]
+        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
+        await shows(pilot, "an answer is being written: Esc stops it first")
+        assert len(app.chat.transcript.turns) == 3, "another message was chosen than those that wait"
+        gate.release(10_000)
+        await wait_until(pilot, lambda: len(session.asked) == 3 and not app.chat.flow.busy)
+        assert [prompt for prompt, _ in session.asked] == ["first", "third", "fourth"]
+
+
 def hits(app: DFlashApp) -> list[str]:
     """What is marked on the screen, from top to bottom."""
     bar = app.chat.query_one(FindBar)

@@ -10,6 +10,8 @@ from dflash_core.errors import TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens.chat import NO_THINKING
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.strip import StatusStrip
 
@@ -137,3 +139,28 @@ async def test_a_smaller_tree_is_one_change(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.chat.knobs.policy == "fixed")
         assert "•budget 21" in strip(app)
         assert "more" not in strip(app)
+
+
+async def test_an_answer_that_comes_back_has_thought_as_long_as_before(make_app: MakeApp) -> None:
+    """The step that ends the thinking begins the answer: it was counted to one of them live, and to the other later."""
+    app = make_app(FakeSession(thinking="It is about foxes, then.", answer="A fox.\n"), Knobs(thinking=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("alt+t")
+        await shows(pilot, NO_THINKING)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        await wait_until(pilot, lambda: bool(app.chat.conversation.resumable))
+        answer = app.chat.transcript.answer
+        assert answer is not None
+        assert answer.report is not None
+        before = answer.thinking.line.title
+        assert f"· {answer.report.stats.thinking.tokens} tok" in before
+        app.chat.say(NO_THINKING)
+        await pilot.press("alt+t")
+        assert not app.chat.query_one(Flash).display, "it is no longer true"
+        await app.chat.conversation.open(app.chat.conversation.resumable)
+        await wait_until(pilot, lambda: app.chat.transcript.answer not in (None, answer))
+        again = app.chat.transcript.answer
+        assert again is not None
+        assert again.thinking.line.title == before

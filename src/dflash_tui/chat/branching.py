@@ -40,6 +40,17 @@ class Branching:
         return self._editing is not None or self._chosen is not None
 
     @property
+    def chosen_block(self) -> TurnBlock | None:
+        """The turn whose message, or answer, is chosen."""
+        parents = self._chosen.ancestors if self._chosen is not None else ()
+        return next((one for one in parents if isinstance(one, TurnBlock)), None)
+
+    def leave_choice(self) -> None:
+        """Nothing is chosen any more."""
+        if self._chosen is not None:
+            self._mark(None)
+
+    @property
     def chosen_text(self) -> str:
         """What the chosen message says; empty where none is chosen."""
         chosen = self._chosen
@@ -70,10 +81,10 @@ class Branching:
         self._mark(messages[place] if 0 <= place < len(messages) else None)
 
     def _messages(self) -> list[Widget]:
-        """What is on the screen of the present path, from top to bottom."""
+        """What is on the screen, from top to bottom: the present path, and what waits to be answered."""
         messages: list[Widget] = []
         for block in self._desk.transcript.turns:
-            if block.node:
+            if block.display:
                 messages.append(block.query_one(".user"))
                 messages += [answer for answer in block.answers if answer.inside.display]
         return messages
@@ -88,7 +99,9 @@ class Branching:
             self._desk.transcript.anchor()
             return
         self._desk.transcript.look_at(message)
-        keys = ["Alt+C copies it", "Alt+E edits it"] if message.has_class("user") else ["Alt+C copies it"]
+        keys = ["Alt+C copies it"]
+        if message.has_class("user") and (turn := self.chosen_block) is not None and (turn.node or not turn.answers):
+            keys.append("Alt+E edits it" if turn.node else "Alt+E takes it back")
         block, node = self._with_versions()
         if block is not None and len(self._current.branches.siblings(node)) > 1:
             keys.append("Alt+← Alt+→ other versions")
@@ -98,9 +111,12 @@ class Branching:
         """Put the chosen message, or the last, into the prompt; sent again it begins a branch."""
         if self._refuses():
             return
-        chosen = self._chosen.parent if self._chosen is not None else None
+        chosen = self.chosen_block
+        if chosen is not None and not chosen.node:
+            self._desk.say("this message was not answered: there is no version of it to edit")
+            return
         turns = [block for block in self._desk.transcript.turns if block.node]
-        block = chosen if isinstance(chosen, TurnBlock) else turns[-1] if turns else None
+        block = chosen or (turns[-1] if turns else None)
         if block is None:
             self._desk.say("no message to edit yet")
             return
@@ -121,7 +137,7 @@ class Branching:
                 self._desk.prompt.text = ""
             self._desk.say("the message stays as it is")
         elif self._chosen is not None:
-            self._mark(None)
+            self.leave_choice()
             return True
         return edited is not None
 

@@ -59,7 +59,7 @@ class Sending:
             await self.ask(block)
 
     def _put_off(
-        self, block: TurnBlock, why: str = "queued: it is sent after this answer · Alt+E takes it back"
+        self, block: TurnBlock, why: str = "queued: it is sent after this answer · Alt+↑ chooses, Alt+E takes back"
     ) -> None:
         block.queued(why)
         self._queue.append(block)
@@ -119,6 +119,16 @@ class Sending:
         """Everything that was queued is in the prompt again, in its order."""
         while await self.take_back(0, why):
             pass
+
+    async def take_back_one(self, chosen: TurnBlock | None) -> bool:
+        """Take back a message that was queued: `chosen`, or the last where none is chosen. False where it waits for
+        nothing, or none does."""
+        if chosen is None:
+            return await self.take_back()
+        if chosen not in self._queue:
+            return False
+        self._chat.conversation.branching.leave_choice()
+        return await self.take_back(self._queue.index(chosen))
 
     async def take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
         """A message that was queued, the last one by default, is in the prompt again; False where none waits."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dflash_tui.chat.experiment import Experiment
     from dflash_tui.widgets.roomy import Fence
 
+NO_THINKING = "the newest answer has no thinking"
 TAKEN_BACK = "what was meant for the other model is back"
 
 
@@ -395,8 +396,10 @@ class ChatScreen(LateParts, Screen[None]):
         return label
 
     async def action_edit(self) -> None:
-        if not await self.sending.take_back():
-            self.conversation.branching.edit()
+        """What waits is taken back: the chosen message, or the last; else a message gets another version."""
+        branching = self.conversation.branching
+        if not await self.sending.take_back_one(branching.chosen_block):
+            branching.edit()
 
     def action_rename(self) -> None:
         self.conversation.files.ask_title(None, self.say)
@@ -417,8 +420,10 @@ class ChatScreen(LateParts, Screen[None]):
         self.places.toggle()
 
     def action_fold(self) -> None:
-        if not self.transcript.toggle_thinking():
-            self.say("the newest answer has no thinking")
+        if self.transcript.toggle_thinking():
+            self.query_one(Flash).outdated(NO_THINKING)  # it may have begun since
+        else:
+            self.say(NO_THINKING)
 
     def action_find(self) -> None:
         self._find.begin()

@@ -116,7 +116,9 @@ class Answer(Stack, Foldable):
         self.report = report
         self.thinking.effort = report.effort if report is not None else ""
         if self.thinking.text and not self._moved:
-            self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=False)
+            part = report.stats.thinking if report is not None else None  # as the panels have it, and later starts
+            tokens, spent = (part.tokens, part.seconds) if part else (meter.thinking_tokens, meter.thinking_s)
+            self.thinking.count(tokens, spent, running=False)
         try:
             await self.body.finish()
         except Exception as error:
@@ -136,10 +138,7 @@ class Answer(Stack, Foldable):
         meter = Meter()
         await self.add(text, thinking, meter)
         await self.end(meter, report, outcome or ("" if report is not None else "without figures"))
-        if report is not None and not self._moved:
-            part = report.stats.thinking
-            self.thinking.count(part.tokens, part.seconds, running=False)
-        elif report is None:
+        if report is None:
             self.thinking.line.title = "thinking"
 
     def place(self, number: int, count: int) -> None:
