@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from dflash_core.errors import ContextError
 from dflash_core.limits import Limits
@@ -291,14 +293,28 @@ async def test_a_context_beyond_the_models_is_said(make_app: MakeApp) -> None:
         assert app.chat.inspector.params_panel.row("context").value == 4096
 
 
-async def test_messages_wait_for_the_answer_under_way(make_app: MakeApp) -> None:
-    gate = threading.Semaphore(4)
-    session = FakeSession(gate=gate)
+@asynccontextmanager
+async def answering(make_app: MakeApp) -> AsyncIterator[tuple[DFlashApp, Pilot[int], FakeSession]]:
+    """In the middle of the answer to "first", which goes on once the gate is opened."""
+    session = FakeSession(gate=threading.Semaphore(4))
     app = make_app(session)
     async with app.run_test(size=(100, 40)) as pilot:
         await loaded(pilot)
         await ask(pilot, "first")
         await wait_until(pilot, lambda: app.chat.flow.busy)
+        yield app, pilot, session
+
+
+async def answered(pilot: Pilot[int], app: DFlashApp, session: FakeSession, *messages: str) -> None:
+    """Open the gate, and wait until these have been answered."""
+    assert session.gate is not None
+    session.gate.release(10_000)
+    await wait_until(pilot, lambda: len(session.asked) == len(messages) and not app.chat.flow.busy)
+    assert [prompt for prompt, _ in session.asked] == [*messages]
+
+
+async def test_messages_wait_for_the_answer_under_way(make_app: MakeApp) -> None:
+    async with answering(make_app) as (app, pilot, session):
         await send(pilot, "second")
         await send(pilot, "third")
         await shows(pilot, "❯ second", "queued: it is sent after this answer", "❯ third")
@@ -307,19 +323,12 @@ async def test_messages_wait_for_the_answer_under_way(make_app: MakeApp) -> None
         await wait_until(pilot, lambda: screen_text(app).count("❯ third") == 1)  # in the prompt alone
         app.chat.prompt.text = "third, changed"
         await pilot.press("enter")
-        gate.release(10_000)
-        await wait_until(pilot, lambda: len(session.asked) == 3 and not app.chat.flow.busy)
-        assert [prompt for prompt, _ in session.asked] == ["first", "second", "third, changed"]
+        await answered(pilot, app, session, "first", "second", "third, changed")
         await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.path) == 6)
 
 
 async def test_any_message_that_waits_can_be_taken_back(make_app: MakeApp) -> None:
-    gate = threading.Semaphore(4)
-    session = FakeSession(gate=gate)
-    app = make_app(session)
-    async with app.run_test(size=(80, 40)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "first")
+    async with answering(make_app) as (app, pilot, session):
         for number, text in enumerate(("second", "third", "fourth"), 2):
             await send(pilot, text)
             await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
@@ -333,9 +342,7 @@ async def test_any_message_that_waits_can_be_taken_back(make_app: MakeApp) -> No
         await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
         await shows(pilot, "an answer is being written: Esc stops it first")
         assert len(app.chat.transcript.turns) == 3, "another message was chosen than those that wait"
-        gate.release(10_000)
-        await wait_until(pilot, lambda: len(session.asked) == 3 and not app.chat.flow.busy)
-        assert [prompt for prompt, _ in session.asked] == ["first", "third", "fourth"]
+        await answered(pilot, app, session, "first", "third", "fourth")
 
 
 def hits(app: DFlashApp) -> list[str]:
