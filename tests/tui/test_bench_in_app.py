@@ -116,6 +116,7 @@ async def test_the_prompts_of_a_first_round_are_kept(make_app: MakeApp, monkeypa
         assert [pair.prompt for pair in tax.pairs] == ["one", "two"]
         assert (tax.rounds, tax.left) == (1, "stopped in the first round, after 2 of 3 prompts")
         assert tax.left in tax_notes(tax)
+        assert "middle half" not in tax_notes(tax), "one round has none"
         turns.clear()
         tax = await measure_tax(app.chat, ("one", "two"), 3, stopping=lambda: len(turns) > 9)
         assert [len(pair.app) for pair in tax.pairs] == [1, 1]

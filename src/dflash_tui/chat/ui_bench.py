@@ -370,11 +370,11 @@ def tax_table(tax: UiTax) -> str:
 def tax_notes(tax: UiTax) -> str:
     """How far the figures of the table can be trusted, and what the app's thread uses, as lines of text."""
     low, high = tax.spread
+    spread = f"lost in single rounds, the middle half of {tax.rounds}: {low:.1%} to {high:.1%}"
     alone, shown = tax.app_ms
     return "\n".join(
         [
-            *filter(None, [tax.left]),
-            f"lost in single rounds, the middle half of {tax.rounds}: {low:.1%} to {high:.1%}",
+            *filter(None, [tax.left, spread if tax.rounds > 1 else ""]),
             f"the app's thread, of the processor per turn: {alone:.1f} ms headless, {shown:.1f} ms in the app",
         ]
     )
