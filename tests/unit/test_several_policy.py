@@ -109,7 +109,7 @@ def test_an_answer_that_differs_is_known_by_its_own_steps() -> None:
         chooser.end()
     shares = {rich: taken[rich, "far"] / (taken[rich, "far"] + taken[rich, "near"]) for rich in (True, False)}
     assert shares[True] > 0.35, shares
-    assert shares[False] < 0.1, shares
+    assert shares[False] < 0.15, shares
 
 
 def test_every_drafter_learns_for_itself() -> None:

@@ -25,7 +25,7 @@ from dflash_core.policy.base import LATELY
 SHARE = 0.015  # of the time, for tries that are expected to lose
 KEEP = 0.99  # of a sum of steps, at each further one
 WIDER = 2.0  # steps that what is known of all circumstances counts for, beside what is known of these
-SHRINK = 8.0  # tokens of an answer that count as expected, before what it brought tells otherwise
+SHRINK = 32.0  # tokens of an answer that count as expected, before what it brought tells otherwise
 START_TOKENS, START_STEPS = 3.0, 2.0  # a drafter's first steps are taken to bring so many, and count as so many steps
 START_SPARE = 2.0  # plain steps, for tries of a drafter in one place, before any time went by there
 TELLING = 3.0  # plain steps that it may lose to begin an answer with the drafter that reaches furthest
