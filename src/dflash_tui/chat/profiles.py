@@ -95,6 +95,11 @@ class ProfileKeeper:
         self._before = self.all.delete(name)
         return f"profile {name} is deleted; /profile undo brings it back"
 
+    @property
+    def can_undo(self) -> bool:
+        """A profile was deleted or replaced here."""
+        return self._before is not None
+
     def undo(self) -> str:
         """Bring back what was deleted or replaced last; says so. Raises ProfileError."""
         if self._before is None:

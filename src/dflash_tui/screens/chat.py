@@ -112,6 +112,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.prompt.completions = self.query_one(Completions)
         self.prompt.notebook = lambda: self.conversation.current
         self.prompt.examples = lambda: self.transcript.start.examples
+        self.prompt.offers = lambda: "Tour" if self._tour_offered else ""
         self.transcript.start.offers_tour = "tour seen" not in self.remembered
         self.inspector.params_panel.unfold("parameters unfolded" in self.remembered)
         self.show_knobs()
@@ -323,8 +324,12 @@ class ChatScreen(LateParts, Screen[None]):
     @on(Prompt.Nothing)
     def _nothing_entered(self) -> None:
         """Enter takes the tour that the page of an empty conversation offers."""
-        if self.transcript.start.display and self.transcript.start.offers_tour:
+        if self._tour_offered:
             self.open_page("tour")
+
+    @property
+    def _tour_offered(self) -> bool:
+        return self.transcript.start.display and self.transcript.start.offers_tour
 
     def tour_seen(self) -> None:
         """It need not be offered again."""

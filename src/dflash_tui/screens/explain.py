@@ -18,6 +18,7 @@ from dflash_tui.settings.keys import retold
 from dflash_tui.terminal.key_order import TakesText, is_text
 from dflash_tui.text.glossary import GLOSSARY, QUOTED, figure
 from dflash_tui.widgets.literal import OptionList, Static
+from dflash_tui.widgets.ways import BACK, Ways
 
 
 class ExplainScreen(ModalScreen[None]):
@@ -43,10 +44,7 @@ class ExplainScreen(ModalScreen[None]):
             yield options
             with VerticalScroll(can_focus=one):
                 yield Static(self._text(self._keys[0]), id="explain-text")
-            ways: list[str | tuple[str, str]] = [("Esc", "bold $accent"), " back"]
-            if not one:
-                ways = [("↑ ↓", "bold $accent"), " another   ", *ways]
-            yield Static(Content.assemble(*ways), id="explain-ways")
+            yield Ways(*([] if one else [("↑ ↓", "another")]), BACK, id="explain-ways")
 
     def on_mount(self) -> None:
         if len(self._keys) == 1:

@@ -18,6 +18,7 @@ from dflash_tui.chat.host import ChatHost
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.glossary import sentence, told
 from dflash_tui.widgets.literal import OptionList, Static
+from dflash_tui.widgets.ways import BACK, Ways
 
 
 class FullScreen(ModalScreen[None]):
@@ -32,11 +33,11 @@ class FullScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="full", classes="dialog"):
             yield Static(sentence(self._chat.context.fullness.line(), "bold", "ctx"))
-            keys: list[tuple[str, str]] = [("Esc", "bold $accent"), (" back", "")]
+            ways = [BACK]
             if choices := self._chat.context.choices():
                 yield OptionList(*map(_option, choices))
-                keys = [("Enter", "bold $accent"), (" takes it   ", ""), *keys]
-            yield Static(Content.assemble(*keys), id="full-keys")
+                ways = [("Enter", "takes it"), BACK]
+            yield Ways(*ways, id="full-keys")
 
     def on_mount(self) -> None:
         for options in self.query(OptionList):

@@ -23,6 +23,7 @@ from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.model_rows import at_home
+from dflash_tui.widgets.ways import BACK, Way, Ways
 
 LOOK_S = 0.1
 WIDTH = 60
@@ -59,7 +60,7 @@ class GetScreen(ModalScreen[bool]):
         with Vertical(id="get", classes="dialog"):
             yield Static(Content.styled(f"Get {self._pair.name}", "bold"))
             yield Static("", id="get-body")
-            yield Static("", id="get-keys")
+            yield Ways(id="get-keys")
 
     def on_mount(self) -> None:
         self._show(self._it)
@@ -79,22 +80,22 @@ class GetScreen(ModalScreen[bool]):
 
     def _look(self) -> None:
         self.query_one("#get-body", Static).update(self._body())
-        self.query_one("#get-keys", Static).update(_keys(self._actions()))
+        self.query_one(Ways).tell(*self._ways())
 
-    def _actions(self) -> list[tuple[str, str]]:
+    def _ways(self) -> list[Way]:
         """What the keys do now."""
         match self._it.state:
             case "ready":
-                return [("Enter", "fetches it"), ("Esc", "back")]
+                return [("Enter", "fetches it"), BACK]
             case "waiting" | "running":
-                return [("b", "to the chat"), ("Esc", "back"), ("s", "stops it, keeps what is here")]
+                return [("b", "to the chat"), BACK, ("s", "stops it, keeps what is here")]
             case "fetched":
-                return [("Enter", "loads it"), ("Esc", "back")]
+                return [("Enter", "loads it"), BACK]
             case "stopped":
-                return [("Enter", "goes on with it"), ("Esc", "back")]
+                return [("Enter", "goes on with it"), BACK]
             case "failed":
-                return [("Enter", "tries again"), ("Esc", "back")]
-        return [("Esc", "back")]
+                return [("Enter", "tries again"), BACK]
+        return [BACK]
 
     def _body(self) -> Content:
         it, pair = self._it, self._it.pair
@@ -185,10 +186,3 @@ class GetScreen(ModalScreen[bool]):
         elif isinstance(under, Saying) and it.state == "fetched" and not to_chat:
             under.say(f"{it.pair.name} is on this machine: /models loads it")
         self.dismiss(to_chat)
-
-
-def _keys(pairs: list[tuple[str, str]]) -> Content:
-    parts: list[str | tuple[str, str]] = []
-    for key, what in pairs:
-        parts += [(key, "bold $accent"), f" {what}   "]
-    return Content.assemble(*parts)

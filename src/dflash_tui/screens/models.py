@@ -37,7 +37,7 @@ from dflash_tui.text.glossary import sentence, told
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
-from dflash_tui.widgets.model_list import ModelField, ModelList
+from dflash_tui.widgets.model_list import DraftField, ModelField, ModelList
 from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, TYPED, option
 from dflash_tui.widgets.paths import Paths
 
@@ -82,7 +82,7 @@ class ModelsScreen(Passing, Screen[None]):
                 )
             with Horizontal(id="models-with"):
                 yield Static(" +", id="models-plus")
-                yield Input(
+                yield DraftField(
                     placeholder="its drafter: a file or a folder, or text; empty is what the model brings",
                     id="models-draft",
                     suggester=Paths(drafts=True),
@@ -217,10 +217,21 @@ class ModelsScreen(Passing, Screen[None]):
         if action in ("rename", "delete"):
             return row.startswith(PROFILE)
         if action == "drafter":
-            return row.startswith(FILE)
+            one = self._offered.found(row)
+            return one is not None and one.drafters is not None
         if action in ("plan", "save"):
             return bool(path) or (row != "" and not row.startswith(PAIR))
         return super().check_action(action, parameters)
+
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls an action now."""
+        if action == "back":
+            return "Whole list" if self._field.value else "Demo pair" if self._first else label
+        if action == "undo":
+            return label if self._profiles.can_undo else ""
+        if action == "plan" and self._row.startswith(PROFILE) and not self._path:
+            return label if self._row in self._finding.rooms else ""  # none is reckoned for files that are gone
+        return label
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:
@@ -274,11 +285,7 @@ class ModelsScreen(Passing, Screen[None]):
     def action_drafter(self, by: int) -> None:
         """Another drafter for the file under the cursor."""
         one = self._offered.found(self._row)
-        if one is None:
-            self.say("a drafter is chosen for a model file; a profile has its own")
-        elif one.drafters is None:
-            self.say("its drafters are being looked for")
-        else:
+        if one is not None and one.drafters is not None:
             self._offered.change_draft(self._row.removeprefix(FILE), by)
             self._draw()
 

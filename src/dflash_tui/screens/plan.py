@@ -24,6 +24,7 @@ from dflash_tui.text import advice, fits
 from dflash_tui.text.bars import fit
 from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.ways import BACK, Ways
 
 COLOURS = ("$primary", "$secondary", "$success", "$foreground", "$primary 60%", "$secondary 60%", "$foreground 60%")
 NAME, SIZE, DETAIL, WIDTH = 14, 10, 36, 66
@@ -96,12 +97,7 @@ class PlanScreen(ModalScreen[bool]):
             yield Static(one_line(f"What {target.name if target else 'the demo pair'} takes"), id="plan-title")
             with VerticalScroll(can_focus=False):
                 yield Static("reading the headers", id="plan-body")
-            yield Static(
-                Content.assemble(
-                    ("← →", "bold $accent"), " context   ", ("↑ ↓", "bold $accent"), " keys and values   ",
-                    ("Enter", "bold $accent"), " loads it   ", ("Esc", "bold $accent"), " back",
-                )
-            )  # fmt: skip
+            yield Ways(BACK)
 
     def on_mount(self) -> None:
         self._planning.start()
@@ -119,6 +115,7 @@ class PlanScreen(ModalScreen[bool]):
         elif planning.plan is not None and planning.plan is not self._shown:
             self._shown = planning.plan
             self._setup = self._setup or self._shown.setup
+            self.query_one(Ways).tell(("← →", "context"), ("↑ ↓", "keys and values"), ("Enter", "loads it"), BACK)
             self.query_one("#plan-body", Static).update(drawn(self._shown))
 
     def action_context(self, by: int) -> None:

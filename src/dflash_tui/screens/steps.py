@@ -77,6 +77,16 @@ class StepsScreen(Passing, Screen[None]):
         self._arrange()
         self._load()
 
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls an action now: those of a view where it is shown, other turns where there are some."""
+        of_view = {"by": "text", "left_out": "tree", "taken": "tree", "all": "calibration"}
+        others = {"turn(-1)": self.turn > 0, "turn(1)": self.turn < len(self.turns) - 1, "all": len(self.turns) > 1}
+        if action in of_view and not (self._steps and self._boxes[of_view[action]].display):
+            return ""
+        if action == "view" and (self._record is None or self.has_class("-wide")):
+            return ""
+        return label if others.get(action, True) else ""
+
     def on_resize(self) -> None:
         self._arrange()
         self.call_after_refresh(self._resized)

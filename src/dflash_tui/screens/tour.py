@@ -26,6 +26,7 @@ from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.tour import STEPS
 from dflash_tui.widgets.inspector import TabRow
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.ways import Ways
 
 LIT = "-lit"
 LOOK_S = 0.05
@@ -66,7 +67,8 @@ def place(lit: Region, box: Size, screen: Size) -> Offset:
 
 
 class TourScreen(Passing, ModalScreen[None]):
-    """Enter and Right go on, Left goes back, Esc ends. What is typed ends it too, and is the prompt's."""
+    """Enter and Right go on, Left goes back, Esc ends. What is typed ends it too, and is the prompt's; so is a key of
+    the chat, and does there what the tour says of it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("enter,right,space", "go(1)", "Next"),
@@ -87,7 +89,7 @@ class TourScreen(Passing, ModalScreen[None]):
         with Vertical(id="tour", classes="dialog"):
             yield Static("", id="tour-title")
             yield Static("", id="tour-text")
-            yield Static("", id="tour-ways")
+            yield Ways(id="tour-ways")
 
     def on_mount(self) -> None:
         self._focused = self._chat.screen.focused
@@ -143,10 +145,9 @@ class TourScreen(Passing, ModalScreen[None]):
         self.set_class(self.size.height >= ROOMY, "-roomy")
         self.query_one("#tour").styles.width = self._width
         last = self._at == len(STEPS) - 1
-        ways: list[str | tuple[str, str]] = [("Enter", "bold $accent"), " ends it" if last else " next"]
-        ways += [("   ←", "bold $accent"), " back"] if self._at else []
-        ways += [] if last else [("   Esc", "bold $accent"), " ends it"]
-        self.query_one("#tour-ways", Static).update(Content.assemble(*ways))
+        way_back = [("←", "back")] if self._at else []
+        way_on = [("Enter", "ends it"), *way_back] if last else [("Enter", "next"), *way_back, ("Esc", "ends it")]
+        self.query_one(Ways).tell(*way_on)
         self.call_after_refresh(self._stand)
 
     def _stand(self) -> None:
@@ -192,3 +193,7 @@ class TourScreen(Passing, ModalScreen[None]):
         if is_text(event) and getattr(event, "key", "") != "space":
             self._focused = self._chat.prompt
             self.action_end()
+        elif isinstance(event, Key) and event.key not in self.active_bindings:
+            meant = self._chat.screen.active_bindings.get(event.key)
+            if meant is not None and meant.node is self._chat.screen:
+                self.action_end()

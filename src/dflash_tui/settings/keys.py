@@ -177,7 +177,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "models.delete", "delete", "Delete", "delete the profile; Ctrl+Z brings it back", "delete", True, scope="models"
     ),
-    Action("models.undo", "ctrl+z", "Undo", "bring back the profile", "undo", scope="models"),
+    Action("models.undo", "ctrl+z", "Undo", "bring back the profile", "undo", True, scope="models"),
     Action("models.help", "f1", "Help", "these keys", "help", True, scope="models"),
     Action("models.back", "escape", "Back", "to the whole list, then to the chat", "back", True, scope="models"),
     Action("app.quit", "ctrl+q", "Quit", "quit; asks once while an answer is written", "app.quit", slash="quit"),

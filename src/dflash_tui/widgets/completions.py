@@ -49,6 +49,11 @@ class Completions(Static):
     def chosen(self) -> Completion | None:
         return self.rows[self.marked] if self.rows else None
 
+    @property
+    def taken_by_enter(self) -> bool:
+        """The user has marked one of them."""
+        return bool(self.rows) and self.moved
+
     def _draw(self) -> None:
         width = max((len(row.label) for row in self.rows), default=0) + 2
         first = min(max(self.marked - SHOWN // 2, 0), max(len(self.rows) - SHOWN, 0))

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.ways import Ways
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -29,8 +30,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(id="confirm", classes="dialog"):
             yield Static(Content.styled(retold(self._question, self.app), "bold"))
-            keys = ("Enter", "bold $accent"), f" {self._yes}   ", ("Esc", "bold $accent"), f" {self._no}"
-            yield Static(Content.assemble(*keys), id="confirm-keys")
+            yield Ways(("Enter", self._yes), ("Esc", self._no), id="confirm-keys")
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)

@@ -36,6 +36,10 @@ class FoldLine(Widget, can_focus=True):
         style = "bold underline" if self.has_focus else "$foreground 70%"
         return Content.assemble((f"{mark} ", "$accent"), *told(self.title, style))
 
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls Enter now."""
+        return "Close" if action == "fold" and self.open else label
+
     def on_click(self, event: Click) -> None:
         event.stop()
         self.action_fold()

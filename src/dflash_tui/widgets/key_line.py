@@ -34,7 +34,7 @@ class Hint:
 
 @runtime_checkable
 class Hinting(Protocol):
-    """A screen where not every key has something to do at all times. The keys stay bound: they say why not."""
+    """A screen or a widget where not every key has something to do at all times. The keys stay bound: they say why."""
 
     def hint(self, action: str, label: str) -> str:
         """What the footer calls an action now; "" where there is nothing for it to do."""
@@ -90,8 +90,8 @@ class KeyLine(Widget):
             binding: Binding = active.binding
             if binding.show and binding.action not in found:
                 label = binding.description
-                if active.node is screen and isinstance(screen, Hinting):
-                    label = screen.hint(binding.action, label)
+                if isinstance(active.node, Hinting):
+                    label = active.node.hint(binding.action, label)
                 found[binding.action] = Hint(self.app.get_key_display(binding), label, key, active.enabled)
         return list(found.values())
 

@@ -79,6 +79,10 @@ class KnobRow(Row, Widget, can_focus=True):
     def at_default(self) -> bool:
         return self.value == self.spec.default
 
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls an action now."""
+        return "" if action == "reset" and self.at_default else label
+
     def label(self) -> Content:
         """Focus mark, staged mark and name. Marks, not colors, carry the meaning."""
         mark = "▸" if self.has_focus else " "

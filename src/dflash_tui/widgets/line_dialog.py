@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.ways import BACK, Ways
 
 
 class LineScreen(ModalScreen[str | None]):
@@ -28,7 +29,7 @@ class LineScreen(ModalScreen[str | None]):
         with Vertical(id="line", classes="dialog"):
             yield Static(Content.styled(self._question, "bold"))
             yield Input(self._text, compact=True)
-            yield Static(Content.assemble(("Enter", "bold $accent"), " goes on   ", ("Esc", "bold $accent"), " back"))
+            yield Ways(("Enter", "goes on"), BACK)
 
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:

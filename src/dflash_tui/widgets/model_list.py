@@ -68,8 +68,9 @@ class ModelField(Input):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("submit", "fetch"):
-            to_fetch = not self.path and any(one.row.startswith(PAIR) for one in self.screen.query(ModelList))
-            return to_fetch == (action == "fetch")
+            rows = [one.row for one in self.screen.query(ModelList)]
+            to_fetch = not self.path and any(row.startswith(PAIR) for row in rows)
+            return (bool(self.path) or any(rows)) and to_fetch == (action == "fetch")
         return super().check_action(action, parameters)
 
     async def action_fetch(self) -> None:
@@ -85,6 +86,13 @@ class ModelField(Input):
     def words(self) -> tuple[str, ...]:
         """What is typed, where that is not a path."""
         return () if self.path else tuple(self.value.lower().split())
+
+
+class DraftField(Input):
+    """Below the field, where that has a path: which drafter."""
+
+    HELP = "A file, a folder, or text; empty is the head that the model brings, if any. → completes, Enter loads both."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Load")]
 
 
 def is_path(text: str) -> bool:

@@ -85,6 +85,7 @@ class Prompt(TextArea):
         self.only_commands = False  # Enter sends no messages: there is nobody to send them to
         self._returned = ""  # what was given back since the last Enter
         self.examples: Callable[[], Sequence[str]] = tuple  # those that Tab puts into an empty prompt
+        self.offers: Callable[[], str] = str  # what Enter does in an empty prompt, in a word
 
     def post_message(self, message: Message) -> bool:
         """Write every change down before anything can draw it: a handler's turn may come after many frames."""
@@ -166,7 +167,7 @@ class Prompt(TextArea):
 
     async def _on_key(self, event: Key) -> None:
         offered = self.completions
-        taken = event.key == "tab" or (event.key == "enter" and offered is not None and offered.moved)
+        taken = event.key == "tab" or (event.key == "enter" and offered is not None and offered.taken_by_enter)
         if taken and offered is not None and offered.chosen is not None:
             event.stop()
             event.prevent_default()
@@ -226,6 +227,12 @@ class Prompt(TextArea):
         if action == "send" and self.only_commands:
             return is_command(self.text)
         return super().check_action(action, parameters)
+
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls Enter now."""
+        if action == "send" and self.completions is not None and self.completions.taken_by_enter:
+            return "Take"
+        return self.offers() or label if action == "send" and not self.text else label
 
     def action_send(self) -> None:
         """Hand over the text now: the next key of the same burst belongs to the next message."""

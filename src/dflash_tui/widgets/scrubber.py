@@ -43,6 +43,10 @@ class Scrubber(Widget, can_focus=True):
         super().__init__(id="scrubber")
         self._dragging = False
 
+    def hint(self, action: str, label: str) -> str:
+        """What the footer calls an action now: steps are there to go to, or not."""
+        return label if self.lengths else ""
+
     def action_move(self, count: int) -> None:
         self.go(self.step + count)
 
