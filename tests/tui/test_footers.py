@@ -145,7 +145,7 @@ async def test_models_name_what_is_possible(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await app.push_screen(ModelsScreen(app.chat))
+        app.chat.open_page("models")
         await wait_until(pilot, lambda: footer(app) == "Enter Load  F5 Memory  Ctrl+S Save  F1 Help  Esc Back")
         await pilot.press(*"no such")
         await wait_until(pilot, lambda: footer(app) == "F1 Help  Esc Whole list")
