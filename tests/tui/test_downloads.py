@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -282,6 +283,58 @@ async def test_a_hub_that_refuses_is_a_line(make_app: MakeApp, hub: Hub, monkeyp
         await shows(pilot, "kept in", "Enter tries again")
         await pilot.press("enter")
         await shows(pilot, "here, and checked")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("bad-secret", "refused (401): it is not there, or it needs a token"),
+        ("lost", "not on the hub (404)"),
+        ("bad-busy", "429: too many requests); try again in 7 s"),
+        ("bad-page", "look at HF_ENDPOINT"),
+    ],
+)
+async def test_each_refusal_is_said_in_the_dialog_and_esc_leaves_it(
+    make_app: MakeApp, hub: Hub, name: str, why: str
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await command(pilot, f"/get {name}")
+        await shows(pilot, "Enter tries again")
+        shown = re.sub(r"[│\s]+", " ", screen_text(app))
+        assert why in shown
+        await pilot.press("enter")
+        await shows(pilot, "Enter tries again")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        assert states(app) == {}, "nothing was begun"
+
+
+@pytest.mark.parametrize("silent", ["HEAD", "bytes"])
+async def test_esc_leaves_a_hub_that_says_nothing(make_app: MakeApp, hub: Hub, silent: str) -> None:
+    """Before it says what there is nothing is kept; in the midst of a file it goes on, and s keeps what is here."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        hub.silent = silent
+        if silent == "HEAD":
+            await command(pilot, "/get tiny")
+            await wait_until(pilot, hub.fell_silent.is_set)
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: app.screen is app.chat)
+            assert states(app) == {}
+            return
+        await get(pilot, "tiny")
+        await wait_until(pilot, hub.fell_silent.is_set)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        assert running(app) == ["tiny"]
+        await pilot.press("ctrl+g")
+        await shows(pilot, "s stops it, keeps what is here")
+        await pilot.press("s")
+        await shows(pilot, "Enter goes on with it")
+        assert not hub.stalled.is_set(), "the hub still says nothing"
 
 
 async def test_what_breaks_off_in_the_background_is_told(

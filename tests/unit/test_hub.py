@@ -361,6 +361,19 @@ def test_hostile_entries_are_left_out_and_named(tmp_path: Path, entry: str) -> N
     assert "\x1b" not in problem
 
 
+@pytest.mark.parametrize("name", ["", "../up", "a b", "Large", "-f", "x\x1b[2Jy", "a\nb", "[bold]", "n" * 300])
+def test_an_entry_with_a_hostile_name_is_left_out_and_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "catalogue.toml"
+    target = "target = { repo = 'o/n', file = 'm.gguf' }\n"
+    path.write_text(f"[pairs.{json.dumps(name)}]\n{target}\n[pairs.good]\n{target}")
+    it = load_catalogue(path)
+    assert "good" in it.pairs
+    assert name not in it.pairs
+    [problem] = it.problems
+    assert "a name has a to z, 0 to 9, dots and dashes; the entry is left out" in problem
+    assert problem.isprintable(), "it is one line that no terminal obeys"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
