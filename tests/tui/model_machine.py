@@ -59,11 +59,11 @@ PAIRS = {
         Pair("tiny", "a tiny pair", "mit", Source("o/good", "tiny.gguf"), Source("o/also", "d.gguf")),
         Pair("lost", "not there", "", Source("o/gone", "m.gguf"), None),
         Pair("broken", "breaks off", "", Source("o/cut", "m.gguf"), None),
-        *(Pair(f"bad-{repo}", "", "", Source(f"o/{repo}", "m.gguf"), None) for repo in ("secret", "busy", "page")),
         Pair("slow-1", "waits in the middle", "mit", Source("o/slow", "m.gguf"), None),
         Pair("slow-2", "waits in the middle", "mit", Source("p/slow", "m.gguf"), None),
         Pair("slow-3", "waits in the middle", "mit", Source("q/slow", "m.gguf"), None),
         Pair("twin", "has the target of slow-1", "mit", Source("o/slow", "m.gguf"), Source("o/also", "d.gguf")),
+        *(Pair(f"bad-{repo}", "", "", Source(f"o/{repo}", "m.gguf"), None) for repo in ("secret", "busy", "page")),
     )
 }
 

@@ -15,6 +15,7 @@ from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.screens.tour import TourScreen
 from dflash_tui.screens.tune import TuneScreen
+from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.ways import Ways
@@ -159,6 +160,19 @@ async def test_models_name_what_is_possible(make_app: MakeApp) -> None:
         await pilot.press("enter")
         await shows(pilot, "/m.gguf")
         assert isinstance(app.screen, ModelsScreen)
+
+
+async def test_a_dialog_over_a_page_leaves_its_footer_as_it_was(make_app: MakeApp) -> None:
+    """Models offered another drafter for what is to be fetched while the dialog of that lay over it."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await app.push_screen(ModelsScreen(app.chat, only="qwen3-4b"))
+        await wait_until(pilot, lambda: footer(app) == "Enter Get  F1 Help  Esc Whole list")
+        below = app.screen.query_one(KeyLine)
+        app.push_screen(ConfirmScreen("A question", "yes", "no"))
+        await shows(pilot, "A question")
+        assert [one.label for one in below.hints] == ["Get", "Help", "Whole list"]
 
 
 async def test_the_first_start_says_what_esc_takes(make_app: MakeApp) -> None:

@@ -62,6 +62,7 @@ class KeyLine(Widget):
     def __init__(self) -> None:
         super().__init__()
         self._drawn: list[Hint] = []
+        self._known: list[Hint] = []
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
@@ -85,6 +86,8 @@ class KeyLine(Widget):
 
     def _all(self) -> list[Hint]:
         screen = self.screen
+        if self._known and self.app.screen is not screen:
+            return self._known  # of a screen under another one Textual would ask that one
         found: dict[str, Hint] = {}
         for key, active in screen.active_bindings.items():
             binding: Binding = active.binding
@@ -93,7 +96,8 @@ class KeyLine(Widget):
                 if isinstance(active.node, Hinting):
                     label = active.node.hint(binding.action, label)
                 found[binding.action] = Hint(self.app.get_key_display(binding), label, key, active.enabled)
-        return list(found.values())
+        self._known = list(found.values())
+        return self._known
 
     def render(self) -> Content:
         parts: list[tuple[str, str]] = []
