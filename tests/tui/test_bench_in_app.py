@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat.ui_bench import MOST_TURNS, Timed, UiTax, measure_lag, measure_tax, tax_notes, tax_table
+from dflash_tui.widgets.strip import TitleRow
 from dflash_tui.widgets.text_dialog import TextScreen
 
 from .fake import FakeSession
@@ -29,7 +30,8 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> No
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         before = list(session.conversation.messages)
-        flow = app.chat.flow
+        flow, used = app.chat.flow, app.chat.query_one(TitleRow).context
+        assert used[0] > 0
         await send(pilot, "/bench")
         await wait_until(pilot, lambda: isinstance(app.screen, TextScreen))
         await shows(pilot, "What the app costs the decoder", "headless", "in the app", "lost")
@@ -38,6 +40,9 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> No
         assert session.conversation.messages == before
         assert len(app.chat.transcript.turns) == 1
         assert not app.chat.transcript.has_class("-measuring"), "the conversation is seen again"
+        await app.chat.gauges.tick()
+        await pilot.pause()
+        assert app.chat.query_one(TitleRow).context == used, "the prompts of the bench are none of the conversation's"
 
 
 async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,10 @@ def burst(app: DFlashApp, *keys: str) -> None:
         app.post_message(Key(key, key if len(key) == 1 else None))
 
 
-@pytest.mark.parametrize("paste", [True, False], ids=["pasted", "typed"])
-async def test_a_path_over_the_list_of_models_is_kept(make_app: MakeApp, tmp_path: Path, *, paste: bool) -> None:
+@pytest.mark.parametrize(("paste", "first"), [(True, True), (False, True), (True, False)])
+async def test_a_path_over_the_list_of_models_is_kept(
+    make_app: MakeApp, tmp_path: Path, *, paste: bool, first: bool
+) -> None:
     """It went nowhere, because the list had the focus; Enter then took the demo pair and remembered that."""
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
@@ -57,10 +59,12 @@ async def test_a_path_over_the_list_of_models_is_kept(make_app: MakeApp, tmp_pat
         asked.append(request)
         return loader(FakeSession())
 
-    app = make_app(first_run=True, loaders=loaders)
+    app = make_app(first_run=first, loaders=loaders)
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
         await loaded(pilot)
+        if not first:
+            await send(pilot, "/load")
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
         if paste:
             app.post_message(Paste(str(model)))
         else:

@@ -51,6 +51,21 @@ def test_text_stands_out(name: str) -> None:
                 assert contrast(Color.parse(color), ground) >= least, f"{color} on {ground.hex}"
 
 
+@pytest.mark.parametrize("name", ["dflash-night", "dflash-paper"])
+def test_a_block_of_code_has_a_ground_and_an_edge_that_are_seen(name: str) -> None:
+    """In the night its ground was the page's but for one step of a shade."""
+    theme = next(theme for theme in load_themes([themes_dir()]).themes if theme.name == name)
+    colors = theme.to_color_system().generate()
+    page, ground, head = (Color.parse(colors[part]) for part in ("background", "surface", "panel"))
+    sheet = (SOURCES / "app.tcss").read_text()
+    [rule] = re.findall(r"\.segment MarkdownFence \{([^}]*)\}", sheet)
+    assert "background: $surface;" in rule
+    assert "border-left: outer $primary 60%;" in rule
+    assert contrast(ground, page) >= 1.08
+    assert contrast(head, ground) >= 1.08
+    assert contrast(page.blend(Color.parse(colors["primary"]), 0.6), page) >= 2.0
+
+
 def contrast(a: Color, b: Color) -> float:
     """The WCAG contrast ratio."""
 
