@@ -28,7 +28,7 @@ from dflash_tui.widgets.ways import BACK, Ways
 
 COLOURS = ("$primary", "$secondary", "$success", "$foreground", "$primary 60%", "$secondary 60%", "$foreground 60%")
 NAME, SIZE, DETAIL, WIDTH = 14, 10, 36, 66
-JOINED = "\N{NO-BREAK SPACE}"  # between a type and its context
+FITS = "fits up to  "
 LOOK_S = 0.05
 
 
@@ -180,10 +180,15 @@ def drawn(found: MemoryPlan) -> Content:
     if found.fits and (said := fits.fewer_rows(setup)):
         parts.append((f"{said}\n", figure("plan", "$foreground 70%")))
     parts.append((f"{fits.verdict(found)}\n", figure("plan", "bold $success" if found.fits else "bold $error")))
-    parts.append(("fits up to  ", "$foreground 70%"))
+    parts.append((FITS, "$foreground 70%"))
+    at = len(FITS)
     for kv, context in found.context_that_fits.items():
-        most = f"{context:,}" if context else "none"
-        parts.append((f"{kv}{JOINED}{most}  ", figure("plan", "bold" if kv == setup.kv else "")))
+        most = f"{kv} {context:,}" if context else f"{kv} none"
+        if at + len(most) > WIDTH:  # a type and its context stay together
+            parts.append("\n")
+            at = 0
+        parts.append((f"{most}  ", figure("plan", "bold" if kv == setup.kv else "")))
+        at += len(most) + 2
     parts.append("\n")
     for remedy in found.remedies:
         parts.append(("helps  ", "$foreground 70%"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from rich.cells import cell_len
+from textual.actions import parse
 from textual.binding import Binding
 from textual.content import Content
 from textual.css.query import NoMatches
@@ -62,7 +63,6 @@ class KeyLine(Widget):
     def __init__(self) -> None:
         super().__init__()
         self._drawn: list[Hint] = []
-        self._known: list[Hint] = []
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
@@ -86,18 +86,20 @@ class KeyLine(Widget):
 
     def _all(self) -> list[Hint]:
         screen = self.screen
-        if self._known and self.app.screen is not screen:
-            return self._known  # of a screen under another one Textual would ask that one
         found: dict[str, Hint] = {}
         for key, active in screen.active_bindings.items():
             binding: Binding = active.binding
-            if binding.show and binding.action not in found:
+            if binding.show and binding.action not in found and self._is_ours(binding.action):
                 label = binding.description
                 if isinstance(active.node, Hinting):
                     label = active.node.hint(binding.action, label)
                 found[binding.action] = Hint(self.app.get_key_display(binding), label, key, active.enabled)
-        self._known = list(found.values())
-        return self._known
+        return list(found.values())
+
+    def _is_ours(self, action: str) -> bool:
+        """Whether an action of "the screen" is possible on this one: Textual asks the one that lies over it."""
+        namespace, name, parameters = parse(action)
+        return namespace != "screen" or self.screen.check_action(name, parameters) is not False
 
     def render(self) -> Content:
         parts: list[tuple[str, str]] = []
