@@ -19,6 +19,7 @@ from textual.widgets import Static
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets import literal
 from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.roomy import Paragraph
 from dflash_tui.widgets.strip import TitleRow
@@ -103,6 +104,26 @@ async def test_what_comes_into_its_place_asks_for_nothing_more() -> None:
             assert more in page.counted.visible_widgets
             assert not more._layout_required
             assert not more._repaint_required
+
+
+class Told(literal.Static):
+    """Has been measured by the time it is given its text, and has its place before it is idle."""
+
+    def on_mount(self) -> None:
+        assert isinstance(self.parent, Widget)
+        self.parent.arrange(Size(40, 20))
+        self.update("one\ntwo")
+        self.screen._refresh_layout()
+
+
+async def test_a_text_that_comes_while_its_widget_is_mounted_has_its_room() -> None:
+    app = OnePage()
+    async with app.run_test(size=(40, 20)) as pilot:
+        await quiet(pilot, app.page)
+        told = Told()
+        await app.page.query_one("#inner").mount(told)
+        await quiet(pilot, app.page)
+        assert told.size.height == 2
 
 
 async def test_what_outgrows_its_room_has_a_scrollbar_and_stays_at_its_end() -> None:

@@ -19,6 +19,7 @@ from textual.color import Color
 from textual.content import Content
 from textual.filter import LineFilter
 from textual.visual import VisualType
+from textual.widget import Widget
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, marked, stripped
@@ -53,6 +54,21 @@ class Static(widgets.Static):
 
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
         super().update(literal(content), layout=layout)
+        if layout and not self._is_mounted:
+            self._forget_sizes()
+
+    def _forget_sizes(self) -> None:
+        """What was measured of an earlier text. Textual does this when a widget is idle; one that is given its text
+        while it is mounted may have its place by then, and painting.py takes that for the place of the new text."""
+        self._layout_cache.clear()
+        self.clear_cached_dimensions()
+        for ancestor in self.ancestors:
+            if not isinstance(ancestor, Widget):
+                break
+            ancestor._clear_arrangement_cache()
+            ancestor._layout_updates += 1
+            if not ancestor.styles.auto_dimensions:
+                break
 
 
 PAGING = ("page_up", "page_down")
