@@ -58,7 +58,7 @@ def test_any_two_that_are_left_have_the_same_pairs() -> None:
     assert len({standing.pairs for standing in it.standings() if standing.left}) == 1
 
 
-def test_the_present_setting_and_auto_are_there_at_the_end_and_plain_is_measured_once() -> None:
+def test_the_present_setting_and_auto_are_there_at_the_end_and_slow_plain_decoding_is_measured_once() -> None:
     it = Halving(field())
     played(
         it, lambda one, pair: {"now": 90.0, "auto": 80.0, "plain": 30.0}.get(one.role, 100.0 + one.setting.knobs.budget)
@@ -69,6 +69,15 @@ def test_the_present_setting_and_auto_are_there_at_the_end_and_plain_is_measured
     assert by_role["plain"].pairs == 1
     assert not by_role["plain"].left
     assert by_role["now"].pairs >= 6
+
+
+def test_plain_decoding_is_the_best_where_drafts_do_not_pay() -> None:
+    it = Halving(field())
+    played(it, lambda one, pair: {"now": 90.0, "auto": 110.0, "plain": 130.0}.get(one.role, 60.0) + pair)
+    verdict = it.verdict()
+    assert verdict is not None
+    assert it.arms[verdict.best].role == "plain"
+    assert verdict.real
 
 
 def test_the_hopeless_are_out_after_one_pair() -> None:
