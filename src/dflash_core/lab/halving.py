@@ -2,8 +2,8 @@
 
 Every setting answers the same prompts in the same order, so any two that are left have been measured on the same
 pairs. When all that are left have as many pairs as a round asks for, the slower half is out. Those that somebody wants
-to see at the end, the present setting and `auto`, stay. Plain decoding is an arm like others: where drafts pay it is soon
-out, and where they do not it may be the best.
+to see at the end, the present setting and `auto`, stay. Plain decoding is an arm like others: soon out where drafts
+pay, and where they do not perhaps the best.
 
 It is over when the leader is faster than every other one by the test that a sweep uses, when nothing more can be told
 apart after the last of `TARGETS`, or when the time is up. Nothing here knows of a model or a screen.
