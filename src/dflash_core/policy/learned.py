@@ -310,11 +310,12 @@ def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> st
     offered = len(tree) - 1
     more = min(_MORE, offered - nodes)
     if not more:
-        return f"auto: all {offered} candidates pay" if nodes else "auto: no candidate pays"
+        all_pay = f"auto: all {offered} candidates pay" if offered > 1 else "auto: the only candidate pays"
+        return all_pay if nodes else "auto: no candidate pays"
     ms = curve[nodes + 1 + more] - curve[nodes + 1]
     brings = sum(tree.values[nodes + 1 : nodes + 1 + more])
-    rows = "row costs" if more == 1 else f"{more} rows cost"
+    rows, pay = "row costs" if more == 1 else f"{more} rows cost", "pays" if nodes == 1 else "pay"
     return (
-        f"auto: {nodes} of {offered} candidates pay; the next {rows} {ms:.2f} ms = {rate * ms:.2f} tokens, "
+        f"auto: {nodes} of {offered} candidates {pay}; the next {rows} {ms:.2f} ms = {rate * ms:.2f} tokens, "
         f"would bring {brings:.2f}"
     )
