@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dflash_core import resources
+from support import emulated
 from support.emulated import KernelFaultError
 from support.engines import Engine
 
@@ -206,6 +208,15 @@ def test_unwritten_shared_memory_is_poison() -> None:
     out = engine.array(np.zeros(64, np.float32))
     engine.kernel(SOURCE, "wrong_kernel")(1, 64, [out, np.int32(0)])
     assert np.isnan(out.numpy()).all()
+
+
+@pytest.mark.emulator
+def test_what_is_compiled_in_front_of_all_kernels_is_the_same_for_all() -> None:
+    """A kernel's own definitions come behind it: there they would change nothing."""
+    files = [text for path, text in emulated.in_front().items() if path.is_relative_to(resources.kernels_dir())]
+    assert len(files) == 1, "kernels/common.cuh"
+    conditions = [line for text in files for line in text.splitlines() if line.startswith(("#if", "#elif"))]
+    assert set(conditions) <= {"#ifdef DFLASH_EMULATED"}
 
 
 def emulator() -> Engine:

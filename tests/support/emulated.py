@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from dflash_core import kernel_source, resources
 from dflash_core.user_folders import user_folder
 
 EMULATOR = Path(__file__).parent / "emulator"
+INCLUDE = (EMULATOR, resources.kernels_dir())
+# What all kernels begin with, none of it changed by a definition: compiled once.
+IN_FRONT = ("emulator.h", "ptx.cuh", "common.cuh")
 FLAGS = [
     "-std=c++20",
     "-march=native",
@@ -46,9 +49,10 @@ FLAGS = [
 # A kernel's library has only what its entries need: without the first every function of the headers too.
 KERNEL_FLAGS = ["-fwhole-program", "-Werror=invalid-pch"]
 # Most kernels run a few times in all the tests, and compiling them well takes longer than that. So they are compiled in
-# a hurry, and again once they have taken this long: the bits are the same.
+# a hurry, and again once they have run for about as long as that takes, by the size of what there is: the bits are the
+# same.
 HURRIED, WELL = "-O0", "-O2"
-WORTH_COMPILING_WELL = 0.25  # seconds
+WORTH_COMPILING_WELL = 7e-6  # seconds a byte
 _KERNEL = re.compile(r"__global__ void\s+(?:[A-Z_]+\s+)?(?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")
 # Built libraries stay here between runs and checkouts, named after their content.
 BUILDS = user_folder("cache") / "test-emulator"
@@ -99,37 +103,41 @@ class Library:
         definitions = "".join(f"#define {key} {value}\n" for key, value in defines)
         entries = "".join(f"EMULATED_ENTRY({name})\n" for name in names)
         self._wrapper = f'{definitions}#include "{path}"\n{entries}'
-        texts = kernel_source.closure(path, (EMULATOR, resources.kernels_dir()))
+        texts = kernel_source.closure(path, INCLUDE)
         # The emulator's own headers take the place of the kernels' of the same name.
         texts |= {header: header.read_text() for header in sorted(EMULATOR.glob("*.*h"))}
         self._digest = kernel_source.content_hash(texts, definitions, entries, KERNEL_FLAGS, _runtime_path().name)
-        self._seconds = 0.0
-        self._well = False
+        self._well = _target(self._stem, self._digest, WELL)
+        self._left = 0.0  # seconds to run until it is worth compiling well
         self._library: ctypes.CDLL | None = None
+        self._entries: dict[str, Any] = {}
 
     def entry(self, name: str) -> Any:
         """What `emulator_launch` takes. Built when it is first asked for: of all that a session might run, a test runs
         a few kernels."""
         if self._library is None:
-            self._well = _target(self._stem, self._digest, WELL).is_file()
-            self._library = self._load(WELL if self._well else HURRIED)
-        return self._library[f"emulated_{name}"]
+            self._load(WELL if self._well.is_file() else HURRIED)
+            assert self._library is not None
+        if name not in self._entries:
+            self._entries[name] = self._library[f"emulated_{name}"]
+        return self._entries[name]
 
     def took(self, seconds: float) -> None:
-        """Compile better what has run for long."""
-        self._seconds += seconds
-        if not self._well and self._seconds > WORTH_COMPILING_WELL:
-            self._well = True
-            self._library = self._load(WELL)
+        """Compile better what has run for long; what another worker has compiled so is taken at once."""
+        if self._left > 0.0:
+            self._left -= seconds
+            if self._left <= 0.0 or self._well.is_file():
+                self._load(WELL)
 
-    def _load(self, level: str) -> ctypes.CDLL:
+    def _load(self, level: str) -> None:
         runtime = _runtime_path()
         target = _target(self._stem, self._digest, level)
         options = [level, *KERNEL_FLAGS, "-include", str(_header(level))]
         # What a kernel calls of the standard libraries is there already: the runtime needs it too.
         libraries = ["-nostdlib", str(runtime), "-lgcc", f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"]
         _compile(self._stem, self._wrapper, options, libraries, target)
-        return ctypes.CDLL(str(target))
+        self._left = target.stat().st_size * WORTH_COMPILING_WELL if level == HURRIED else 0.0
+        self._library, self._entries = ctypes.CDLL(str(target)), {}
 
 
 class EmulatedKernel:
@@ -146,16 +154,27 @@ class EmulatedKernel:
         return tuple(runtime.emulator_parameter_size(entry, i) for i in range(count))
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared: int) -> None:
+        self.bound(grid, block, args, shared)()
+
+    def bound(
+        self, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared: int
+    ) -> Callable[[], None]:
+        """What launches it so, as often as one likes."""
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in args]
         values = (ctypes.c_void_p * len(args))(*(ctypes.addressof(buffer) for buffer in buffers))
         triple = ctypes.c_uint * 3
-        start = time.thread_time()
-        failure = _runtime().emulator_launch(
-            self._library.entry(self.name), triple(*grid), triple(*block), shared, values
-        )
-        if failure is not None:
-            raise KernelFaultError(f"{self.name}: {failure.decode()}")
-        self._library.took(time.thread_time() - start)
+        blocks, threads = triple(*grid), triple(*block)
+
+        def run() -> None:
+            assert tuple(map(len, buffers)) == self.sizes, (self.name, self.sizes, list(map(len, buffers)))
+            start = time.thread_time()
+            entry = self._library.entry(self.name)
+            failure = _runtime().emulator_launch(entry, blocks, threads, shared, values)
+            if failure is not None:
+                raise KernelFaultError(f"{self.name}: {failure.decode()}")
+            self._library.took(time.thread_time() - start)
+
+        return run
 
 
 @functools.cache
@@ -182,16 +201,27 @@ def _library(path: Path, names: tuple[str, ...], defines: tuple[tuple[str, str],
     return Library(path, names, defines)
 
 
+def in_front() -> dict[Path, str]:
+    """The files that all kernels begin with. The emulator's own take the place of the kernels' of the same name."""
+    texts: dict[Path, str] = {}
+    for name in IN_FRONT:
+        path = next(folder / name for folder in INCLUDE if (folder / name).is_file())
+        texts |= kernel_source.closure(path, INCLUDE)
+    replaced = {resources.kernels_dir() / file.name for file in EMULATOR.iterdir()}
+    return {file: text for file, text in texts.items() if file not in replaced}
+
+
 @functools.cache
 def _header(level: str) -> Path:
     """What is in front of every kernel, precompiled."""
     options = [level, *KERNEL_FLAGS]
-    digest = kernel_source.content_hash(kernel_source.closure(EMULATOR / "emulator.h"), "header", FLAGS, options)[:24]
+    text = "".join(f"#include <{name}>\n" for name in IN_FRONT)
+    digest = kernel_source.content_hash(in_front(), text, FLAGS, options)[:24]
     header = BUILDS / f"emulator-{digest}.h"
     compiled = header.with_suffix(".h.gch")
-    _compile("the emulator", "#include <emulator.h>\n", [*options, "-x", "c++-header"], [], compiled)
+    _compile("the emulator", text, [*options, "-x", "c++-header"], [], compiled)
     if not header.is_file():  # what the compiler asks for
-        header.write_text("#include <emulator.h>\n")
+        header.write_text(text)
     return header
 
 
@@ -234,7 +264,7 @@ def _compile(name: str, text: str, options: Sequence[str], libraries: Sequence[s
             return
         source, out = Path(folder) / "source.cpp", Path(folder) / "out"
         source.write_text(text)
-        include = [f"-I{EMULATOR}", f"-I{resources.kernels_dir()}"]
+        include = [f"-I{folder}" for folder in INCLUDE]
         command = ["g++", *FLAGS, *include, *options, str(source), "-o", str(out), *libraries]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

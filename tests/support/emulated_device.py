@@ -80,12 +80,11 @@ class EmulatedDevice:
             defines = tuple((key, str(value)) for key, value in launch.defines.items())
             kernel = emulated.kernel(resources.kernels_dir() / launch.file, launch.name, defines)
             values = [packed(argument) for argument in launch.args]
-            bound.append((kernel, _triple(launch.grid), _triple(launch.block), values, launch))
+            bound.append(kernel.bound(_triple(launch.grid), _triple(launch.block), values, launch.shared))
 
         def run() -> None:
-            for kernel, grid, block, values, launch in bound:
-                assert tuple(map(len, values)) == kernel.sizes, (launch.name, kernel.sizes, list(map(len, values)))
-                kernel(grid, block, values, launch.shared)
+            for launched in bound:
+                launched()
 
         return run
 

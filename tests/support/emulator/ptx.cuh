@@ -51,6 +51,7 @@ template <class D, class T, int K, bool zero> struct Mma {
         // Products of bytes and their sums are whole numbers that a float holds.
         using Sum = std::conditional_t<std::is_same_v<D, int>, float, double>;
         using Row [[gnu::vector_size(8 * sizeof(Sum))]] = Sum;
+        using Results [[gnu::vector_size(8 * sizeof(D))]] = D;
         constexpr int P = Shape::P;
         T A[16 * K];
         OfB B[K * 8];
@@ -84,12 +85,15 @@ template <class D, class T, int K, bool zero> struct Mma {
         for (int row = 0; row < 16; ++row) {
             Row sums = {};
             for (int k = 0; k < K; ++k) sums += left[row * K + k] * right[k];
-            for (int column = 0; column < 8; ++column) {
-                D& c = C[8 * row + column];
-                if constexpr (zero) c = D(sums[column]);
-                else if constexpr (std::is_same_v<D, int>) c += int(sums[column]);
-                else c = D(Sum(c) + sums[column]);
+            Results out;
+            if constexpr (zero) {
+                out = __builtin_convertvector(sums, Results);
+            } else {
+                memcpy(&out, &C[8 * row], sizeof out);
+                if constexpr (std::is_same_v<D, int>) out += __builtin_convertvector(sums, Results);
+                else out = __builtin_convertvector(__builtin_convertvector(out, Row) + sums, Results);
             }
+            memcpy(&C[8 * row], &out, sizeof out);
         }
         for (int lane = 0; lane < 32; ++lane) {
             D* const out = static_cast<Mma*>(lanes[lane])->d;
@@ -139,7 +143,16 @@ template <int count, bool transposed> __forceinline__ void load_matrix(unsigned*
 
 }  // namespace emulator
 
+// What combines the lanes is compiled once, in the runtime, and not with every kernel that calls it.
+#ifdef EMULATOR_RUNTIME
+#define EMULATED_SHARED template struct emulator::
+#else
+#define EMULATED_SHARED extern template struct emulator::
+#endif
+
 #define EMULATED_MMA(name, D, T, K, RA, RB)                                                                           \
+    EMULATED_SHARED Mma<D, T, K, false>;                                                                              \
+    EMULATED_SHARED Mma<D, T, K, true>;                                                                               \
     __forceinline__ void name(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB], int line = __builtin_LINE()) {      \
         emulator::mma<D, T, K, false>(d, a, b, line);                                                                 \
     }                                                                                                                 \
@@ -155,6 +168,11 @@ EMULATED_MMA(mma_f16_1688, float, half, 8, 2, 1)
 EMULATED_MMA(mma_bf16_16816, float, emulator::bf16, 16, 4, 2)
 EMULATED_MMA(mma_tf32_1688, float, emulator::tf32, 8, 4, 2)
 #undef EMULATED_MMA
+EMULATED_SHARED LoadMatrix<4, false>;
+EMULATED_SHARED LoadMatrix<2, false>;
+EMULATED_SHARED LoadMatrix<4, true>;
+EMULATED_SHARED LoadMatrix<2, true>;
+#undef EMULATED_SHARED
 
 inline void ldmatrix_x4(unsigned (&r)[4], const void* row, int line = __builtin_LINE()) {
     emulator::load_matrix<4, false>(r, row, line);

@@ -1,6 +1,8 @@
 // The emulator's scheduler: fibers, barriers, warp collectives, guarded memory, and a report for every way to go wrong.
 
+#define EMULATOR_RUNTIME
 #include "emulator.h"
+#include "ptx.cuh"
 
 #include <csetjmp>
 #include <csignal>
