@@ -120,10 +120,10 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
             for (int k = k0; k < k1; ++k) {
                 const u8* acts = staged + k * M::STAGE;
                 if (k + 1 == k1 && last) {
-                    multiply_tile<F, false>(ahead, tile, tile, acts, lane, acc);
+                    multiply_tile<F, false>(ahead, tile, tile, acts, lane, Added{acc});
                 } else {
                     const u8* next = tile + (k + 1 < k1 ? 1 : side_by_side() * tiles_k() - (k1 - k0 - 1)) * F::BYTES;
-                    multiply_tile<F, true>(ahead, tile, next, acts, lane, acc);
+                    multiply_tile<F, true>(ahead, tile, next, acts, lane, Added{acc});
                     tile = next;
                 }
                 if (k + 1 == border) {

@@ -157,12 +157,17 @@ __device__ __forceinline__ void multiply_f16(
     }
 }
 
-// Sums of a span of a tile into acc, and zeros in their place. Paired columns: what acc holds of a row's column t lies with
-// lane t of the quad, as if it were column 2 t.
-template <class F, class Sum>
-__device__ __forceinline__ void add_sums(
-    Sum (&sum)[COLUMN_BLOCKS][4], const typename F::Scales& scales, int span, const u8* acts, int lane,
-    Accumulator& acc) {
+// The scales of a column block's columns in a staged block of 256 k: of its first or its second span.
+template <class F> __device__ __forceinline__ const float* column_scales(const u8* acts, int span, int column_block) {
+    using M = Meeting<F>;
+    return (const float*)(acts + (span ? ACTS_Q8_SECONDS + column_block * M::SECOND : column_block * M::BLOCK + M::SCALES));
+}
+
+// Sums of a span of a tile to take(column block, i, value, factor of the column), and zeros in their place. Paired columns:
+// a row's column t lies with lane t of the quad, as if it were column 2 t.
+template <class F, class Sum, class Take>
+__device__ __forceinline__ void take_sums(
+    Sum (&sum)[COLUMN_BLOCKS][4], const typename F::Scales& scales, int span, const u8* acts, int lane, Take&& take) {
     using M = Meeting<F>;
     constexpr int SPREAD = M::PAIRED ? 2 : 1;  // mma columns per column
     const int t = lane & 3;
@@ -181,7 +186,7 @@ __device__ __forceinline__ void add_sums(
                 mma_f16_1688(minimum, a, {*(const u32*)(block + lower + at)});
             }
         }
-        const float* of_rows = (const float*)(span ? acts + ACTS_Q8_SECONDS + b * M::SECOND : block + M::SCALES);
+        const float* of_rows = column_scales<F>(acts, span, b);
         const float2 pair = M::PAIRED ? make_float2(of_rows[t], 0.0f) : *(const float2*)(of_rows + 2 * t);
 #pragma unroll
         for (int i = 0; i < 4; i += SPREAD) {
@@ -189,7 +194,7 @@ __device__ __forceinline__ void add_sums(
             if constexpr (M::PAIRED && M::INTEGER) whole = join<F>(whole, sum[b][i + SPREAD - 1]);
             float value = __fmul_rn(float(whole), scales.d[i >> 1]);
             if constexpr (F::MINIMUM) value = __fmaf_rn(minimum[i], scales.minimum_scale[i >> 1], value);
-            acc[b][i] = __fmaf_rn(value, i & 1 ? pair.y : pair.x, acc[b][i]);
+            take(b, i, value, i & 1 ? pair.y : pair.x);
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[b][i] = 0;
@@ -209,10 +214,11 @@ template <class F, class Sink> __device__ __forceinline__ void deliver(Sink&& si
     }
 }
 
-// One super-tile into acc. `acts`: the staged block of its 256 k. MORE: meanwhile the next tile's weights are asked for.
-template <class F, bool MORE>
+// One super-tile, whose sums go to take(span, column block, i, value, factor of the column). `acts`: the staged block of
+// its 256 k. MORE: meanwhile the next tile's weights are requested.
+template <class F, bool MORE, class Take>
 __device__ __forceinline__ void multiply_tile(
-    Ahead<F>& ahead, const u8* tile, const u8* next, const u8* acts, int lane, Accumulator& acc) {
+    Ahead<F>& ahead, const u8* tile, const u8* next, const u8* acts, int lane, Take&& take) {
     using M = Meeting<F>;
     using Sum = typename SumType<M::INTEGER>::Type;
     typename F::Scales scales = F::decode(ahead.head, lane);
@@ -270,9 +276,23 @@ __device__ __forceinline__ void multiply_tile(
                 }
             }
         }
-        if (u % M::SPAN_UNITS == M::SPAN_UNITS - 1) add_sums<F>(sum, scales, u / M::SPAN_UNITS, acts, lane, acc);
+        if (u % M::SPAN_UNITS == M::SPAN_UNITS - 1) {
+            const int span = u / M::SPAN_UNITS;
+            take_sums<F>(sum, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
+                take(span, b, i, value, factor);
+            });
+        }
     }
 }
+
+// Adds a tile's sums to those of the tiles before it.
+struct Added {
+    Accumulator& acc;
+
+    __device__ __forceinline__ void operator()(int, int b, int i, float value, float factor) const {
+        acc[b][i] = __fmaf_rn(value, factor, acc[b][i]);
+    }
+};
 
 // Start copying PER_K bytes of each of kn groups, from `from` in memory to `to` in shared memory. Units end at `end` of a block.
 template <int PER_K, int FROM_STEP, int TO_STEP>
@@ -325,6 +345,18 @@ struct Rectangle {
     int k0, kn;          // tiles of 256
 };
 
+// Stages the activations of a rectangle where an earlier one of the same part of K has not left them; a barrier follows.
+template <class F, class Acts>
+__device__ __forceinline__ void stage_once(const Acts& acts, u8* staged, const Rectangle& part, Staged& form) {
+    constexpr Staged FORM = Meeting<F>::F16_ACTS ? Staged::F16 : Staged::Q8;
+    if (form == FORM) return;
+    pdl_wait();
+    acts.template stage<F>(staged, part.k0, part.kn);
+    cp_async_commit();
+    cp_async_wait<0>();
+    form = FORM;
+}
+
 __device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsigned(tiles) * unsigned(warp) / WARPS); }
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
@@ -352,14 +384,7 @@ __device__ __forceinline__ void stream_rectangle(
 #endif
 
     prepare(F{});
-    constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
-    if (form != FORM) {
-        pdl_wait();
-        acts.template stage<F>(staged, part.k0, kn);
-        cp_async_commit();
-        cp_async_wait<0>();
-        form = FORM;
-    }
+    stage_once<F>(acts, staged, part, form);
     __syncthreads();
 
     Accumulator acc = {};
@@ -376,7 +401,7 @@ __device__ __forceinline__ void stream_rectangle(
     for (int i = begin + 1; i < end; ++i) {
         const bool row_end = k + 1 == kn;
         const u8* next = tile + F::BYTES + (row_end ? skip : 0);
-        multiply_tile<F, true>(ahead, tile, next, staged + k * M::STAGE, lane, acc);
+        multiply_tile<F, true>(ahead, tile, next, staged + k * M::STAGE, lane, Added{acc});
         tile = next;
         ++k;
         if (row_end) {
@@ -393,7 +418,7 @@ __device__ __forceinline__ void stream_rectangle(
     }
     bool owner = false;  // of a block that later warps go on with
     if (begin < end) {
-        multiply_tile<F, false>(ahead, tile, tile, staged + k * M::STAGE, lane, acc);
+        multiply_tile<F, false>(ahead, tile, tile, staged + k * M::STAGE, lane, Added{acc});
         owner = !continued && k + 1 < kn;
         if (!owner) finish_block();
     }

@@ -1,13 +1,17 @@
-// Who does what in a launch of matmul or head: several matrices of the same K, split over k split_k and blocks.
+// Who does what in a launch of matmul or head: several matrices of the same K, shared out by parts of K and blocks of rows.
 //
-// Mirrored by backends/cuda/plan.py, which deals blocks in proportion to bytes. Passed by value: a block finds its
-// share without a trip to memory.
+// Written by backends/cuda/plan.py, which gives each thread block its share by bytes. Passed by value: a thread block
+// finds its share without a read from global memory. No weight is on its way before that, so there is one table entry
+// to read and no division.
 
 #pragma once
 
 #include "matmul.cuh"
 #ifdef CHUNK
 #include "matmul_chunks.cuh"
+#endif
+#ifdef CLAIMED
+#include "matmul_claims.cuh"
 #endif
 
 constexpr int MAX_SEGMENTS = 6, MAX_SPLIT_K = 32, MAX_GRID = 256;
@@ -18,35 +22,46 @@ struct Segment {
     int blocks;   // of 16 rows
     int rows;     // live ones; more are computed, not stored
     int offset;   // of its first row in the output
+    int base;     // blocks of the segments before
+    int padding;
+};
+
+// A thread block's share: blocks of rows from `first` on, over all segments, of a part of K; the first segment it is in.
+struct Share {
+    u16 first;
+    u8 part, segment;
 };
 
 struct MatmulLaunch {
     Segment segment[MAX_SEGMENTS];
-    int segments, tiles_k, split_k, stride;
-    u16 part_begin[MAX_SPLIT_K + 2];  // the first thread block of each k k_part, and the grid's size
-    u16 row_begin[MAX_GRID];          // the first block of rows of each thread block, over all segments
+    int segments, tiles_k, split_k, stride, blocks;  // of rows, over all segments
+    u32 per_part;                                    // 2^32 / split_k, rounded up
+    Share share[MAX_GRID + 1];                       // the one behind the last is of part split_k
+
+    // The first tile of a part of K.
+    __device__ __forceinline__ int k_begin(int part) const {
+        return split_k == 1 ? part * tiles_k : int(__umulhi(unsigned(part * tiles_k), per_part));
+    }
 };
 
+// Whether a sink takes finished rows one by one.
+template <class Sink> constexpr bool TAKES_ROWS = Sink::TAKES_ROWS;
+template <class Sink> constexpr bool TAKES_ROWS<Sink&> = TAKES_ROWS<Sink>;
+
 // The thread block's pieces of one format, one after another: visit(segment, Rectangle, k_part). A piece is found from
-// the tables each time: what is not kept costs no registers while a piece streams.
+// the table each time: what is not kept costs no registers while a piece streams.
 template <class Visit>
 __device__ __forceinline__ void for_each_piece(const MatmulLaunch& launch, int format, Visit&& visit) {
 #pragma unroll 1
-    for (int s = 0; s < launch.segments; ++s) {
-        if (launch.segment[s].format != format) continue;
-        const int me = blockIdx.x;
-        int k_part = 0, base = 0, total = 0;
-        while (me >= launch.part_begin[k_part + 1]) ++k_part;
-        for (int i = 0; i < launch.segments; ++i) {
-            if (i == s) base = total;
-            total += launch.segment[i].blocks;
-        }
+    for (int s = launch.share[blockIdx.x].segment; s < launch.segments; ++s) {
         const Segment& segment = launch.segment[s];
-        const int last = me + 1 == launch.part_begin[k_part + 1] ? total : launch.row_begin[me + 1];
-        const int from = max(int(launch.row_begin[me]), base), to = min(last, base + segment.blocks);
-        if (from >= to) continue;
-        const int k0 = launch.tiles_k * k_part / launch.split_k, k1 = launch.tiles_k * (k_part + 1) / launch.split_k;
-        visit(segment, Rectangle{segment.weights, launch.tiles_k, from - base, to - from, k0, k1 - k0}, k_part);
+        const Share mine = launch.share[blockIdx.x], next = launch.share[blockIdx.x + 1];
+        const int end = (next.part == mine.part ? next.first : launch.blocks) - segment.base;
+        if (end <= 0) return;
+        if (segment.format != format) continue;
+        const int first = max(mine.first - segment.base, 0), rows = min(end, segment.blocks) - first;
+        const int k0 = launch.k_begin(mine.part), kn = launch.k_begin(mine.part + 1) - k0;
+        visit(segment, Rectangle{segment.weights, launch.tiles_k, first, rows, k0, kn}, mine.part);
     }
 }
 
@@ -54,7 +69,7 @@ __device__ __forceinline__ void for_each_piece(const MatmulLaunch& launch, int f
 template <class Acts, class SinkOf> struct StreamPieces {
     const MatmulLaunch& launch;
     const Acts& acts;
-    u8* shared;  // slots, then staged activations; of chunks those alone
+    u8* shared;  // slots, then staged activations; in chunks and with claims those first
     Staged& form;
     SinkOf& sink_of;
 
@@ -63,8 +78,14 @@ template <class Acts, class SinkOf> struct StreamPieces {
 #ifdef CHUNK
             stream_in_chunks<F>(part, acts, shared, form, sink_of(segment, k_part));
 #else
-            stream_rectangle<F>(
-                part, acts, (float*)shared, shared + WARPS * COLUMN_BLOCKS * 512, form, sink_of(segment, k_part));
+            auto&& sink = sink_of(segment, k_part);
+#ifdef CLAIMED
+            if constexpr (TAKES_ROWS<decltype(sink_of(segment, k_part))>) {
+                stream_claimed<F>(part, acts, shared, form, sink);
+                return;
+            }
+#endif
+            stream_rectangle<F>(part, acts, (float*)shared, shared + WARPS * COLUMN_BLOCKS * 512, form, sink);
 #endif
         });
     }
@@ -80,9 +101,15 @@ __device__ __forceinline__ void stream_pieces(
 
 // Writes finished rows into a partial f32 [columns][stride].
 struct PartialSink {
+    static constexpr bool TAKES_ROWS = true;
     float* out;  // the pass's first column, the segment's first row
     u32 stride;
     int rows, lane;
+
+    // Of the only column.
+    __device__ __forceinline__ void one(int row, float value) const {
+        if (row < rows) out[row] = value;
+    }
 
     __device__ __forceinline__ void operator()(int row0, const Accumulator& acc) const {
         const int row = row0 + (lane >> 2), column = 2 * (lane & 3);

@@ -300,6 +300,36 @@ def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: 
         assert np.array_equal(found[..., live].view(np.uint32), wanted[..., live].view(np.uint32)), shape.type
 
 
+CLAIMS = {
+    "planned": ([("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6)], None, INT8),  # several formats in a thread block
+    "one-slice": ([("Q5_K", 300), ("F16", 40)], 1, INT8),  # both forms of activations
+    "few-tiles": ([("Q4_K", 40)], None, INT8),  # fewer than warps
+    "planes": ([("Q6_K", 170)], 1, PLANES),
+    "spans": ([("Q6_K", 170)], 1, SPANS),
+    "f16": ([("IQ3_S", 270)], None, F16),
+}
+
+
+@pytest.mark.parametrize("kind", CLAIMS)
+def test_tiles_that_are_claimed_change_no_bit(engine: Engine, rng: np.random.Generator, kind: str) -> None:
+    """One row whose tiles go to the next free warp has the bits of fixed shares, which all other widths have."""
+    types, slices, rounding = CLAIMS[kind]
+    weights = random_weights(engine, rng, 1664, *types)
+    x = activations(rng, 3, 1664)
+    card = Card(2, 227 << 10)
+    deal, wide = multiply(engine, weights, x, card, split_k=slices, rounding=rounding)
+    fixed = replace(card, way=Way(claimed=False))
+    for row in range(len(x)):
+        alone, found = multiply(engine, weights, x[row : row + 1], card, split_k=slices, rounding=rounding)
+        shared, wanted = multiply(engine, weights, x[row : row + 1], fixed, split_k=slices, rounding=rounding)
+        assert "CLAIMED" in alone.defines(1)
+        assert "CLAIMED" not in shared.defines(1)
+        for at, shape in zip(deal.offsets, deal.shapes):
+            live = slice(at, at + shape.rows)
+            assert np.array_equal(found[..., live].view(np.uint32), wanted[..., live].view(np.uint32)), shape.type
+            assert np.array_equal(found[:, 0, live].view(np.uint32), wide[:, row, live].view(np.uint32)), shape.type
+
+
 CHUNKED = [[("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6)], [("Q5_K", 300), ("F16", 40)], [("IQ3_S", 270)]]
 CHUNKED_WAYS = {"planned": (None, INT8), "one-slice": (1, INT8), "planes": (None, PLANES), "spans": (1, SPANS)}
 

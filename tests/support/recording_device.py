@@ -22,12 +22,11 @@ from torch import Tensor
 from dflash_core.backends.cuda.expert_plan import KIND_BYTES, KINDS, LAUNCH_BYTES, MATRICES, MATRIX_BYTES
 from dflash_core.backends.cuda.launch import Argument, Launch, Load, Run
 from dflash_core.backends.cuda.meta import MetaUpload
-from dflash_core.backends.cuda.plan import MAX_SEGMENTS, Card
+from dflash_core.backends.cuda.plan import MAX_SEGMENTS, SEGMENT_BYTES, Card
 from dflash_core.progress import Progress
 from support.emulated_device import PlainRoom
 
 PINNED = 0x1000  # the first address of what stands for pinned memory
-SEGMENT = 24  # bytes of one matrix in the struct of a matmul, the address first
 
 
 class NamedUpload(MetaUpload):
@@ -142,7 +141,7 @@ class RecordingDevice:
 
     def _table(self, data: bytes) -> str:
         """The struct of a product: addresses as names, the rest as it is."""
-        places, rest = [SEGMENT * segment for segment in range(MAX_SEGMENTS)], bytearray(data)
+        places, rest = [SEGMENT_BYTES * segment for segment in range(MAX_SEGMENTS)], bytearray(data)
         if len(data) == LAUNCH_BYTES:
             places = [KIND_BYTES * kind + MATRIX_BYTES * matrix for kind in range(KINDS) for matrix in range(MATRICES)]
         addresses = [struct.unpack_from("<Q", data, place)[0] for place in places]

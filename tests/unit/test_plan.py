@@ -80,6 +80,29 @@ def test_a_large_card_stages_whole_parts() -> None:
         assert "CHUNK" not in deal.defines(24)
 
 
+def test_one_row_claims_tiles_where_their_sums_fit() -> None:
+    """Not at other widths, not in chunks, not where a head would need most of the shared memory."""
+    for deal in planned(Card(132, 227 * KIB)):
+        claims = {width for width in WIDTHS if "CLAIMED" in deal.defines(width)}
+        sums = 64 * deal.most_tiles * (1 if deal.rounding.half else deal.rounding.spans)
+        assert claims == ({1} if sums <= 64 * KIB else set())
+        if claims:
+            assert sums + deal.longest_part * 2208 <= deal.shared_bytes(1) <= 227 * KIB
+    head = plan([Shape("Q6_K", 248_320)], 5120, Card(132, 227 * KIB), split_k=1)
+    assert "CLAIMED" not in head.defines(1)
+    assert all("CLAIMED" not in deal.defines(1) for deal in planned(Card(82, 99 * KIB)))
+    assert "CLAIMED" not in plan([Shape("Q4_K", 5120)], 6144, Card(132, 227 * KIB, Way(claimed=False))).defines(1)
+
+
+def test_shares_cover_every_block_of_rows_of_every_part() -> None:
+    for deal in planned(Card(132, 227 * KIB)):
+        total = sum(-(-shape.rows // 16) for shape in deal.shapes)
+        for part in range(deal.split_k):
+            mine = [(first, end) for of, first, end in deal.shares() if of == part]
+            assert [first for first, _ in mine] == [0, *(end for _, end in mine[:-1])]
+            assert mine[-1][1] == total
+
+
 def test_a_way_is_taken_at_its_word() -> None:
     shapes = [Shape("Q4_K", 5120)]
     card = Card(132, 227 * KIB, Way(chunked=True, split_k=2))
@@ -94,7 +117,7 @@ def test_every_type_has_one_pass_at_64_columns_in_99_kib(name: str) -> None:
         assert plan([Shape(name, 4096)], columns, Card(82, 99 * KIB)).passes(64) == ((0, 64),)
 
 
-@pytest.mark.parametrize("text", ["plain", "prefetch=0", "prefetch=2,split_k=4", "chunked=0,split_k=3"])
+@pytest.mark.parametrize("text", ["plain", "prefetch=0", "prefetch=2,split_k=4", "chunked=0,split_k=3", "claimed=0"])
 def test_a_way_in_words(text: str) -> None:
     assert str(Way.of(text)) == text
 

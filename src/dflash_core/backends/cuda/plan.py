@@ -9,6 +9,7 @@ a card with much of that holds them all, and splits K where it must. Elsewhere t
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import struct
@@ -22,6 +23,7 @@ from dflash_core.errors import UnsupportedError
 
 WARPS = 16
 MAX_SEGMENTS, MAX_SPLIT_K, MAX_GRID = 6, 32, 256
+SEGMENT_BYTES = 32  # of one matrix in the launch's struct, the address first
 MAX_COLUMNS = 64
 MOST_WIDE_SPLIT_K = 8  # that a pass of all columns at once is worth
 MOST_PLANES_SPLIT_K = 10  # that a pass of 40 columns at once is worth
@@ -38,6 +40,9 @@ _PREFETCHED_COLUMNS = 8  # up to which a tile more on its way is worth it; wider
 _WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
 _MOST_CHUNK = 8  # tiles; more do not make barriers rarer by much
 MOST_PARTIALS = 4_000_000  # bytes of a launch at _NOMINAL_COLUMNS, which a small L2 has to take
+
+# Of kernels/matmul_claims.cuh.
+_MOST_SUMS = 64 << 10  # shared memory for sums of tiles; those of a head would leave little to the L1
 _STREAMING_WARPS = 8  # that keep a multiprocessor's share of the memory busy
 
 
@@ -78,12 +83,14 @@ class Way:
     decide the order of sums. The others change no bit. `prefetch`: tiles that a warp asks into the L2 before the
     previous kernel has ended; None for one in narrow passes on a card that sets kernels up early, which is what gained.
     `warps` of a thread block: of products by experts (expert_plan.py), whose K has the same parts whoever shares them.
+    `claimed`: whether the warps of a row alone take tiles as they become free, None for where sums of all tiles fit.
     """
 
     prefetch: int | None = None
     chunked: bool | None = None
     split_k: int | None = None
     warps: int | None = None
+    claimed: bool | None = None
 
     @classmethod
     def of(cls, text: str) -> Way:
@@ -94,8 +101,8 @@ class Way:
             if name not in cls.__dataclass_fields__ or not value.isdecimal():
                 raise ValueError(f"{word!r}, expected one of {', '.join(cls.__dataclass_fields__)} = a number")
             found[name] = int(value)
-        chunked = bool(found["chunked"]) if "chunked" in found else None
-        return cls(found.get("prefetch"), chunked, found.get("split_k"), found.get("warps"))
+        chunked, claimed = (bool(found[name]) if name in found else None for name in ("chunked", "claimed"))
+        return cls(found.get("prefetch"), chunked, found.get("split_k"), found.get("warps"), claimed)
 
     def __str__(self) -> str:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -173,7 +180,29 @@ class Plan:
         """Dynamic shared memory of a pass over so many columns."""
         if self.chunked:
             return 2 * self._chunk(columns) * _tile_bytes(self._staged, columns)
-        return _shared_bytes(self.longest_part, self._staged, columns)
+        whole = _shared_bytes(self.longest_part, self._staged, columns)
+        return max(whole, self._claimed_bytes) if self._claimed(columns) else whole
+
+    def _claimed(self, columns: int) -> bool:
+        """Whether warps take tiles as they become free, which is for one row."""
+        wanted = columns == 1 and not self.chunked and self.way.claimed is not False
+        return wanted and self._sums_bytes <= _MOST_SUMS and self._claimed_bytes <= self.shared_limit
+
+    @property
+    def _sums_bytes(self) -> int:
+        """Of the sums of each tile of one column."""
+        return self.most_tiles * ROWS * 4 * (1 if self.rounding.half else self.rounding.spans)
+
+    @property
+    def _claimed_bytes(self) -> int:
+        """Shared memory of one row whose tiles are claimed."""
+        return self.longest_part * _tile_bytes(self._staged, 1) + self._sums_bytes
+
+    @property
+    def most_tiles(self) -> int:
+        """Of any thread block."""
+        begins = [self.tiles_k * part // self.split_k for part in range(self.split_k + 1)]
+        return max((begins[part + 1] - begins[part]) * (end - first) for part, first, end in self.shares())
 
     def defines(self, columns: int) -> dict[str, object]:
         """What the kernels of a pass over so many columns are compiled for."""
@@ -186,6 +215,8 @@ class Plan:
             found["CHUNK"] = self._chunk(columns)
         elif prefetch := self._prefetch(columns):
             found["PREFETCH"] = prefetch
+        if self._claimed(columns):
+            found["CLAIMED"] = 1
         return found
 
     def _prefetch(self, columns: int) -> int:
@@ -217,15 +248,28 @@ class Plan:
 
     def pack(self, addresses: Sequence[int]) -> bytes:
         """The launch's struct, with the device address of each matrix's tiles."""
+        blocks = [blocks_of(shape.rows) for shape in self.shapes]
+        ends = list(itertools.accumulate(blocks))
         segments = b"".join(
-            struct.pack("<Qiiii", address, tile_type(s.type).number, blocks_of(s.rows), s.rows, offset)
-            for address, s, offset in zip(addresses, self.shapes, self.offsets, strict=True)
+            struct.pack("<Qiiiiii", address, tile_type(s.type).number, count, s.rows, offset, end - count, 0)
+            for address, s, count, offset, end in zip(addresses, self.shapes, blocks, self.offsets, ends, strict=True)
         )
-        counts = struct.pack("<iiii", len(self.shapes), self.tiles_k, self.split_k, self.stride)
-        part_begin = struct.pack(f"<{MAX_SPLIT_K + 2}H", *_padded(self.part_begin, MAX_SPLIT_K + 2))
-        row_begin = struct.pack(f"<{MAX_GRID}H", *_padded(self.row_begin, MAX_GRID))
-        body = segments.ljust(MAX_SEGMENTS * 24, b"\0") + counts + part_begin + row_begin
+        per_part = -(-(1 << 32) // self.split_k) % (1 << 32)  # of one part it is not read
+        numbers = (len(self.shapes), self.tiles_k, self.split_k, self.stride, ends[-1], per_part)
+        shares = [(first, part, bisect.bisect_right(ends, first)) for part, first, _ in self.shares()]
+        table = b"".join(struct.pack("<HBB", *share) for share in [*shares, (0, self.split_k, 0)])
+        body = segments.ljust(MAX_SEGMENTS * SEGMENT_BYTES, b"\0") + struct.pack("<5iI", *numbers)
+        body += table.ljust((MAX_GRID + 1) * 4, b"\0")
         return body + bytes(-len(body) % 8)
+
+    def shares(self) -> list[tuple[int, int, int]]:
+        """Of each thread block: its part of K, and its blocks of 16 rows from the first one to the end."""
+        total = sum(blocks_of(shape.rows) for shape in self.shapes)
+        return [
+            (part, a, b)
+            for part, (first, end) in enumerate(itertools.pairwise(self.part_begin))
+            for a, b in itertools.pairwise((*self.row_begin[first:end], total))
+        ]
 
 
 def plan(
@@ -428,9 +472,3 @@ def _cut(costs: Sequence[tuple[int, int]], parts: int, limit: int) -> tuple[list
             base, matrix, used = base + count, matrix + 1, 0
             fresh = False
     return starts, matrix == len(costs)
-
-
-def _padded(values: Sequence[int], length: int) -> tuple[int, ...]:
-    if len(values) > length:
-        raise ValueError(f"{len(values)} values in a table of {length}")
-    return (*values, *([0] * (length - len(values))))
