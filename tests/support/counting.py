@@ -24,6 +24,13 @@ class Point:
     nbytes: int = 0
 
 
+def row_of(token: int, vocabulary: int = VOCAB) -> np.ndarray:
+    """Logits that are for `token` alone."""
+    row = np.zeros(vocabulary, np.float32)
+    row[token] = 5
+    return row
+
+
 class CountingBackend:
     """Its "target" continues any text with last token + 1 (mod 40); its drafts are right for `right` tokens.
 
@@ -56,9 +63,7 @@ class CountingBackend:
         return ranked(self.draft(root, knobs.draft_window), knobs, self.length)
 
     def _row(self, token: int) -> np.ndarray:
-        row = np.zeros(VOCAB, np.float32)
-        row[self.after(token)] = 5
-        return row
+        return row_of(self.after(token))
 
     def after(self, token: int) -> int:
         return (token + 1) % 40
@@ -73,7 +78,7 @@ class CountingBackend:
         rows, token = [], root
         for depth in range(self.block - 1):
             token = self.after(token) if depth < self.right else 45
-            rows.append(np.eye(VOCAB, dtype=np.float32)[token] * 5)
+            rows.append(row_of(token))
         return np.stack(rows)
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> np.ndarray:

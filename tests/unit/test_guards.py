@@ -18,7 +18,7 @@ from dflash_core.guards.turn import CHECKED_EVERY, LEAST_THINKING, TurnGuard
 from dflash_core.knobs import Knobs, parse_settings
 from dflash_core.runner import Runner
 from dflash_core.turn_check import check_step
-from support.counting import CountingBackend
+from support.counting import CountingBackend, row_of
 
 TOKENIZER = tiny()
 OPEN, CLOSE, END = (TOKENIZER.special[name] for name in ("<think>", "</think>", "<|im_end|>"))
@@ -113,13 +113,13 @@ class Looping(CountingBackend):
         return 40 + (token - 39) % 10 if token < 49 or self.answers else END
 
     def _row(self, token: int) -> np.ndarray:
-        return np.eye(VOCAB, dtype=np.float32)[self.after(token)] * 5
+        return row_of(self.after(token), VOCAB)
 
     def draft(self, root: int, window: int, at: int | None = None) -> np.ndarray:
         rows, token = [], root
         for depth in range(self.block - 1):
             token = self.after(token) if depth < self.right else 300
-            rows.append(np.eye(VOCAB, dtype=np.float32)[token] * 5)
+            rows.append(row_of(token, VOCAB))
         return np.stack(rows)
 
 
