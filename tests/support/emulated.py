@@ -39,12 +39,6 @@ FLAGS = [
     "-U_FORTIFY_SOURCE",
     # Where it is on by default, -nostdlib turns it off, and the precompiled header would not be taken.
     "-fno-stack-protector",
-    "-Wall",
-    "-Wno-unknown-pragmas",
-    "-Wno-unused-function",
-    "-Wno-unused-variable",
-    "-Wno-unused-but-set-variable",
-    "-Wno-sign-compare",
 ]
 # A kernel's library has only what its entries need: without the first every function of the headers too.
 KERNEL_FLAGS = ["-fwhole-program", "-Werror=invalid-pch"]
