@@ -14,7 +14,7 @@
 #include "matmul_claims.cuh"
 #endif
 
-constexpr int MAX_SEGMENTS = 6, MAX_SPLIT_K = 32, MAX_GRID = 256;
+constexpr int MAX_SEGMENTS = 6, MAX_GRID = 256;
 
 struct Segment {
     const u8* weights;

@@ -7,7 +7,8 @@ import pytest
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda.activations import INT8, Rounding
-from dflash_core.backends.cuda.plan import WARPS, Card, Way, plan
+from dflash_core.backends.cuda.plan import Card, Way, plan
+from dflash_core.backends.cuda.shares import WARPS
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from support.engines import Engine
 from support.matmuls import SMALL, Weights, multiply, packed, random_weights

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
-from dflash_core.backends.cuda.plan import WARPS, plan
+from dflash_core.backends.cuda.plan import plan
+from dflash_core.backends.cuda.shares import WARPS
 from support.acts import F16_GROUP, Q8_GROUP
 from support.engines import Engine
 from support.matmuls import SMALL, random_weights

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
-from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Shape, plan, plane_bits
+from dflash_core.backends.cuda.plan import Card, Plan, Shape, plan, plane_bits
 from dflash_core.backends.cuda.repack import repack, tile_type
+from dflash_core.backends.cuda.shares import WARPS
 from dflash_core.formats.quants import Bytes, to_float32
 from support import acts
 from support.blocks import random_blocks

@@ -1,10 +1,10 @@
 """Who computes what in a matmul launch: parts of the split K, and the rows of each thread block.
 
-A plan depends on shapes and on the card, never on how many columns ride along: the order of every sum, and with it
+A plan depends on shapes and on the card, never on the number of columns: the order of every sum, and with it
 every bit of a column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
 
 Weights are to be read once whatever the width. A thread block needs the activations of its part of K in shared memory:
-a card with much of that holds them all, and splits K where it must. Elsewhere they go by in chunks.
+a card with much of that holds them all, and splits K where it must. Elsewhere they are staged in chunks.
 """
 
 from __future__ import annotations
@@ -19,31 +19,21 @@ from dataclasses import dataclass, replace
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.acts import F16_BLOCK, q8_read
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.backends.cuda.shares import NOMINAL_COLUMNS, Layout, tile_bytes, whole_bytes
 from dflash_core.errors import UnsupportedError
 
-WARPS = 16
-MAX_SEGMENTS, MAX_SPLIT_K, MAX_GRID = 6, 32, 256
+MAX_SEGMENTS, MAX_GRID = 6, 256
 SEGMENT_BYTES = 32  # of one matrix in the launch's struct, the address first
 MAX_COLUMNS = 64
-MOST_WIDE_SPLIT_K = 8  # that a pass of all columns at once is worth
-MOST_PLANES_SPLIT_K = 10  # that a pass of 40 columns at once is worth
-
-# What a choice of split_k is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of
-# staged activations per microsecond, and the second piece of a thread block, which starts its stream again.
-_STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
-_PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
-_NOMINAL_COLUMNS = 24
 
 _PREFETCHED_COLUMNS = 8  # up to which a tile more on its way is worth it; wider passes lose by it
 
 # Of kernels/matmul_chunks.cuh.
 _WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
 _MOST_CHUNK = 8  # tiles; more do not make barriers rarer by much
-MOST_PARTIALS = 4_000_000  # bytes of a launch at _NOMINAL_COLUMNS, which a small L2 has to take
 
 # Of kernels/matmul_claims.cuh.
 _MOST_SUMS = 64 << 10  # shared memory for sums of tiles; those of a head would leave little to the L1
-_STREAMING_WARPS = 8  # that keep a multiprocessor's share of the memory busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +164,13 @@ class Plan:
     @property
     def partial_bytes(self) -> int:
         """Of the output at a usual width, which the consumer reads again."""
-        return self.split_k * self.stride * _NOMINAL_COLUMNS * 4
+        return self.split_k * self.stride * NOMINAL_COLUMNS * 4
 
     def shared_bytes(self, columns: int) -> int:
         """Dynamic shared memory of a pass over so many columns."""
         if self.chunked:
-            return 2 * self._chunk(columns) * _tile_bytes(self._staged, columns)
-        whole = _shared_bytes(self.longest_part, self._staged, columns)
+            return 2 * self._chunk(columns) * tile_bytes(self._staged, columns)
+        whole = whole_bytes(self.longest_part, self._staged, columns)
         return max(whole, self._claimed_bytes) if self._claimed(columns) else whole
 
     def _claimed(self, columns: int) -> bool:
@@ -196,7 +186,7 @@ class Plan:
     @property
     def _claimed_bytes(self) -> int:
         """Shared memory of one row whose tiles are claimed."""
-        return self.longest_part * _tile_bytes(self._staged, 1) + self._sums_bytes
+        return self.longest_part * tile_bytes(self._staged, 1) + self._sums_bytes
 
     @property
     def most_tiles(self) -> int:
@@ -230,7 +220,7 @@ class Plan:
 
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: what two buffers hold, in even shares of the longest part."""
-        most = min(_MOST_CHUNK, self.shared_limit // (2 * _tile_bytes(self._staged, columns)))
+        most = min(_MOST_CHUNK, self.shared_limit // (2 * tile_bytes(self._staged, columns)))
         return -(-self.longest_part // -(-self.longest_part // max(1, most)))
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
@@ -243,7 +233,7 @@ class Plan:
 
     def _fits(self, columns: int) -> bool:
         tiles, block = self.longest_part, self._staged
-        need = 2 * _tile_bytes(block, columns) if self.chunked else _shared_bytes(tiles, block, columns)
+        need = 2 * tile_bytes(block, columns) if self.chunked else whole_bytes(tiles, block, columns)
         return need <= self.shared_limit
 
     def pack(self, addresses: Sequence[int]) -> bytes:
@@ -283,78 +273,30 @@ def plan(
     return _plan(product, replace(card, way=card.way_of(product), ways=()))
 
 
-# A model has few shapes in many layers, and is laid out twice: to predict what it takes, and to load it.
+# A model has few shapes in many layers, and is planned twice: to predict what it takes, and to load it.
 @functools.cache
 def _plan(product: Product, card: Card) -> Plan:
-    way, shared_bytes = card.way, card.shared_bytes
-    shapes, columns, rounding = product.shapes, product.columns, product.rounding
-    split_k = product.split_k or way.split_k
+    way, shapes, rounding = card.way, product.shapes, product.rounding
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
-    tiles_k = groups_of(columns)
-    block = staged_block(shapes, rounding)
+    costs = tuple((blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes)
+    chunked = card.shared_bytes < _WHOLE_PARTS if way.chunked is None else way.chunked
+    room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
     grid = min(card.multiprocessors, MAX_GRID)
-    costs = [(blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes]
-
-    room = shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
-
-    chunked = shared_bytes < _WHOLE_PARTS if way.chunked is None else way.chunked
-    stride = sum(ROWS * count for count, _ in costs)
-
-    def fits(count: int, columns: int) -> bool:
-        chunks, whole = 2 * _tile_bytes(block, columns), _shared_bytes(-(-tiles_k // count), block, columns)
-        return (chunks if chunked else whole) <= room
-
-    def small(count: int) -> bool:
-        return count == 1 or count * stride * _NOMINAL_COLUMNS * 4 <= MOST_PARTIALS
-
-    choices = [s for s in range(1, min(tiles_k, MAX_SPLIT_K, grid) + 1) if split_k in (None, s)]
-    if not split_k and chunked:
-        choices = [s for s in choices if small(s)]
-    elif not split_k:
-        # Best where a pass holds all 64 columns, with two planes 40; else 32, in two passes; else what the card can
-        # hold.
-        wide = [s for s in choices if s <= MOST_WIDE_SPLIT_K and fits(s, 64)]
-        if not wide and rounding.planes > 1:
-            wide = [s for s in choices if s <= MOST_PLANES_SPLIT_K and fits(s, 40)]
-        choices = wide or next((found for c in (32, 16, 8) if (found := [s for s in choices if fits(s, c)])), [])
-    if not choices or not fits(max(choices), 8):
-        raise UnsupportedError(f"a matrix of {columns} columns does not fit {shared_bytes} bytes of shared memory")
-
-    best: tuple[float, int, tuple[int, ...], tuple[int, ...]] | None = None
-    for count in choices:
-        lengths = [tiles_k * (s + 1) // count - tiles_k * s // count for s in range(count)]
-        deal = _deal(lengths, min(grid, count * sum(c for c, _ in costs)))
-        rows: list[int] = []
-        most = 0
-        ways: dict[tuple[int, int], tuple[int, list[int]]] = {}
-        for length, blocks in zip(lengths, deal):
-            if (length, blocks) not in ways:
-                ways[length, blocks] = _split([(c, size * length) for c, size in costs], blocks)
-            most = max(most, ways[length, blocks][0])
-            rows += ways[length, blocks][1]
-        partials = count * stride * _NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
-        staged = max(lengths) * _NOMINAL_COLUMNS / 8 * block / _STAGE
-        streamed = most / _STREAM
-        if chunked:
-            tallest = -(-most // (max(lengths) * max(size for _, size in costs)))  # blocks of 16 rows
-            rounds = -(-tallest // WARPS)
-            streamed *= max(1.0, _STREAMING_WARPS * rounds / tallest)
-            staged *= rounds
-        cost = streamed + partials + staged
-        # A matrix too small to fill the card is cheapest in few parts; one that fills it where shares are even.
-        if best is None or cost < best[0]:
-            starts = [0]
-            for blocks in deal:
-                starts.append(starts[-1] + blocks)
-            best = (cost, count, tuple(starts), tuple(rows))
-    assert best is not None
-    offsets = [0]
-    for blocks, _ in costs:
-        offsets.append(offsets[-1] + ROWS * blocks)
-    _, parts, part_begin, row_begin = best
-    at, overlaps = tuple(offsets[:-1]), card.overlaps
-    return Plan(shapes, tiles_k, parts, part_begin, row_begin, at, stride, rounding, room, chunked, overlaps, way)
+    layout = Layout(groups_of(product.columns), costs, staged_block(shapes, rounding), grid, room, chunked)
+    choices = layout.choices(product.split_k or way.split_k, rounding.planes)
+    if not choices or not layout.fits(max(choices), 8):
+        raise UnsupportedError(
+            f"a matrix of {product.columns} columns does not fit {card.shared_bytes} bytes of shared memory"
+        )
+    # A matrix too small to fill the card is cheapest in few parts; one that fills it where shares are even.
+    best = min(map(layout.parted, choices), key=lambda parted: parted.cost)
+    blocks = [count for count, _ in costs]
+    offsets = tuple(ROWS * begin for begin in itertools.accumulate(blocks[:-1], initial=0))
+    return Plan(
+        shapes, layout.tiles_k, best.split_k, best.part_begin, best.row_begin, offsets, layout.stride, rounding, room,
+        chunked, card.overlaps, way,
+    )  # fmt: skip
 
 
 def forms_of(shapes: Sequence[Shape], rounding: Rounding) -> dict[str, object]:
@@ -386,89 +328,3 @@ def staged_block(shapes: Sequence[Shape], rounding: Rounding) -> int:
     f16 = F16_BLOCK if reads_f16(shapes, rounding) else 0
     q8 = q8_read(plane_bits(shapes, rounding), rounding.spans) if reads_q8(shapes, rounding) else 0
     return max(f16, q8)
-
-
-def _tile_bytes(block: int, columns: int) -> int:
-    """Staged activations of a tile of K."""
-    return -(-columns // 8) * block
-
-
-def _shared_bytes(tiles: int, block: int, columns: int) -> int:
-    """Of a thread block that stages a whole part of K."""
-    return WARPS * -(-columns // 8) * 512 + tiles * _tile_bytes(block, columns)
-
-
-def _deal(lengths: Sequence[int], grid: int) -> list[int]:
-    """Thread blocks per part of K, in proportion to the lengths; each gets one at least."""
-    deal = [1] * len(lengths)
-    for _ in range(grid - len(lengths)):
-        busiest = max(range(len(lengths)), key=lambda s: (lengths[s] / deal[s], -s))
-        deal[busiest] += 1
-    return deal
-
-
-def _split(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
-    """Cut a line of row blocks, (count, bytes of one) per matrix, into `parts` runs with a small largest share.
-
-    A run that enters another matrix pays for a restart. Where keeping runs inside a matrix, or inside a few that fill
-    no run, makes no larger share, that is preferred. Returns the share and the first row block of each run.
-    """
-    across = _smallest_share(costs, parts)
-    fair = sum(count * size for count, size in costs) // parts
-    groups: list[list[tuple[int, int]]] = []
-    for matrix in costs:
-        if groups and _bytes([*groups[-1], matrix]) <= fair:
-            groups[-1].append(matrix)
-        else:
-            groups.append([matrix])
-    if not 1 < len(groups) <= parts:
-        return across
-    deal = _deal([_bytes(group) for group in groups], parts)
-    shares = [_smallest_share(group, runs) for group, runs in zip(groups, deal)]
-    largest = max(share for share, _ in shares)
-    if largest > across[0]:
-        return across
-    starts, base = [], 0
-    for group, (_, inside) in zip(groups, shares):
-        starts += [base + start for start in inside]
-        base += sum(count for count, _ in group)
-    return largest, starts
-
-
-def _bytes(costs: Sequence[tuple[int, int]]) -> int:
-    """Of matrices in one run, restarts included."""
-    return sum(count * size for count, size in costs) + _RESTART * (len(costs) - 1)
-
-
-def _smallest_share(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
-    """The smallest largest share of runs that go on from matrix to matrix, and the first row block of each run."""
-    total = sum(count * size for count, size in costs)
-    low, high = max(-(-total // parts), max(size for _, size in costs)), total + _RESTART * len(costs)
-    while low < high:
-        middle = (low + high) // 2
-        if _cut(costs, parts, middle)[1]:
-            high = middle
-        else:
-            low = middle + 1
-    return low, _cut(costs, parts, low)[0]
-
-
-def _cut(costs: Sequence[tuple[int, int]], parts: int, limit: int) -> tuple[list[int], bool]:
-    """Fill runs up to `limit` bytes; whether all fits."""
-    starts: list[int] = []
-    matrix, used, base = 0, 0, 0  # the next row block: `used` of `matrix`, which begins at `base`
-    for _ in range(parts):
-        starts.append(base + used)
-        room, fresh = limit, True
-        while matrix < len(costs):
-            count, size = costs[matrix]
-            if not fresh:
-                room -= _RESTART
-            take = min(count - used, max(0, room) // size)
-            used += take
-            room -= take * size
-            if used < count:
-                break
-            base, matrix, used = base + count, matrix + 1, 0
-            fresh = False
-    return starts, matrix == len(costs)

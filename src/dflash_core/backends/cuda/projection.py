@@ -14,7 +14,8 @@ from torch import Tensor
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import ExpertPlan
 from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, Launch, pointer
-from dflash_core.backends.cuda.plan import WARPS, Card, Plan, Product, Shape, plan
+from dflash_core.backends.cuda.plan import Card, Plan, Product, Shape, plan
+from dflash_core.backends.cuda.shares import WARPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.backends.cuda.expert_plan import ExpertProduct, expert_ways
-from dflash_core.backends.cuda.plan import MAX_COLUMNS, MOST_PARTIALS, Card, Plan, Product, Way, plan
+from dflash_core.backends.cuda.plan import MAX_COLUMNS, Card, Plan, Product, Way, plan
+from dflash_core.backends.cuda.shares import MOST_PARTIALS
 from dflash_core.errors import UnsupportedError
 from dflash_core.files import write_whole
 from dflash_core.progress import Progress

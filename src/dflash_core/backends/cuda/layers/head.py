@@ -13,10 +13,10 @@ from torch import Tensor
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch
 from dflash_core.backends.cuda.layers.draws import Draws
-from dflash_core.backends.cuda.plan import WARPS
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS, blocks_of
+from dflash_core.backends.cuda.shares import WARPS
 from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 

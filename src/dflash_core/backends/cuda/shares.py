@@ -1,0 +1,190 @@
+"""Parts of K and rows for each thread block of a launch, weighed by what a card is expected to take for them.
+
+The number of parts decides the order of sums, so it depends on shapes and the card alone; see plan.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_core.backends.cuda.repack import ROWS
+
+WARPS = 16
+MAX_SPLIT_K = 32
+MOST_WIDE_SPLIT_K = 8  # that a pass of all columns at once is worth
+MOST_PLANES_SPLIT_K = 10  # that a pass of 40 columns at once is worth
+NOMINAL_COLUMNS = 24  # what a number of parts is chosen for
+MOST_PARTIALS = 4_000_000  # bytes of a launch at NOMINAL_COLUMNS, which a small L2 has to take
+
+# What a number of parts is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of staged
+# activations per microsecond, and the second piece of a thread block, which starts its stream again.
+_STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
+_PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
+_STREAMING_WARPS = 8  # that keep a multiprocessor's share of the memory busy
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A launch with so many parts of K: the first thread block of each part, the first rows of each thread block, and
+    about how long it takes, in microseconds."""
+
+    cost: float
+    split_k: int
+    part_begin: tuple[int, ...]
+    row_begin: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the number of parts of K is chosen by.
+
+    `costs`: (blocks of 16 rows, bytes of a tile) of each matrix; `block`: bytes of 8 columns x 256 k of staged
+    activations; `grid`: thread blocks at most; `room`: bytes of shared memory for activations and sums.
+    """
+
+    tiles_k: int
+    costs: tuple[tuple[int, int], ...]
+    block: int
+    grid: int
+    room: int
+    chunked: bool
+
+    @property
+    def stride(self) -> int:
+        """Rows of all matrices, padded to 16."""
+        return sum(ROWS * count for count, _ in self.costs)
+
+    def fits(self, split_k: int, columns: int) -> bool:
+        """Whether a pass over so many columns has room for what it stages."""
+        longest = -(-self.tiles_k // split_k)
+        need = 2 * tile_bytes(self.block, columns) if self.chunked else whole_bytes(longest, self.block, columns)
+        return need <= self.room
+
+    def choices(self, split_k: int | None, planes: int) -> list[int]:
+        """Numbers of parts to choose from: `split_k` alone where it is given."""
+        found = [s for s in range(1, min(self.tiles_k, MAX_SPLIT_K, self.grid) + 1) if split_k in (None, s)]
+        if split_k:
+            return found
+        if self.chunked:
+            return [s for s in found if s == 1 or s * self.stride * NOMINAL_COLUMNS * 4 <= MOST_PARTIALS]
+        # Best where a pass holds all 64 columns, with two planes 40; else 32, in two passes; else what the card can
+        # hold.
+        wide = [s for s in found if s <= MOST_WIDE_SPLIT_K and self.fits(s, 64)]
+        if not wide and planes > 1:
+            wide = [s for s in found if s <= MOST_PLANES_SPLIT_K and self.fits(s, 40)]
+        return wide or next((fit for c in (32, 16, 8) if (fit := [s for s in found if self.fits(s, c)])), [])
+
+    def parted(self, split_k: int) -> Parted:
+        """Thread blocks and rows for so many parts of K."""
+        lengths = [self.tiles_k * (s + 1) // split_k - self.tiles_k * s // split_k for s in range(split_k)]
+        deal = _deal(lengths, min(self.grid, split_k * sum(count for count, _ in self.costs)))
+        rows: list[int] = []
+        most = 0
+        known: dict[tuple[int, int], tuple[int, list[int]]] = {}
+        for length, blocks in zip(lengths, deal):
+            if (length, blocks) not in known:
+                known[length, blocks] = _split([(count, size * length) for count, size in self.costs], blocks)
+            most = max(most, known[length, blocks][0])
+            rows += known[length, blocks][1]
+        part_begin = tuple(itertools.accumulate(deal, initial=0))
+        return Parted(self._microseconds(lengths, most), split_k, part_begin, tuple(rows))
+
+    def _microseconds(self, lengths: Sequence[int], most: int) -> float:
+        """`lengths`: of the parts of K; `most`: bytes of weights of the busiest thread block."""
+        partials = len(lengths) * self.stride * NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
+        staged = max(lengths) * NOMINAL_COLUMNS / 8 * self.block / _STAGE
+        streamed = most / _STREAM
+        if self.chunked:
+            tallest = -(-most // (max(lengths) * max(size for _, size in self.costs)))  # blocks of 16 rows
+            rounds = -(-tallest // WARPS)
+            streamed *= max(1.0, _STREAMING_WARPS * rounds / tallest)
+            staged *= rounds
+        return streamed + partials + staged
+
+
+def tile_bytes(block: int, columns: int) -> int:
+    """Staged activations of a tile of K."""
+    return -(-columns // 8) * block
+
+
+def whole_bytes(tiles: int, block: int, columns: int) -> int:
+    """Of a thread block that stages a whole part of K."""
+    return WARPS * -(-columns // 8) * 512 + tiles * tile_bytes(block, columns)
+
+
+def _deal(lengths: Sequence[int], grid: int) -> list[int]:
+    """Thread blocks per part of K, in proportion to the lengths; each gets one at least."""
+    deal = [1] * len(lengths)
+    for _ in range(grid - len(lengths)):
+        busiest = max(range(len(lengths)), key=lambda s: (lengths[s] / deal[s], -s))
+        deal[busiest] += 1
+    return deal
+
+
+def _split(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
+    """Cut a line of row blocks, (count, bytes of one) per matrix, into `parts` runs with a small largest share.
+
+    A run that enters another matrix pays for a restart. Where keeping runs inside a matrix, or inside a few that fill
+    no run, makes no larger share, that is preferred. Returns the share and the first row block of each run.
+    """
+    across = _smallest_share(costs, parts)
+    fair = sum(count * size for count, size in costs) // parts
+    groups: list[list[tuple[int, int]]] = []
+    for matrix in costs:
+        if groups and _bytes([*groups[-1], matrix]) <= fair:
+            groups[-1].append(matrix)
+        else:
+            groups.append([matrix])
+    if not 1 < len(groups) <= parts:
+        return across
+    deal = _deal([_bytes(group) for group in groups], parts)
+    shares = [_smallest_share(group, runs) for group, runs in zip(groups, deal)]
+    largest = max(share for share, _ in shares)
+    if largest > across[0]:
+        return across
+    starts, base = [], 0
+    for group, (_, inside) in zip(groups, shares):
+        starts += [base + start for start in inside]
+        base += sum(count for count, _ in group)
+    return largest, starts
+
+
+def _bytes(costs: Sequence[tuple[int, int]]) -> int:
+    """Of matrices in one run, restarts included."""
+    return sum(count * size for count, size in costs) + _RESTART * (len(costs) - 1)
+
+
+def _smallest_share(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
+    """The smallest largest share of runs that go on from matrix to matrix, and the first row block of each run."""
+    total = sum(count * size for count, size in costs)
+    low, high = max(-(-total // parts), max(size for _, size in costs)), total + _RESTART * len(costs)
+    while low < high:
+        middle = (low + high) // 2
+        if _cut(costs, parts, middle)[1]:
+            high = middle
+        else:
+            low = middle + 1
+    return low, _cut(costs, parts, low)[0]
+
+
+def _cut(costs: Sequence[tuple[int, int]], parts: int, limit: int) -> tuple[list[int], bool]:
+    """Fill runs up to `limit` bytes; whether all fits."""
+    starts: list[int] = []
+    matrix, used, base = 0, 0, 0  # the next row block: `used` of `matrix`, which begins at `base`
+    for _ in range(parts):
+        starts.append(base + used)
+        room, fresh = limit, True
+        while matrix < len(costs):
+            count, size = costs[matrix]
+            if not fresh:
+                room -= _RESTART
+            take = min(count - used, max(0, room) // size)
+            used += take
+            room -= take * size
+            if used < count:
+                break
+            base, matrix, used = base + count, matrix + 1, 0
+            fresh = False
+    return starts, matrix == len(costs)
