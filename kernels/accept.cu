@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(32) accept(
         return;
     }
     stamp(stamps, ACCEPT_BEGIN);
-    const int cancelled = *static_cast<const volatile int*>(cancel);  // across the bus: asked early
+    const int cancelled = *static_cast<const volatile int*>(cancel);  // across the bus: read early
     const int n = st->n, step = st->steps, length = st->length, answered = st->answered;
     const int* const forced = trace ? trace + step % trace_steps * (1 + MAX_DEPTH) : nullptr;
 
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(32) accept(
         else if (st->prompt_length + count >= st->context_length) stop = CONTEXT_FULL;
     }
     if (stop == RUNNING && __any_sync(FULL_WARP, cancelled)) stop = CANCELLED;
-    // A draw from numbers that are not finite is no token, and the whole pass is in doubt: nothing of it is kept.
+    // A draw from numbers that are not finite is no token, and the whole pass is suspect: nothing of it is kept.
     const int added = stop == BROKEN ? 0 : kept;
 
     RingSlot* const slot = ring + step % slots;

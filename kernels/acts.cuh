@@ -1,7 +1,7 @@
 // Activations as the matmuls read them: quantised or halved, in the order of the mma's B fragments.
 //
 // One block holds 8 rows (the 8 columns of an mma) x 256 k. Its address depends on nothing but (row, group), so a
-// producer need not know how many rows ride along:
+// producer need not know how many rows the pass has:
 //     f16    (group * 8 + row / 8) * BLOCK             group = k / 256, row < 64
 //     int8   (group * 16 + row / 8) * BLOCK, and 8 blocks further on a second one, which most launches do not read
 // K is padded with zeros to whole groups: the producer calls with zeros for k >= K.
@@ -43,7 +43,7 @@ constexpr int ACTS_GROUP = 256;  // k of a block
 constexpr int ACTS_Q8_BLOCK = 2208, ACTS_Q8_SCALES = 2048, ACTS_Q8_SUMS = 2080;
 constexpr int ACTS_F16_BLOCK = 4384, ACTS_F16_SCALES = 4096, ACTS_F16_SUMS = 4128, ACTS_F16_SUMS_LOW = 4256;
 
-// Where a producer writes; a null pointer is a form that no consumer asks for.
+// Where a producer writes; a null pointer is a form that no consumer reads.
 struct Acts {
     u8* q8;
     u8* f16;

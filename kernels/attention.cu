@@ -4,9 +4,9 @@
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
 // A node's bits are those of decoding its path one by one, whatever the tree: they follow from its position p alone. Of
-// p's tiles those from near_tile(p) on are parts of their own, parts 0..NEAR - 1; the far ones are dealt to the splits,
+// p's tiles those from near_tile(p) on are separate parts, 0..NEAR - 1; the far ones are shared out to the splits,
 // parts NEAR... No node is deeper than MAX_NODES - 1, so a far tile is committed, and the same for all rows. So is a
-// near tile, up to the root. Of the others the keys of each node stand by position, wherever the cache holds them: nodes
+// near tile, up to the root. In the others a node's keys are arranged by position, wherever the cache holds them: nodes
 // whose ancestors are 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and
 // share the work, every other node is worked on alone.
 //
@@ -35,13 +35,13 @@ static_assert(MAX_NODES <= 256 && TILE <= 128, "a path is bytes, and is read up 
 // The first tile of a position's near keys.
 __device__ __forceinline__ int near_tile(int position) { return max(position - (MAX_NODES - 1), 0) / TILE; }
 
-// How many splits the tiles before `tile` are dealt to.
+// How many splits the tiles before `tile` are shared out to.
 __device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil_div(tile, CHUNK), splits); }
 
 // The last tile not above `tile` that belongs to near part `part`; the tile's number alone says to which it belongs.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
 
-// Which positions a position sees beside what a part and a tree say: a base, which takes no room where there is none. A
+// Which positions a position sees apart from what a part and a tree decide: a base class, empty where there is no window. A
 // tile that no row of a part sees is not read; one that some row does not see leaves that row's bits as they are.
 #ifdef WINDOWED
 struct Window {
@@ -230,7 +230,7 @@ __device__ __attribute__((noinline)) void attend_piece(
     const PackedRows alone = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
 #pragma unroll 1
     for (int tile = tree.common(); tile <= position / TILE; tile++) {
-        __syncthreads();  // the path is there, and everyone is done with the tile before
+        __syncthreads();  // the path is there, and all threads have finished the tile before
         const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
         const NodeView view(tile, tree.length, keys, path, *deal);
         attend<NODE_TILES>(view, alone, tile % NEAR, q, cache, tiles, out, stats);
@@ -261,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     __syncthreads();
 #pragma unroll 1
     for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {
-        if (turn) __syncthreads();  // everyone is done with the piece before
+        if (turn) __syncthreads();  // all threads have finished the piece before
         attend_piece(st, node0, rows, splits, turn, q, k, v, slots, out, stats);
     }
 }

@@ -1,4 +1,4 @@
-// Flash-decoding over a KV cache: few query rows against many keys, the keys' tiles dealt to parts.
+// Flash-decoding over a KV cache: few query rows against many keys, whose tiles are divided into parts.
 //
 //   attend         one block: online softmax of some rows over the tiles of one part, TILE keys each
 //   merge_parts    one row: the partial results in order
@@ -7,19 +7,19 @@
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
 // COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
-// STAGES tiles in a ring, as they are kept; packed ones become halves on their way from there into the fragments, or
-// with UNPACK_ONCE for all warps together, in a tile of halves beside the ring, or two. With one stage K and V travel
-// while the block is at the other of the two.
+// STAGES tiles in a ring, in the form of the cache; packed ones are converted to halves between there and the fragments, or
+// with UNPACK_ONCE once for all warps, into one or two tiles of halves next to the ring. With one stage K is loaded while
+// the block works on V, and V while it works on K.
 //
-// Waits: a step has four barriers where K and V share a tile of halves, three where K of the next step still travels
-// when P is there, else two.
-// Addresses: what a lane reads and writes is one offset, worked out before the steps, and constants (tiles.cuh).
+// Waits: a step has four barriers where K and V share a tile of halves, three where K of the next step is still being
+// loaded when P is complete, else two.
+// Addresses: a lane's reads and writes are one offset, computed before the steps, plus constants (tiles.cuh).
 //
-// Bits: a row's keys stand in tiles by position. Its position alone says which tiles it sees, which part each belongs to
-// and in which order they are worked on; a tile that it does not see leaves its maximum, weight and sums as they are,
-// bit for bit. So a row's result depends neither on how many rows ride along, nor on how rows are laid over warps and
+// Bits: a row's keys are arranged in tiles by position. Its position alone decides which tiles it sees, which part each
+// belongs to and in which order they are processed; a tile that it does not see leaves its maximum, weight and sums as they are,
+// bit for bit. So a row's result depends neither on how many rows share the pass, nor on how rows are assigned to warps and
 // blocks, nor on where the cache holds a position. COLUMNS, TILE, CHUNK and the number of parts are part of the order: one
-// choice for all widths. A warp does COLUMNS / COLUMN_WARPS columns, and keeps their weights apart.
+// choice for all widths. A warp computes COLUMNS / COLUMN_WARPS columns, with separate weights for each.
 //
 // Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; shared memory, of which Q's
 // fragments are half, from about 16 rows on. On an H200, 4 kv heads of 256, with its merge: 7 us at 200 positions; one row
@@ -77,7 +77,7 @@ __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
 // The cache is kv.cuh's; what lies past the keys may be anything. A block has THREADS threads and TILES tiles of 16 rows
 // per row warp; `shared`: see backends/cuda/layers/split_attention.py. `view` says what the part is and who sees what:
 //   step0, tile(step)    the tiles that are worked on, by number, from step0 on while they begin before `keys`
-//   keys                 positions from here on nobody sees
+//   keys                 no row sees positions from here on
 //   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh)
 //   open(begin)          every row sees all of the tile that begins there
 //   visible(row, begin)  bit i: the row sees position begin + i
@@ -109,7 +109,7 @@ __device__ __forceinline__ void attend(
     float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMNS][HELD]
 
     auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * (KEY_BYTES + VALUE_BYTES); };
-    // Groups of copies, K's and V's in turn, empty past the end: the waits below count groups.
+    // Groups of copies, alternating K and V, empty past the end: the waits below count groups.
     auto fetch_keys = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
         if (wanted > 0) {
@@ -347,7 +347,7 @@ __device__ __forceinline__ void merge_parts(
         return at < parts ? stats[at * step + packed] : make_float2(-INFINITE, 0.0f);
     };
 
-    // All statistics are asked for at once, then the parts that count, HELD at a time.
+    // All statistics are loaded at once, then the parts that count, HELD at a time.
     float top = -INFINITE, total = 0.0f;
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) top = fmaxf(top, statistics(turn * MERGE_WARPS + warp).x);

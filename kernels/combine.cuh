@@ -18,8 +18,8 @@ struct GatedGroup {
     __device__ __forceinline__ GatedGroup(int group, int kv_heads)
         : group(group), element(group * ACTS_GROUP + 8 * lane_id()), padding(element >= kv_heads * GROUP * HEAD_DIM) {}
 
-    // Of row `row` of `rows`; all MERGE_WARPS warps call. `parts()`: how many parts the row has, asked for once its gates
-    // are on their way. partials: of the projection, which the gates are part of.
+    // Of row `row` of `rows`; all MERGE_WARPS warps call. `parts()`: how many parts the row has, called once the loads of its
+    // gates are issued. partials: of the projection, which the gates are part of.
     template <class Parts>
     __device__ __forceinline__ void combine(
         const Parts& parts, int row, int rows, int kv_heads, const float* out, const float2* stats,

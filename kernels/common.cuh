@@ -76,7 +76,7 @@ template <class T> __device__ __forceinline__ T warp_min(T v) {
     return v;
 }
 
-// Every thread gets the result. `scratch`: shared memory for BLOCK / 32 values that nobody else is using; it is free
+// Every thread gets the result. `scratch`: shared memory for BLOCK / 32 values that is not in use; it is free
 // again afterwards. All threads of the block call it.
 template <int BLOCK, class T> __device__ __forceinline__ T block_sum(T v, T* scratch) {
     v = warp_sum(v);

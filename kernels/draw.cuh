@@ -8,8 +8,8 @@
 //           the row's *front*, a dozen of a quarter million tokens. draw_list lists the first tokens of the order,
 //           draw_scan adds all others that score higher than any of these, draw_front takes the front of both, and
 //           draw_weights counts and weighs what lies before each of its tokens.
-//   WHOLE   `sample` looks at the whole row, as often as it takes: a large top_k with top_p. Also where a list or a front
-//           is too long, or rounding leaves open what is drawn. It knows no rounding: what the others say is what it says.
+//   WHOLE   `sample` reads the whole row, as often as necessary: a large top_k with top_p. Also where a list or a front
+//           is too long, or rounding leaves the draw undecided. It compares exactly: the others give the same draw, or leave it to this.
 
 #pragma once
 

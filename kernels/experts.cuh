@@ -2,7 +2,7 @@
 //
 // A pair is a row and one of the experts that it takes, rank by rank: pair = rank * ACTS_ROWS + row. The expert that
 // all rows take is the last rank, where there is one. Results of a pair lie at rank * rows of the pass + row, so they
-// are partials like those of a split K: whoever adds them up takes them in the order of ranks.
+// are partials like those of a split K: they are added in the order of ranks.
 //
 // An entry is a few pairs of one expert: the columns of one product. Entries are sorted by expert, pairs by row. Which
 // rows share an entry changes no bit: columns of a product do not touch each other.
@@ -84,10 +84,10 @@ template <int COUNT> __device__ __forceinline__ void sort_keys(u32 (&key)[COUNT]
 }
 
 // Up to as many scores a lane has its keys sorted. More keys and their places would not fit the registers of a thread
-// of `route`: they stay where they are, and each rank looks at all of them.
+// of `route`: they stay where they are, and each rank reads all of them.
 constexpr int MOST_SORTED = 8;
 
-// What a lane is told of a row: the expert of its rank, and that one's weight.
+// What a lane gets of a row: the expert of its rank, and that expert's weight.
 struct Choice {
     int expert;
     float weight;
@@ -155,7 +155,7 @@ __device__ __forceinline__ Choice choice_of_row(const float* scores, float scale
     return {expert_of, share / sum * scale};
 }
 
-// The same, every lane told of each rank: chosen(rank, expert, weight).
+// The same, but every lane gets every rank: chosen(rank, expert, weight).
 template <int COUNT, int BEST, bool OF_ALL, class Chosen>
 __device__ __forceinline__ void choose_experts(const float* scores, float scale, Chosen&& chosen) {
     const Choice mine = choice_of_row<COUNT, BEST, OF_ALL>(scores, scale);

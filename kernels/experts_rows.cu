@@ -1,8 +1,8 @@
 // experts_rows: a prompt's chunk times the matrices of its experts; pairs_swiglu: silu(gate) * up of what came of that.
 //
 // A task is 256 rows of one matrix of one entry: a warp has two blocks of 16 rows and all columns of the entry. Weights
-// become halves in registers, rounded once from f32 as `dequant` does; 256 k of the entry's rows lie in shared memory, the
-// next 256 are on their way. Sums are f32 over all of K, in one order; columns do not touch each other.
+// become halves in registers, rounded once from f32 as `dequant` does; 256 k of the entry's rows are in shared memory, the
+// next 256 are being copied. Sums are f32 over all of K, in one order; columns do not touch each other.
 //
 // A fragment's k are in the order of the formats: lane t of a quad has k 4 t .. + 3 of 16, so its halves of a column are
 // neighbours in shared memory.
@@ -128,7 +128,7 @@ __device__ __forceinline__ void multiply_rows(
 #pragma unroll
             for (int i = 0; i < ROWS_BLOCKS; ++i) {
                 if constexpr (AHEAD) {
-                    // Behind the last tile it is asked for once more.
+                    // Behind the last tile the same one is requested again, and not used.
                     const u8* from = u + 1 < TILE_UNITS || k + 1 == tiles_k ? tile[i] : tile[i] + F::BYTES;
                     F::load_unit(next[i], from, (u + 1) % TILE_UNITS, lane);
                 } else {

@@ -63,7 +63,7 @@ struct PairSink {
     }
 };
 
-// Where the block is, in shared memory: what is not looked at while tiles stream costs no registers.
+// The block's place in the list, in shared memory: it costs no registers while tiles stream.
 struct Walk {
     Run run;
     bool alone;              // whether a warp has blocks of 16 rows of its own
@@ -190,7 +190,7 @@ __device__ __forceinline__ void stream_experts(const Job& job, const Input& inpu
     }
 #pragma unroll 1
     for (;;) {
-        __syncthreads();  // the run before is done with: nobody reads what it staged
+        __syncthreads();  // the run before is complete: its staged activations are no longer read
         if (threadIdx.x == 0) {
             const int at = walk.at += walk.blocks;
             Run run;

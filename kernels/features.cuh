@@ -1,5 +1,5 @@
-// What waits for a drafter is kept in halves of a sixteenth: the residual stream of a large model may pass the range of
-// halves. Twin: HEADROOM of backends/cuda/chunk.py.
+// Pending features are stored as halves of a sixteenth of their value: the residual stream of a large model may exceed the
+// range of halves. Twin: HEADROOM of backends/cuda/chunk.py.
 
 #pragma once
 

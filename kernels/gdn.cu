@@ -9,7 +9,7 @@
 constexpr int PREPARE_WARPS = 8;
 static_assert(NODES <= 32 * PREPARE_WARPS, "a thread per row");
 constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes of a warp
-constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // of those, how many are on their way together
+constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // of those, how many are loaded together
 
 __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
     return make_float4(
@@ -22,7 +22,7 @@ __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
 //
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
 // channels from the partials to the state, so nothing here is exchanged between blocks. The block of a value head also
-// computes its beta and its decay factors. Bound by latency: what does not depend on the step's state is asked for
+// computes its beta and its decay factors. Bound by latency: what does not depend on the step's state is loaded
 // before the state is known. In a step of the 27B on an H200: 3.3 us with one row, 5.5 us with 16, 8 us with 64.
 //
 // grid (2 K_HEADS + V_HEADS), block 256. partials f32 [SPLIT_K][rows][width], rows NODES at least, whose columns are

@@ -1,10 +1,10 @@
 // The gated delta rule for all rows of a pass: the plain recurrence, node by node, the state in registers. Layouts and
 // formulas: gdn.cuh.
 //
-// A warp owns its columns of one key head's states from reading them to the outputs and never waits for another warp
-// but for what all share:
+// A warp owns its columns of one key head's states from reading them to the outputs and waits for other warps only
+// for what all share:
 //   1. S to registers, all else to shared memory, in flight together; only the pending path waits for the step's state
-//   2. q_i k_i of every row, dealt to the warps
+//   2. q_i k_i of every row, shared out to the warps
 //   3. the pending path, node by node, when S is there, and S back to memory
 //   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns,
 //      the 8 segments of a row are summed by shuffles), u, o, and where children follow the node's own state
@@ -16,7 +16,7 @@
 // what decoding that path one by one gives: whatever the other rows, NODES, the order or the shape of the blocks.
 //
 // Bound by: the state's bytes with one row, from 8 rows on the instructions that a node costs a warp, on the scheduler
-// with most of them: about 100 per column of a lane and 35 beside. A block wants an SM to itself.
+// with most of them: about 100 per column of a lane and 35 more. A block should have an SM to itself.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
 
@@ -120,7 +120,7 @@ template <bool INNER> __device__ __forceinline__ void run_node(
     const float dot = lane.dots[row];
 #pragma unroll
     for (int part = 0; part < 4; part++) tile.multiply(ks, part, key[part]);
-    __syncwarp();  // keeps the compiler from asking for Q before this: then Q S would hold up the sums of K S
+    __syncwarp();  // keeps the compiler from loading Q before this: Q S would then delay the sums of K S
     lane.fetch(lane.q_rows, row, query);
     add_segments<16>(ks);
 #pragma unroll
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     for (int r = 0; r < RUNS; r++) {
         mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
     }
-    // The rows of a node are asked for at the end of the visit before; those that are replayed come from memory.
+    // The rows of a node are loaded at the end of the visit before; those that are replayed come from memory.
     float4 key[4];
     u32 bits = visits[0];
     if (Visit::of(bits).kind != Visit::REPLAY) mine.fetch(k_rows, Visit::of(bits).node - node0, key);

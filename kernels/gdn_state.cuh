@@ -5,7 +5,7 @@
 // value head key_head + c / DIM * K_HEADS. A block holds WIDTH of them, a warp 4 COLUMNS, a lane 16 rows of COLUMNS:
 //     rows 16 * segment .. with segment = lane / 4, columns in RUNS runs of PAIR neighbours
 // so that one read of a row of K, spread over the segments, meets all the state that a lane has. How the columns are
-// dealt to lanes, warps and blocks does not change a bit: no sum crosses columns.
+// assigned to lanes, warps and blocks does not change a bit: no sum crosses columns.
 //
 // Defines: K_HEADS, V_HEADS; COLUMNS of a lane, WARPS of a block.
 
@@ -28,10 +28,10 @@ __device__ __forceinline__ int block_column() { return blockIdx.x % SLICES * WID
 // Of a column of the block's key head.
 __device__ __forceinline__ int value_head(int column) { return block_key_head() + column / DIM * K_HEADS; }
 
-// A value that all lanes have anyway, known to the compiler as such: what follows need not expect them to diverge.
+// A value that is the same in all lanes, in a form that tells the compiler so: it then expects no divergence.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(FULL_WARP, v, 0); }
 
-// Where the f4-th float4 of a row of DIM floats stands in shared memory. Both the 8 segments of one row and 8
+// Where the f4-th float4 of a row of DIM floats is in shared memory. Both the 8 segments of one row and 8
 // neighbouring rows at one f4 come from different banks.
 __device__ __forceinline__ int swizzled(int row, int f4) { return row * (DIM / 4) + (f4 ^ (f4 >> 3) ^ (row & 7)); }
 

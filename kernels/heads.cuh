@@ -95,7 +95,7 @@ struct Head {
     }
 };
 
-// A key as the cache has it: normed, rotated to its position, transformed where its type asks for that.
+// A key as the cache has it: normed, rotated to its position, transformed where its type requires it.
 __device__ __forceinline__ void store_key(
     const KeyValues& cache, Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position,
     int slot

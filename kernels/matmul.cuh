@@ -37,7 +37,7 @@ constexpr int MATMUL_THREADS = WARPS * 32;
 constexpr int COLUMN_BLOCKS = ceil_div(COLUMNS, 8);
 // Units in registers ahead of their use. A wide pass takes long enough over one for two to do, and needs the room.
 constexpr int MOST_SLOTS = COLUMN_BLOCKS <= 4 ? 4 : 2;
-constexpr int HEAD_AT = COLUMN_BLOCKS <= 4 ? 0 : 2;  // the unit during which the next header is asked for
+constexpr int HEAD_AT = COLUMN_BLOCKS <= 4 ? 0 : 2;  // the unit during which the next header is requested
 
 #ifdef ACTS_F16
 constexpr bool ALL_F16 = true;
@@ -69,7 +69,7 @@ template <> struct SumType<false> {
     using Type = float;
 };
 
-// Weights on their way: the header and the next units of a tile.
+// Weights in flight: the header and the next units of a tile.
 template <class F> struct Ahead {
     static constexpr int SLOTS = Meeting<F>::SLOTS;
     typename F::Head head;

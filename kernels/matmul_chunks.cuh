@@ -1,6 +1,6 @@
 // A rectangle of super-tiles where shared memory is too small for all activations of its k: they go by in chunks.
 //
-// A warp takes whole blocks of 16 rows, up to WARPS side by side and as many rounds of that as the rectangle asks for.
+// A warp takes whole blocks of 16 rows, up to WARPS at the same time, in as many rounds as the rectangle needs.
 // All warps go along k in step, CHUNK tiles at a time: one buffer is read while the next chunk is copied into the other.
 // So a pass of any width reads each weight once, and few parts of K are enough. Activations come from the L2 again in
 // every round.
@@ -42,7 +42,7 @@ __device__ __forceinline__ void stream_in_chunks(
 #pragma unroll 1
         for (int k = 0; k < kn; k += CHUNK, turn ^= 1) {
             cp_async_wait<0>();
-            __syncthreads();  // the chunk is there, and nobody reads the other buffer any more
+            __syncthreads();  // the chunk is there, and the other buffer is no longer read
             const int next_k = k + CHUNK < kn ? k + CHUNK : 0;
             if (next_k > 0 || round + 1 < rounds) {
                 acts.stage<F>(buffer[turn ^ 1], part.k0 + next_k, min(CHUNK, kn - next_k));
@@ -51,7 +51,7 @@ __device__ __forceinline__ void stream_in_chunks(
             if (round >= mine) continue;
             const u8* staged_tile = buffer[turn];
             const u8* const end = staged_tile + min(CHUNK, kn - k) * M::STAGE;
-            // Behind the last tile of all it is asked for once more, of which nothing comes.
+            // Behind the very last tile the same one is requested again, and not used.
             const u32 behind_chunk = next_k > 0 ? F::BYTES : round + 1 < mine ? to_next_round : 0;
 #pragma unroll 1
             for (; staged_tile < end; staged_tile += M::STAGE) {

@@ -1,8 +1,8 @@
 // Who does what in a launch of matmul or head: several matrices of the same K, shared out by parts of K and blocks of rows.
 //
 // Written by backends/cuda/plan.py, which gives each thread block its share by bytes. Passed by value: a thread block
-// finds its share without a read from global memory. No weight is on its way before that, so there is one table entry
-// to read and no division.
+// finds its share without a read from global memory. Until then no weight can be requested, so there is one table entry to
+// read and no division.
 
 #pragma once
 
@@ -114,7 +114,7 @@ struct PartialSink {
     __device__ __forceinline__ void operator()(int row0, const Accumulator& acc) const {
         const int row = row0 + (lane >> 2), column = 2 * (lane & 3);
         const bool live[2] = {row < rows, row + 8 < rows};
-        // From column to column by one pointer: offsets of their own would all be kept in registers.
+        // From column to column by one pointer: separate offsets would all be kept in registers.
         float* at = out + size_t(u32(column)) * stride + row;
 #pragma unroll
         for (int b = 0; b < COLUMN_BLOCKS; ++b) {

@@ -42,7 +42,7 @@ template <int ROOM> struct Offers {
 
     // The slot of the best offer, to every lane; -1 where there is none.
     __device__ __forceinline__ int best(int size) const {
-        constexpr int AT_ONCE = 4;  // keys of a lane that are asked for together
+        constexpr int AT_ONCE = 4;  // keys of a lane that are loaded together
         u64 least = NOTHING;
         int slot = -1;
         for (int first = lane_id(); first < size; first += AT_ONCE * WARP) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ Found better_of(const Found& a, const Found& b) {
 
 // Offers that are never put into a slot again, so that of equal ones the lowest slot came first. `clear` comes first.
 template <int ROOM> struct OffersInTurn {
-    static constexpr int AT_ONCE = 4 * WARP;  // keys that are asked for together: whether there is one is not asked before
+    static constexpr int AT_ONCE = 4 * WARP;  // keys that are loaded together, without a check whether they exist
     u64 key[ceil_div(ROOM, AT_ONCE) * AT_ONCE];
 
     // All threads of the block call, and meet before the first offer.

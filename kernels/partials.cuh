@@ -9,7 +9,7 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) {
 }
 
 // N neighbours as float4: loaded here and now, added or looked at later. Kernels of few rows wait for memory and little
-// else, so everything that a thread needs is asked for before anything is used.
+// else, so everything that a thread needs is loaded before anything is used.
 template <int N> struct Span {
     float4 at[N / 4];
 

@@ -223,7 +223,7 @@ __device__ __forceinline__ unsigned ldg_stream4(const void* p) {
     return v;
 }
 
-// `bytes` of global memory into the L2; address and size are multiples of 16. One thread asks for all.
+// Prefetches `bytes` of global memory into the L2; address and size are multiples of 16. One thread calls for all.
 __device__ __forceinline__ void bulk_prefetch(const void* p, int bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));

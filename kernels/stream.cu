@@ -1,4 +1,4 @@
-// What other kernels are measured against and beside.
+// Kernels that others are compared with, or run between others in measurements.
 //
 //   stream  reads memory and does nothing else. Grid-stride over 16-byte words, four under way per thread. Bound by memory.
 //   pause   lasts a given time and touches nothing, as a small kernel between two products does.

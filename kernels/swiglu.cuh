@@ -1,4 +1,4 @@
-// silu(gate) * up of 8 neighbours of a row, of the partials of the [gate, up] matmul: asked for, then looked at.
+// silu(gate) * up of 8 neighbours of a row, of the partials of the [gate, up] matmul: first loaded, then used.
 //
 // Defines: WIDTH, elements of a row of gate, a multiple of 8; SPLIT_K, partials; UP_AT, where the rows of `up` begin, or 0
 // where both come in turns of 16 rows.
@@ -9,7 +9,7 @@
 
 static_assert(WIDTH % 8 == 0 && UP_AT % 4 == 0, "a lane holds 8 elements");
 
-// HELD: partials of gates, and of ups, that are on their way together.
+// HELD: partials of gates, and of ups, that are loaded together.
 template <int HELD = 8> struct SwigluSpan {
     PartialSpan<SPLIT_K, 8, HELD> gate, up;
 

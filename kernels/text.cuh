@@ -33,7 +33,7 @@ __device__ __forceinline__ bool begins(u32 bits, int ones) { return (~bits & ((1
 // Of a match of so many tokens.
 __device__ __forceinline__ int class_of(int match) { return match < 3 ? match - 1 : match < 5 ? 2 : match < 9 ? 3 : 4; }
 
-// What follows `size` tokens of which tail(0) is the newest. A thread looks up by itself.
+// What follows `size` tokens of which tail(0) is the newest. One thread does a whole look-up.
 template <class Tail> __device__ __forceinline__ Successor successor_of(const TextView& text, const Tail& tail, int size) {
     int place[RUNS], said[RUNS];
     u32 hash = 0;
@@ -55,7 +55,7 @@ template <class Tail> __device__ __forceinline__ Successor successor_of(const Te
     return {0, -1};
 }
 
-// A look-up by a warp, in two parts: what is loaded last is on its way between them. Each run has some lanes: one for what
+// A look-up by a warp, in two parts: the last load is in flight between them. Each run has some lanes: one for what
 // followed it, and one for each token that the class of its match depends on, the newest first.
 constexpr int FOLLOWED = 9, RUN_LANES = FOLLOWED + 1;
 static_assert(RUNS * RUN_LANES <= WARP && FOLLOWED <= LONGEST, "lanes of a look-up");

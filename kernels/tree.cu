@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
     int depths = min(st->draft_depth, MAX_DEPTH);
     const PairTable* given = nullptr;
 #ifdef PAIRS
-    // As many depths as there is room for come closer: the tree asks for one entry after the other.
+    // As many depths as fit are copied to shared memory: the tree reads one entry after the other.
     constexpr int NEAR = 8, ENTRIES = PAIR_CANDIDATES * MAX_WIDTH;
     __shared__ Pairing near[NEAR * ENTRIES];
     if (depths <= NEAR && st->by_parent) {

@@ -2,12 +2,12 @@
 // comes to it, and the best on offer is added.
 //
 // All threads of the block say what is known before: the candidates, and what the text has after each below the spine.
-// Then one warp adds nodes, one after the other: it works out what the drafter offers because of a node, and takes the best.
+// Then one warp adds nodes, one after the other: it computes the drafter's offers that a node brings, and takes the best.
 // With the text two more look up meanwhile what it has there and offer that, a fourth keeps the node's columns, and all meet
 // once a node; without it the one warp does without barriers. What is kept is written at the end.
 //
 // Bound by the latency of one chain of dependent operations per node: without the text the chance in double (not on the
-// spine, where it is looked up) and the best of the offers; with it a barrier besides, and where something is found two loads
+// spine, where it is looked up) and the best of the offers; with it also a barrier, and where something is found two loads
 // from the L2 one after the other. 0.5 us a node on an H200, with the text 0.8.
 
 #pragma once
@@ -77,7 +77,7 @@ struct ValueBuilder {
 };
 
 __device__ __forceinline__ double within(double x, double least, double most) { return fmin(fmax(x, least), most); }
-// The same of 0 and 1, by bits: a double's order is that of its bits, and this stands in the chain of every node.
+// The same of 0 and 1, by bits: a positive double's order is that of its bits, and this is on the critical path of every node.
 __device__ __forceinline__ double within_one(double x) {
     const i64 bits = __double_as_longlong(x), one = __double_as_longlong(1.0);
     return bits < 0 ? 0.0 : bits >= one ? 1.0 : x;
@@ -86,7 +86,7 @@ __device__ __forceinline__ double clipped(double p) { return within(p, SMALLEST,
 __device__ __forceinline__ double odds_of(double p) { return log(clipped(p) / (1 - clipped(p))); }
 __device__ __forceinline__ double share_of(double p) { return 1 / (p + 1e-9); }
 __device__ __forceinline__ double chance_at(double z) {
-    const double chance = 1 / (1 + exp(-z));  // before it is asked: one branch less
+    const double chance = 1 / (1 + exp(-z));  // computed unconditionally: one branch less
     return z > -500 ? chance : 0.0;
 }
 
@@ -314,7 +314,7 @@ struct ValueTree {
     }
 
     // Offer what the text has after a node, unless it is the drafter's first choice there: `found`, or with `asks` what a
-    // look-up brings. While the text is on its way each lane works out the chance of one outcome, which is a match with one
+    // look-up brings. While the text is being loaded each lane computes the chance of one outcome, which is a match with one
     // of the candidates or with none of them. Two warps call, for some of the matches each.
     __device__ __forceinline__ void copy(
         int slot, const Offer& it, const Above& node, bool asks, Successor found, int turn
@@ -344,7 +344,7 @@ struct ValueTree {
         const double q = chance_at(w[0] + w[1] * odds + w[2] * b.odds[depth][0] + w[4] * kind);
         if (asks) found = verified(asked, own);
         const u32 among = __ballot_sync(FULL_WARP, (lane < width) & (choice == found.token));
-        __syncwarp();  // the key that stands for nothing is there
+        __syncwarp();  // the key of no offer is there
         if (match != found.match || (among & (0 - among)) != (rank ? 1u << rank : 0)) return;
         const int stated = one && b.p[depth][rank] >= LEAST_COPIED ? rank : UNLIKELY;
         put(slot, Offer::of(found.token, depth, node.node, node.off, COPIED, stated, 0), node.value * q);
@@ -418,7 +418,7 @@ struct ValueTree {
             looks = below && it.depth() + 1 < depths;
 #endif
             if (warp == CHOOSES) {
-                // Asked for before the chances are worked out, which takes longer.
+                // Loaded before the chances are computed, which takes longer.
                 const double path = KEEPS == CHOOSES ? b.path[parent] : 0.0;
                 const u64 mask = KEEPS == CHOOSES ? b.mask[parent] : 0;
                 if (KEEPS == CHOOSES) node.log_prob = log_prob_of(it);
