@@ -117,7 +117,7 @@ def test_where_locking_is_refused_memory_is_plain(caplog: pytest.LogCaptureFixtu
         assert first.eq(1).all()
         assert second.eq(2).all()
     assert [record.message for record in caplog.records] == [
-        "copies of conversations lie in memory that is not page-locked, which is slower: page-locking memory failed "
+        "copies of conversations are in memory that is not page-locked, which is slower: page-locking memory failed "
         "(operating system)"
     ]
 

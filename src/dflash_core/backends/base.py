@@ -1,6 +1,6 @@
 """The seam between models and machines: what a target, a drafter, a sequence and a machine are to everyone else.
 
-Implementations lie beside each other, backends/cpu and backends/cuda; nothing outside of them names one.
+Implementations are siblings, backends/cpu and backends/cuda; nothing outside of them names one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Backend(Protocol):
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         """Run and commit tokens; returns the logits (vocab,) after the last.
 
-        A backend that reads many tokens at once asks `cancelled` now and then, and raises PrefillCancelled where it
+        A backend that reads many tokens at once calls `cancelled` now and then, and raises PrefillCancelled where it
         says so: then nothing was committed.
         """
 
@@ -93,7 +93,7 @@ class Backend(Protocol):
 
 
 class StepDecoder(Protocol):
-    """What a runner asks of whatever decodes one answer after the prompt that its backend has just read."""
+    """What a runner needs of a decoder: one answer after the prompt that its backend has just read."""
 
     @property
     def decision(self) -> Decision:
@@ -146,7 +146,7 @@ class Session(Backend, Resumable, Protocol):
         """`setup` as this sequence is by now: the nodes of its trees, rows of a prompt at once, and its window."""
 
     def leave(self) -> None:
-        """The session will not be asked again: what its copies lie in is no longer its own."""
+        """The session will not be used again: the memory of its copies is no longer its own."""
 
     def features(self) -> Logits:
         """Outputs of the captured layers (n, layers * hidden) at the rows of the last verify, before its commit."""
@@ -181,11 +181,11 @@ class Machine(Protocol):
         """Bytes that weights and a sequence may take now."""
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
-        """The components beside what the machine has now; with a session, what it holds and what runs beside it too."""
+        """The components and what the machine has now; with a session, also what it holds and what other processes hold."""
 
 
 class Target(DraftTarget, Protocol):
-    """A target model on one machine: its header at once, text parts when asked for, weights after `load`."""
+    """A target model on one machine: its header at once, text parts on first use, weights after `load`."""
 
     @property
     def tokenizer(self) -> Tokenizer:

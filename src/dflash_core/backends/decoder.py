@@ -157,14 +157,14 @@ class Decoder:
         return event
 
     def _certain(self, walk: Walk, tokens: Sequence[int], logits: Logits) -> Sequence[float]:
-        """The target's own probability of each of the last tokens of a step, where the policy asks for it."""
+        """The target's own probability of each of the last tokens of a step, where the policy needs it."""
         if not self.policy.asks_certain(self.knobs):
             return ()
         drawn = list(zip(walk.path, tokens))
         return [probability(logits[node], token) for node, token in drawn[-LATELY:]]
 
     def _drafter(self) -> str:
-        """The kind of the drafter that the step asked; "" where none was."""
+        """The kind of the drafter that the step used; "" where none was."""
         asked = self.decision.mode != "ar" and self.decision.drafts
         capabilities = self.backend.capabilities
         return (self.decision.drafter or (capabilities.kind if capabilities else "")) if asked else ""
@@ -178,7 +178,7 @@ class Decoder:
         return ()
 
     def draft(self) -> Candidates:
-        """The drafter's best tokens per depth after the root, or none where it is not asked."""
+        """The drafter's best tokens per depth after the root, or none where it is not used."""
         if self.decision.mode == "ar" or not self.decision.drafts:
             return NO_CANDIDATES
         named, knobs = self.decision.drafter, at_depth(self.knobs, self.decision.depth)
@@ -252,7 +252,7 @@ def step_drafts(drafts: Candidates) -> StepDrafts:
 
 
 class _Clock:
-    """Laps from one step to the next: what lies between two steps is a lap too."""
+    """Laps from one step to the next: the time between two steps is a lap too."""
 
     def __init__(self) -> None:
         self.at = time.perf_counter()

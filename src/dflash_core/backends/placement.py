@@ -1,4 +1,4 @@
-"""Which layer of a model lies on which card."""
+"""Which layer of a model is on which card."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class CpuDFlashDrafter:
         self._update()
         length, caches = self._length, self.caches
         if at is not None and at < length:
-            # A pass writes its own rows after the context, where here the later positions stand.
+            # A pass writes its own rows after the context, where the later positions are stored here.
             length, caches = at, [cache.copy() for cache in caches]
         model, target = self._model, self._target
         block = [root] + [self._mask_token] * (model.config.block_size - 1)

@@ -77,7 +77,7 @@ class CpuMtpDrafter:
         self._update()
         length, cache = len(self._tokens), self.cache
         if at is not None and at < length:
-            # A chain writes its own pairs after the context, where here the later ones stand.
+            # A chain writes its own pairs after the context, where the later ones are stored here.
             length, cache = at, cache.copy()
         token, hidden, rows = root, self._hidden[length - 1 : length], list[Tensor]()
         for depth in range(depths):
@@ -89,7 +89,7 @@ class CpuMtpDrafter:
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         self._update()
-        # Pair p - 1 stands beside hidden p: both follow from the tokens up to p. There is none before the first.
+        # Pair p - 1 belongs to hidden p: both follow from the tokens up to p. There is none before the first.
         pairs = self.cache.positions(max(begin - 1, 0), max(end - 1, 0))
         if begin == 0 and end > 0:
             pairs = tuple(F.pad(rows, (0, 0, 1, 0)) for rows in pairs)

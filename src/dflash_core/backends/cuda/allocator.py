@@ -1,4 +1,4 @@
-"""What a card is asked for when tensors are made, piece by piece, and what torch's allocator takes for it.
+"""What is requested of a card when tensors are made, piece by piece, and what torch's allocator takes for it.
 
 The allocator takes memory of a card in segments and hands out parts of these, so a sequence takes more than the sum of
 its tensors. How it does so is a fixed rule, and so is the order in which a sequence asks.

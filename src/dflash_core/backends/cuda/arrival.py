@@ -1,4 +1,4 @@
-"""A resumed sequence on its way to the card: the layers that a prompt comes to first are copied first, and it is read
+"""A resumed sequence being copied to the card: the layers that a prompt needs first are copied first, and it is read
 while the others arrive."""
 
 from __future__ import annotations

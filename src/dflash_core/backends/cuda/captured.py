@@ -1,4 +1,4 @@
-"""Outputs of chosen target layers, recorded by every pass for whoever reads them: a drafter, or a caller."""
+"""Outputs of chosen target layers, recorded by every pass for a drafter or a caller."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class CapturedLayers:
         return torch.zeros(capacity, self.width, device=self.rows.device)
 
     def at(self, layer: int) -> At | None:
-        """Where a layer's output goes in the first row; None for a layer that nobody reads."""
+        """Where a layer's output goes in the first row; None for a layer that is not read."""
         return At(self.rows, self.layers.index(layer) * self._hidden) if layer in self.layers else None

@@ -16,7 +16,7 @@ from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Product
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 
-# What may pass the range of halves is multiplied by this before it is rounded.
+# What may exceed the range of halves is multiplied by this before it is rounded.
 HEADROOM = 1 / 16
 
 

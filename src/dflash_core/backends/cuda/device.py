@@ -115,6 +115,6 @@ class CudaDevice:
 
     @cached_property
     def _library(self) -> Library:
-        """Made when it is first asked for: a card that reads no prompts in chunks needs none."""
+        """Made on first use: a card that reads no prompts in chunks needs none."""
         room = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.torch_device)
         return Library(self.runtime.driver, self.runtime.stream, room)

@@ -1,6 +1,6 @@
 """The CUDA driver, and the first card: found, judged fit, opened. Every failure of a call becomes one line.
 
-Nothing here is imported before a GPU is asked for, and the driver's own bindings not before its library was seen:
+Nothing here is imported before a GPU is used, and the driver's own bindings not before its library was found:
 without it their second call waits for ever.
 """
 
@@ -140,7 +140,7 @@ def open_card(
     Raises DeviceError or UnsupportedError, with what to do, for a card that cannot be used.
     """
     driver = Driver(api)
-    # Torch opens the same context; asked second, it would report a lesser card's trouble in words of its own.
+    # Torch opens the same context; if it came first, it would report an unsuitable card in its own words.
     card = describe_card(driver, environment, index)
     if torch.version.cuda is None:
         raise DeviceError(

@@ -167,7 +167,7 @@ def _split(tiles: int) -> int:
 
 
 def expert_ways(product: ExpertProduct, card: Card) -> tuple[Way, ...]:
-    """Ways to try, the default first: how many warps share what is staged. None changes a bit."""
+    """Ways to try, the default first: how many warps share the staged activations. None changes a bit."""
     wide = Way(warps=MOST_WARPS)
     try:
         ExpertPlan(product, replace(card, way=wide, ways=()))

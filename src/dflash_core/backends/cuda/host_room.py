@@ -1,4 +1,4 @@
-"""Host memory that copies of sequences lie in: page-locked, so that the card fetches it by itself at full speed.
+"""Host memory for copies of sequences: page-locked, so that the card reads it at full speed without the host.
 
 Locking takes the system's time and the driver's lock, so a thread does it between turns: of what copies were made in
 meanwhile, and of what the next copy will need. A block whose tensors are gone is used again.
@@ -31,23 +31,23 @@ HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class HostRoom(Protocol):
-    """Where a device's copies of sequences lie."""
+    """Host memory for a device's copies of sequences."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor of any contents in host memory."""
 
     def prepare(self, sizes: Sequence[int], most: int) -> None:
-        """Between turns: pieces of so many bytes will be asked for next. What is held ready takes `most` bytes at
+        """Between turns: pieces of so many bytes will be needed next. What is held ready takes `most` bytes at
         most."""
 
     def pause(self) -> None:
         """A turn begins: nothing is prepared until it has ended."""
 
     def settle(self) -> None:
-        """Wait until all is prepared that was asked for, as it is soon after a turn."""
+        """Wait until all that was requested is prepared, which it is soon after a turn."""
 
     def close(self) -> None:
-        """No copy will be asked for any more; those that there are stay."""
+        """No further copies will be needed; the existing ones stay."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +92,7 @@ class LockedRoom:
 
     @property
     def nbytes(self) -> tuple[int, int]:
-        """Bytes of all blocks, and of those that nothing lies in."""
+        """Bytes of all blocks, and of the unused ones."""
         with self._guard:
             self._collect()
             return sum(block.nbytes for block in self._blocks.values()), sum(block.nbytes for block in self._free)
@@ -113,7 +113,7 @@ class LockedRoom:
                     self._wanted.append(block_size(size))
                     left -= block_size(size)
             left = min(left, sum(wanted))
-            for block in spare:  # no more than what is asked for
+            for block in spare:  # no more than what was requested
                 left -= block.nbytes
                 if left < 0 and block is not self._locking:
                     self._drop(block)
@@ -196,7 +196,7 @@ class LockedRoom:
             try:
                 self._lock(block.address, block.nbytes)
             except DFlashError as error:
-                LOG.warning("copies of conversations lie in memory that is not page-locked, which is slower: %s", error)
+                LOG.warning("copies of conversations are in memory that is not page-locked, which is slower: %s", error)
                 self._refused = True
             else:
                 block.locked = True
@@ -213,6 +213,6 @@ def _fitting(blocks: Sequence[_Block], nbytes: int) -> _Block | None:
 
 
 def block_size(nbytes: int) -> int:
-    """Bytes of the block that a piece of `nbytes` lies in: an eighth more at most."""
+    """Bytes of the block for a piece of `nbytes`: an eighth more at most."""
     step = max(1 << max(nbytes.bit_length() - 1, 0), STEPS * mmap.PAGESIZE) // STEPS
     return -(-nbytes // step) * step

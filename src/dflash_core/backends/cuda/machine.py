@@ -1,4 +1,4 @@
-"""A card: what steps cost on it, what is free, and what is held once something is allocated."""
+"""A card: what steps cost on it, what is free, and what is held after an allocation."""
 
 from __future__ import annotations
 

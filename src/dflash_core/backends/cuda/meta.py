@@ -1,4 +1,4 @@
-"""A device and a file without bytes: what a pair will take is told by building it of shapes alone."""
+"""A device and a file without bytes: building a pair from shapes alone shows what it will take."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MAX_SEGMENTS, MAX_GRID = 6, 256
 SEGMENT_BYTES = 32  # of one matrix in the launch's struct, the address first
 MAX_COLUMNS = 64
 
-_PREFETCHED_COLUMNS = 8  # up to which a tile more on its way is worth it; wider passes lose by it
+_PREFETCHED_COLUMNS = 8  # up to which one more prefetched tile is worth it; wider passes lose by it
 
 # Of kernels/matmul_chunks.cuh.
 _WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
@@ -69,9 +69,9 @@ class Product:
 class Way:
     """How a launch is computed, where shapes leave a choice. Whatever it says holds at every width.
 
-    `chunked`: activations are staged in chunks of K, None for what the card asks for; `split_k`: parts of K. These two
-    decide the order of sums. The others change no bit. `prefetch`: tiles that a warp asks into the L2 before the
-    previous kernel has ended; None for one in narrow passes on a card that sets kernels up early, which is what gained.
+    `chunked`: activations are staged in chunks of K, None for what suits the card; `split_k`: parts of K. These two
+    decide the order of sums. The others change no bit. `prefetch`: tiles that a warp prefetches into the L2 before the
+    previous kernel has ended; None for one tile in narrow passes on a card that launches kernels early, where it gains.
     `warps` of a thread block: of products by experts (expert_plan.py), whose K has the same parts whoever shares them.
     `claimed`: whether the warps of a row alone take tiles as they become free, None for where sums of all tiles fit.
     """

@@ -66,7 +66,7 @@ def card_here() -> PlannedCard:
 
 
 class PlannedDevice(MetaDevice):
-    """Stands in for `device.CudaDevice` where headers are read and sizes told, and nothing runs."""
+    """Stands in for `device.CudaDevice` where only headers are read and sizes computed."""
 
     def __init__(self, card: PlannedCard) -> None:
         super().__init__(card.layout)

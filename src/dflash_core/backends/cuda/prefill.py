@@ -1,6 +1,6 @@
 """Long prompts: the target layer by layer over thousands of rows, products by the library, chunked recurrence.
 
-Weights are turned to f16 piece by piece, so memory stays bounded; accumulation is in float32, and so is the residual
+Weights are converted to f16 piece by piece, so memory stays bounded; accumulation is in float32, and so is the residual
 stream. What it leaves is what passes leave: keys, values, states, the drafter's context, nothing pending.
 """
 
@@ -78,7 +78,7 @@ class ChunkPass:
         return [op.launch for op in self.chunk.ops.added]
 
     def warm_up(self) -> None:
-        """Bind what is compiled and have the library set itself up, so that a first prompt does not wait for it."""
+        """Bind what is compiled and initialise the library, so that a first prompt does not wait for it."""
         for op in self.chunk.ops.added:
             op.bind()
         x, w = self.chunk.x[:64], self.chunk.weights[: 64 * self.chunk.x.shape[1]].view(64, -1)

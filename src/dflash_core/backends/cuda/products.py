@@ -1,4 +1,4 @@
-"""Products of many rows through the library: a matrix, or a part of it, is turned to f16 rows and multiplied."""
+"""Products of many rows by the library: a matrix, or a part of it, is converted to f16 rows and multiplied."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Acts:
 
 
 class AnyProjection(ABC):
-    """What multiplies rows, as those see it who write its input and read its output.
+    """What multiplies rows, as seen by the code that writes its input and reads its output.
 
     The result is f32 (split_k, rows of the pass, width): partials that the consumer adds up in order.
     """

@@ -29,7 +29,7 @@ from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which a sequence's components are shown
-# Left free where nobody asks for a context: the allocator's rounding, the caches of libraries, other programs.
+# Left free where no context is given: for the allocator's rounding, the caches of libraries, other programs.
 SPARE = 512 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // LEAST_PREFILL_ROWS).bit_length()))
 # What the driver takes for a context, kernels and libraries: measured 716.8 MiB on 132 multiprocessors, and most of it
@@ -38,7 +38,7 @@ CONTEXT_PER_PROCESSOR = 5_700_000
 
 
 def context_bytes(processors: int) -> int:
-    """What a process takes of a card before and besides its tensors."""
+    """What a process takes of a card before and in addition to its tensors."""
     return processors * CONTEXT_PER_PROCESSOR
 
 
@@ -147,7 +147,7 @@ class CardReckoner:
 
 
 def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DeviceConfig] | None:
-    """What of a drafter lies on the card; None for one that runs on the host."""
+    """The part of a drafter that is on the card; None for one that runs on the host."""
     file = getattr(draft, "file", None)
     if draft is None or file is None or not isinstance(draft.config, DeviceConfig):
         return None

@@ -37,7 +37,7 @@ class Runtime:
         self.driver, self.card = driver, card
         self.torch_stream = torch.cuda.Stream()
         self.stream = int(self.torch_stream.cuda_stream)
-        self._side_stream = torch.cuda.Stream()  # of copies beside what runs
+        self._side_stream = torch.cuda.Stream()  # of copies concurrent with kernels
 
     @classmethod
     def open(cls, index: int = 0) -> Runtime:
@@ -100,7 +100,7 @@ class Runtime:
         self.driver.release(self.driver.api.cuMemHostUnregister, address)
 
     def bring(self, parts: Sequence[Sequence[tuple[Sequence[Rectangle], slice]]]) -> list[Callable[[], None]]:
-        """Copy from page-locked memory to the card beside what runs, in order, and after all that was launched so far.
+        """Copy from page-locked memory to the card, concurrently with later launches, in order, and after all earlier ones.
 
         `parts`: of some rectangles the slice of the first dimension. Each result makes what is launched from then on
         wait for the copies of a part.
@@ -128,7 +128,7 @@ class Runtime:
                 event = self.event()
                 event.record(side)
                 arrived.append(partial(event.before, self.stream))
-        except BaseException:  # nobody waits for those under way, and nobody keeps what they read
+        except BaseException:  # nothing waits for copies in flight, and nothing keeps their sources alive
             driver.call("copies to the card", driver.api.cuStreamSynchronize, side)
             raise
         return arrived

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
 MOST_DRAFTS = MAX_NODES - 1  # of one tree: ancestor masks have a bit for the root too
 TREE_THREADS = 4 * WARP
-AHEAD = 2  # steps under way or queued while the host looks at the one before them
+AHEAD = 2  # steps running or queued while the host reads the result of the one before them
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Steps:
         self.trace = torch.from_numpy(table).to(self.device.torch_device)
 
     def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
-        """Compiled and recorded when it is first asked for."""
+        """Compiled and recorded on first use."""
         if kind not in self._graphs:
             self.session.ensure_capacity(kind.nodes)
             run = self.device.bind(self.launches(kind), progress)
@@ -181,7 +181,7 @@ def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
     """What of `knobs` and a policy's decision runs on a card, and what one may not expect of it."""
     notes = list[str]()
     if knobs.temperature > 0 and knobs.top_k > MOST_LISTED and knobs.top_p < 1:
-        notes.append(f"top_p with a top_k over {MOST_LISTED} looks at the whole vocabulary")
+        notes.append(f"top_p with a top_k over {MOST_LISTED} reads the whole vocabulary")
     budget = min(decision.budget, MOST_DRAFTS)
     if budget < decision.budget:
         notes.append(f"budget {MOST_DRAFTS}: a tree holds {MAX_NODES} nodes on a card, its root among them")
@@ -191,7 +191,7 @@ def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A replay that was asked for: what ends it, what it runs with, and what the host proposed for it."""
+    """A queued replay: what ends it, what it runs with, and what the host proposed for it."""
 
     wait: Run
     knobs: Knobs
@@ -353,7 +353,7 @@ class CudaDecoder:
         self._begun = True
 
     def _decide(self, knobs: Knobs) -> None:
-        """Ask what the next step runs; where that has changed, tell the card, after what is queued."""
+        """Get the decision for the next step; where it has changed, write it to the card, behind what is queued."""
         asked, weights = (knobs, self.policy.next(knobs)), self.policy.weights(knobs)
         if asked == self._asked and weights is self._weights:
             return  # nearly always where the knobs decide: a step of a small model has few microseconds for this
@@ -367,7 +367,7 @@ class CudaDecoder:
 
     @property
     def _told(self) -> tuple[Knobs, EffectiveMode, int, int]:
-        """What the card is told of a decision: not why, which `auto` puts into new words at every step."""
+        """What the card gets of a decision: not the reason, whose words change at every step of `auto`."""
         decision = self.decision
         return self.knobs, decision.mode, decision.budget, decision.depth
 
@@ -443,7 +443,7 @@ class CudaDecoder:
             self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text))
 
     def _grow(self, nodes: int) -> None:
-        """Make room in mid-turn. What waits to be committed is known to the card, not to the host's copy."""
+        """Grow in mid-turn. What is still to be committed is known to the card, not to the host's copy."""
         session = self.session
         session.device.synchronize()
         session.state.pull()

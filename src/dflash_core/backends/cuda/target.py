@@ -1,4 +1,4 @@
-"""A target whose weights lie on one card."""
+"""A target whose weights are on one card."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from dflash_core.progress import Progress
 
 LAUNCHES = 20  # of one product in a round
 TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu", "experts_in.cu", "experts_out.cu")
-# As long as what stands between two products of a step: kernels that begin early have that time for it.
+# As long as the kernels between two products of a step: kernels that launch early have that time.
 PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
 PASS_DEPTH, PASS_ROUNDS, PASS_CONTEXT = 32, 5, 256

@@ -235,7 +235,7 @@ def _times(product: AnyProduct, ways: Sequence[Way], measure: Measure) -> dict[W
 
 
 def path_of(folder: Path, card: str) -> Path:
-    """Where the tuning of a card lies, beside its compiled kernels."""
+    """The file of a card's tuning, next to its compiled kernels."""
     return folder / f"tuning-{re.sub('[^A-Za-z0-9]+', '-', card).strip('-') or 'card'}.json"
 
 

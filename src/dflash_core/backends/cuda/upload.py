@@ -35,7 +35,7 @@ def held_type(kind: str, requantise: str = "") -> str:
 
 
 def aligned(nbytes: int) -> int:
-    """What a tensor takes in a room that it shares with others."""
+    """Bytes of a tensor in memory that it shares with others."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -92,7 +92,7 @@ class DeviceUpload:
         return Matrix(kind, rows, columns, tiles)
 
     def _new(self, nbytes: int) -> Tensor:
-        """(nbytes,) uint8, in the room where there is some."""
+        """(nbytes,) uint8, in the shared memory where there is some."""
         begin, end = self._used, self._used + aligned(nbytes)
         if end > len(self._room):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch_device)

@@ -32,7 +32,7 @@ Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
 
 
 class DraftMemory(Protocol):
-    """What a drafter takes for a sequence, beside its weights."""
+    """What a drafter takes for a sequence, in addition to its weights."""
 
     @property
     def nbytes(self) -> Mapping[str, int]:
@@ -164,4 +164,4 @@ class OnDevice(Protocol):
         """What a chunk of `rows` rows needs of the arena."""
 
     def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
-        """What it needs beside the arena, from layer to layer: `Chunk.lasting`."""
+        """What it needs in addition to the arena, from layer to layer: `Chunk.lasting`."""

@@ -1,6 +1,6 @@
 """What a drafter on a card keeps by position: a ring for each layer that looks back over a window, else all positions.
 
-Position p of a layer lies in slot p % slots, so a ring holds the newest positions. It has SPARE more than a row sees:
+Position p of a layer is in slot p % slots, so a ring holds the newest positions. It has SPARE more than a row sees:
 that far a sequence can be cut with nothing lost. Further back, rows that were overwritten come from the host's memory:
 a checkpoint has the windows before it, and while an answer runs rows are copied before they are overwritten, so that it
 can be drafted again from any of its positions.
@@ -21,7 +21,7 @@ from dflash_core.errors import Code, ContextError
 from dflash_core.snapshots.base import check_tensors
 
 TILE = 64  # slots of a ring come in whole tiles of the attention, of which this is the largest
-# Positions of a ring beside its window: a block, what steps under way may commit, and what may wait to enter the cache.
+# Positions of a ring beyond its window: a block, what steps in flight may commit, and what may be pending.
 SPARE = 512
 
 # Makes a tensor of a shape and a type in host memory.
@@ -184,7 +184,7 @@ class DraftCaches:
             yield
             return
         missing = self._missing(at, length) if self._rings else []
-        # The block's own rows go after its context, where later positions stand.
+        # The block's own rows go after its context, where later positions are stored.
         held = [(self._layers, self._copy(self._layers, at, at + self.block))]
         held += [(tuple(self._rings), self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
         try:

@@ -53,7 +53,7 @@ class DFlashMemory:
         device, config = draft.device.torch_device, draft.config
         self.rows = config.block_size
         self.block = 1 + config.depths  # not fewer
-        positions = context + self.block  # the block's own rows lie after the context
+        positions = context + self.block  # the block's own rows come after the context
         slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
         kinds = [kv.windowed if layer.window else kv for layer in draft.layers]
         sizes = zip(slots, kinds, strict=True)
@@ -388,7 +388,7 @@ def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
 
 
 class DFlashChunk:
-    """A prompt's chunk as context: fc is applied part by part as the layers that it reads come by."""
+    """A prompt's chunk as context: fc is applied part by part, as the layers that it reads are computed."""
 
     def __init__(self, drafter: DFlash, chunk: Chunk) -> None:
         draft, products = drafter.draft, chunk.products
@@ -399,7 +399,7 @@ class DFlashChunk:
         (fc,) = draft.fc.matrices
         width = chunk.h.shape[1]
         self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]
-        # Of rows times HEADROOM, which is a power of two: only what is added to their mean square knows of it.
+        # Of rows times HEADROOM, which is a power of two: only the epsilon added to their mean square depends on it.
         norm, eps = draft.enc_output_norm, draft.config.rms_eps * HEADROOM**2
         self._norm = chunk_norm(chunk.ops, chunk.count, encoder, norm, eps, chunk.x)
         self._parts = [

@@ -1,4 +1,4 @@
-"""A drafter's vocabulary of its own on a card: which of the target's tokens its head's rows are."""
+"""A drafter's reduced vocabulary on a card: which of the target's tokens its head's rows are."""
 
 from __future__ import annotations
 

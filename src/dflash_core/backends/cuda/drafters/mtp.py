@@ -204,7 +204,7 @@ class Mtp(InCaches):
     # ---- Driven from the host ------------------------------------------------------------------------------------
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
-        """It reads tokens beside features: `commit` tells it both."""
+        """It reads tokens as well as features: `commit` passes both."""
         raise AssertionError("features alone say nothing to an MTP head")
 
     def keep(self, rows: Tensor) -> None:

@@ -80,7 +80,7 @@ class _Found:
 
 
 class DeviceSelector:
-    """The three parts of its product. Raises UnsupportedError for more candidates than a card looks at."""
+    """The three parts of its product. Raises UnsupportedError for more candidates than a card reads."""
 
     def __init__(self, device: Device, upload: Upload, spec: draft_heads.Selector, rounding: Rounding) -> None:
         if spec.top_k > PAIR_CANDIDATES:

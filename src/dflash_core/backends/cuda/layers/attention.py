@@ -147,7 +147,7 @@ class AttentionLayers:
 
 
 def slots_of(context: int) -> int:
-    """A tree's nodes lie after the committed positions."""
+    """A tree's nodes come after the committed positions."""
     return context + MAX_NODES
 
 

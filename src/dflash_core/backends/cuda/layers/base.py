@@ -43,7 +43,7 @@ class Upload(Protocol):
         """As f32, in torch order."""
 
     def raw(self, name: str) -> tuple[str, Tensor]:
-        """Type and blocks as they lie in the file, (rows, bytes per row)."""
+        """Type and blocks as in the file, (rows, bytes per row)."""
 
     def on_host(self, name: str) -> tuple[str, HasAddress]:
         """The same in host memory that kernels reach."""

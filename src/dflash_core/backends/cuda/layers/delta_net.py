@@ -62,7 +62,7 @@ class DeltaNetLayers:
     def rows_room(self, capacity: int) -> Sequence[Wanted]:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         shapes = [(count, *sizes[name]) for name in ("inputs", "k", "u", "decay")]
-        # States that wait for their node's second child, as far as shared memory has no room for them.
+        # States saved for their node's second child that do not fit into shared memory.
         levels = (self.far_levels(capacity), *sizes["s"])
         return [(shape, torch.float32) for shape in (*shapes, levels)]
 
@@ -267,7 +267,7 @@ class DeltaBranch:
                 past = conv[:, channels.start : channels.stop]
                 past[: len(conv) - kept] = past[kept:].clone()
                 past[len(conv) - kept :] = made[n - kept : n]
-            solve()  # from here on `mixed` is no more: W, P and O lie there
+            solve()  # from here on `mixed` is overwritten by W, P and O
             scan()
             products.multiply(x, gate_parts, z[:n])
             norm()

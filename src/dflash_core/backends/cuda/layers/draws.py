@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.state import PART_BEFORE, ROW_FRONT, ROW_TOKENS
 
 SAMPLE_THREADS = 512
 ROW_THREADS, PART_THREADS = 512, 256  # of kernels/draw.cu
-DRAW_PART = 4096  # tokens that a thread block looks at
+DRAW_PART = 4096  # tokens that a thread block reads
 MOST_LISTED = 512  # top_k up to which the tokens that can be drawn are listed first
 
 

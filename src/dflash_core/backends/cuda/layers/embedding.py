@@ -14,7 +14,7 @@ NO_MASK = -1
 
 
 class Embedding:
-    """token_embd as it lies in the file, or another matrix of its kind. `on_host`: in main memory, where the kernel
+    """token_embd as in the file, or another matrix of its kind. `on_host`: in main memory, where the kernel
     reads the few rows that a pass needs over the bus; a step stays one graph."""
 
     def __init__(self, upload: Upload, width: int, name: str = TOKENS, *, on_host: bool = False) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROW_BLOCKS = 5  # that share a row of a norm, where blocks can form clusters
 ROW_THREADS = 256  # of the kernels that work on a chunk's rows
 
-# The projection whose split-K partials are added to the residual stream, and where they lie.
+# The projection whose split-K partials are added to the residual stream, and their memory.
 Added = tuple[AnyProjection, Tensor]
 
 

@@ -114,7 +114,7 @@ def tile_stride(kind: CacheType, head_dim: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WarpLayout:
-    """How a block's warps lie over rows and columns; no bit depends on it.
+    """How a block's warps are arranged over rows and columns; no bit depends on it.
 
     More `row_warps` read a key fewer times, from fewer and larger blocks. A warp of fewer `column_warps` than the order
     has does several of its columns. With `once` all warps turn a tile of packed keys or values into halves before any
@@ -180,7 +180,7 @@ class SplitLaunch:
         for most in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
             blocks = ceil_div(tiles, most * row_warps)
             row_tiles = ceil_div(tiles, blocks * row_warps)
-            # With halves of their own K and V are unpacked side by side, two barriers a step instead of four.
+            # With separate buffers of halves K and V are unpacked at the same time, two barriers a step instead of four.
             half_tiles = (2, 1) if layout.once else (0,)
             for stages, halves in product(range(most_stages, fewest - 1, -1), half_tiles):
                 launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves)
