@@ -181,7 +181,7 @@ class Machine(Protocol):
         """Bytes that weights and a sequence may take now."""
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
-        """The components and what the machine has now; with a session, also what it holds and what other processes hold."""
+        """The components and what the machine has now; with a session also what it and other processes hold."""
 
 
 class Target(DraftTarget, Protocol):

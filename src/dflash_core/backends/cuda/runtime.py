@@ -100,7 +100,7 @@ class Runtime:
         self.driver.release(self.driver.api.cuMemHostUnregister, address)
 
     def bring(self, parts: Sequence[Sequence[tuple[Sequence[Rectangle], slice]]]) -> list[Callable[[], None]]:
-        """Copy from page-locked memory to the card, concurrently with later launches, in order, and after all earlier ones.
+        """Copy from page-locked memory to the card, concurrently with later launches and after all earlier ones.
 
         `parts`: of some rectangles the slice of the first dimension. Each result makes what is launched from then on
         wait for the copies of a part.

@@ -180,7 +180,7 @@ class SplitLaunch:
         for most in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
             blocks = ceil_div(tiles, most * row_warps)
             row_tiles = ceil_div(tiles, blocks * row_warps)
-            # With separate buffers of halves K and V are unpacked at the same time, two barriers a step instead of four.
+            # With separate buffers K and V are unpacked at the same time, two barriers a step instead of four.
             half_tiles = (2, 1) if layout.once else (0,)
             for stages, halves in product(range(most_stages, fewest - 1, -1), half_tiles):
                 launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves)
