@@ -1,6 +1,6 @@
 """The decoder: GGUF targets, DFlash drafters and DDTree verification, without any user interface.
 
-Importing this package is cheap: torch is imported when a model is first asked for.
+Importing this package is cheap: torch is imported when a model is first used.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class AttentionWindow:
         return f"window {self.size:,} and the first {self.sinks:,}" if self.size else "all positions"
 
     def note(self, length: int) -> str:
-        """What is to be said of a sequence of `length` positions; nothing where it is the model's own."""
+        """A note on a sequence of `length` positions; nothing where the length is the model's own."""
         return f"{self}: not the model's exact output" if self.hides(length) else ""
 
 

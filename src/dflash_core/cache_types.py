@@ -82,7 +82,7 @@ class CachePair:
 
 F16 = CachePair.parse("f16")
 EXACT = CachePair(*[CacheType("f32", bytes=4)] * 2)
-"""Floats of the model's own type: what the reference keeps where nothing else is asked for, and no card."""
+"""Floats of the model's own type: the reference's default, which no card keeps."""
 
 
 def named(text: str) -> CachePair:
@@ -107,7 +107,7 @@ def checked(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A cache that was chosen, and why; `why` is empty where it was asked for."""
+    """A cache that was chosen, and why; `why` is empty where the user named it."""
 
     pair: CachePair
     why: str = ""

@@ -1,4 +1,4 @@
-"""Is the drafter as sure as it is right? Its probabilities beside how often the target agreed, by draft position.
+"""Is the drafter calibrated? Its probabilities compared with how often the target agreed, by draft position.
 
 A position counts in the steps whose walk came to it, because only there is the target's own token known.
 """
@@ -31,7 +31,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Candidates whose probability lies from `low` to `high`: how many, their mean, how often the target took one."""
+    """Candidates whose probability is between `low` and `high`: how many, their mean, how often the target took one."""
 
     low: float
     high: float

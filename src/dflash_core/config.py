@@ -167,7 +167,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     spec = architecture.read(architecture.settings(source, gguf.metadata), Head.of(tensors))
     if spec.nextn_predict_layers and "blk.0.attn_norm.weight" not in tensors:
         raise UnsupportedError(
-            f"{source} holds only the MTP blocks of a model; give it as the draft, beside the model's own file"
+            f"{source} holds only the MTP blocks of a model; give it as the draft, together with the model's own file"
         )
     _check_nextn(source, tensors, spec)
     scales = [name for name in tensors if name.endswith((".scale", ".input_scale"))]
@@ -197,7 +197,7 @@ def _architecture(source: str, name: str) -> Architecture:
     if name in DRAFT_ARCHITECTURES:
         raise UnsupportedError(
             f"{source} is a DFlash drafter ({name}), expected a target model ({supported()});"
-            " give it as the draft, beside the target it was made for"
+            " give it as the draft, together with the target it was made for"
         )
     mixture = " (mixture of experts)" if name.endswith("moe") else ""
     models = " or ".join(known.models for known in ARCHITECTURES.values())
@@ -275,7 +275,7 @@ def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | 
             f"the drafter was made for Qwen{made_for}, the target is Qwen{here}: fewer drafts will be accepted"
         )
     if has_experts(target) != bool(NAMES_EXPERTS.search(draft.name)):
-        # A sibling may have the same width, depth and vocabulary; then nothing but the name tells them apart.
+        # A sibling may have the same width, depth and vocabulary; then only the name distinguishes them.
         if has_experts(target):
             said = "says nothing of experts, which this target has: if it was made for a dense model"
         else:
@@ -302,7 +302,7 @@ def unused_heads(target: ModelSpec) -> str:
 
 
 def paired(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None) -> DraftConfig:
-    """The drafter's configuration as it runs beside this target, what its file leaves open filled in."""
+    """The drafter's configuration for this target, with what its file leaves open filled in."""
     # lucebox's converter writes a wrong rope base where it finds none, and its runtime takes the target's.
     from_target = draft.flavour == "lucebox" or not draft.rope_freq_base
     return dataclasses.replace(

@@ -25,11 +25,11 @@ from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.turns import Turns
 
 OnPrefill = Callable[[int, int], None]
-SLOW_TEMPLATE_S = 1.5  # one that takes this long is not asked for more than the prompt: the user may be waiting to stop
+SLOW_TEMPLATE_S = 1.5  # a template that takes this long renders only the prompt: the user may be waiting to stop
 
 
 class GenerationEngine(Protocol):
-    """What a conversation asks of a decoder.
+    """What a conversation needs of a decoder.
 
     `generate` yields one PrefillEvent, then StepEvents. The last event has `stop` set, except where it was cancelled
     between two steps; a stop token is the last id of its `tokens`. `keep` are prompt lengths after which the recurrent
@@ -255,7 +255,7 @@ class Turn:
         return event
 
     def _cancel_again(self) -> None:
-        """Repeat a stop that was asked for just before the engine began to listen."""
+        """Repeat a stop that was requested just before the engine began to listen."""
         if self._stop_asked:
             self._conversation.engine.cancel()
 

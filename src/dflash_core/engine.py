@@ -100,7 +100,7 @@ class Engine:
         )
 
     def leave(self) -> None:
-        """Keep the state of the sequence: this engine will not be asked again."""
+        """Save the state of the sequence: this engine will not be used again."""
         self.runner.close()
 
     def _policy(self) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
@@ -168,7 +168,7 @@ class Engine:
             raise self.ran_out() from None
 
     def ran_out(self) -> RanOutError:
-        """What is said where memory is short in mid-turn. The next turn may find it there again."""
+        """The message where memory runs out in mid-turn. The next turn may have enough again."""
         held = self.memory()
         reckoner = self.target.reckoner(self.draft)
         setup = replace(reckoner.base, context=self.context_length, kv=self._setup.kv)
@@ -198,7 +198,7 @@ class Engine:
         return self.runner.propose(before, root, knobs)
 
     def scratch(self) -> AbstractContextManager[None]:
-        """Other prompts may be answered inside; afterwards the session stands where it stood."""
+        """Other prompts may be answered inside; afterwards the session is restored."""
         return self.runner.scratch()
 
     # ---- What it is --------------------------------------------------------------------------------------------------
@@ -215,14 +215,14 @@ class Engine:
         rows, usual = self._setup.rows, self.machine.prefill_chunk
         if rows < min(usual, self.context_length):
             notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: there is "
-                         "no room for more beside the rest")  # fmt: skip
+                         "no memory left for more")  # fmt: skip
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
         return (*notes, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> MemoryBreakdown:
-        """Bytes by component at full context, beside what is really held."""
+        """Bytes by component at full context, and what is really held."""
         target, draft = self.target, self.draft
         drafting = draft.config if draft else None
         detail = weights_detail(target.config.block_count, target.host_bytes)

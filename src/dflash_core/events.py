@@ -1,4 +1,4 @@
-"""What a decoder tells the world: one event per prefill and per step, one report per turn. Plain data, no torch."""
+"""What a decoder reports: one event per prefill and per step, one report per turn. Plain data, no torch."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ DEFAULT_KNOBS = Knobs()
 class GuardEvent:
     """A guard stepped in: its `trigger`, the `part` of the turn that it watched, what it did, and what it `found`.
 
-    "close": the model's own end of thinking was said in its place. "stop": the answer ended.
+    "close": the model's own end of thinking was put in its place. "stop": the answer ended.
     """
 
     trigger: Literal["thinking budget", "loop"]

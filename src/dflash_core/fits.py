@@ -27,9 +27,9 @@ SHORTER_COST = 12  # of a context of nothing; half of it for half of the positio
 ON_CARD, ON_HOST = "card", "host"
 EMBEDDING_COST = 1.5  # a row of it crosses the bus for every token
 
-CEILING = 32_768  # positions that are taken where nobody asks for more
+CEILING = 32_768  # positions where no context is given
 SMALLEST_CONTEXT = 512  # that memory is kept for
-LEAST_CONTEXT = 2  # that can be asked for
+LEAST_CONTEXT = 2  # that can be requested
 PREFILL_ROWS = 2048  # of a prompt that a card reads at once
 LEAST_PREFILL_ROWS = 256  # where memory is short: with fewer, most of the time would turn weights to halves
 
@@ -75,11 +75,11 @@ class Reckoner(Protocol):
 
     @property
     def base(self) -> Setup:
-        """What is loaded where nothing else is asked for, but for the context."""
+        """The default way of loading, except for the context."""
 
     @property
     def auto(self) -> Sequence[str]:
-        """Types of keys and values of which the first that fits is taken where none is asked for."""
+        """Types of keys and values; where none is named, the first that fits is used."""
 
     @property
     def longest_context(self) -> int:
@@ -129,7 +129,7 @@ class MemoryPlan:
 
 
 class RanOutError(OutOfMemoryError):
-    """Memory that had been there was gone in mid-turn; `plan` has what would help, reckoned for what is there now."""
+    """Memory ran out in mid-turn; `plan` has what would help, reckoned for what is there now."""
 
     def __init__(self, message: str, plan: MemoryPlan) -> None:
         super().__init__(message, code=Code.DEVICE_FULL)

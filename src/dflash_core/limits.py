@@ -1,4 +1,4 @@
-"""What a loaded pair can be asked for: knobs that it could never follow are refused by name."""
+"""What a loaded pair supports: knobs that it could never apply are refused by name."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def host_memory() -> HostMemory:
     free = fields.get("MemAvailable", total // 2)
     limit = _first_number("/sys/fs/cgroup/memory.max")
     if limit and limit < total:
-        # Pages of files that were read count as used there, but the kernel gives them back when asked.
+        # Pages of files that were read count as used there, but the kernel frees them on demand.
         used = _first_number("/sys/fs/cgroup/memory.current") - _field("/sys/fs/cgroup/memory.stat", "inactive_file")
         total, free = limit, min(free, max(0, limit - used))
     return HostMemory(total, free, _kib_fields(Path("/proc/self/status")).get("VmRSS") or _peak())
@@ -108,7 +108,7 @@ def host_memory() -> HostMemory:
 
 def _peak() -> int:
     """The most this process ever held, where the system does not say what it holds now."""
-    import resource  # not on every platform, and only asked for where /proc is missing
+    import resource  # not on every platform, and only used where /proc is missing
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

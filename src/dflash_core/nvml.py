@@ -13,7 +13,7 @@ from dflash_core.errors import DeviceError
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """Bytes of one card, whoever holds them."""
+    """Bytes of one card, held by any process."""
 
     name: str
     total: int
@@ -67,7 +67,7 @@ class Management:
         return tuple(found)
 
     def held_by_others(self, bus: str) -> int:
-        """Bytes that other processes hold on the card at this PCI address, as far as the driver tells.
+        """Bytes that other processes hold on the card at this PCI address, as far as the driver reports them.
 
         Cards are counted in another order here than by CUDA, which may also hide some: only the address is the same.
         """

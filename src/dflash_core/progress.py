@@ -1,4 +1,4 @@
-"""How loading tells how far it is: a phase in words, and the share of it that is done."""
+"""How loading reports progress: a phase in words, and the share of it that is done."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ Progress = Callable[[str, float], None]
 
 
 def silent(phase: str, done: float) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""

@@ -1,4 +1,4 @@
-"""Where the files beside the code are: inside the package in a wheel, at the top of the checkout otherwise."""
+"""Where the project's data files are: inside the package in a wheel, at the top of the checkout otherwise."""
 
 from __future__ import annotations
 

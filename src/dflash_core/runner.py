@@ -200,7 +200,7 @@ class Runner:
                 raise
             raise
         except BaseException:  # Ctrl+C in mid-pass too
-            # A pass that failed half-way leaves a state nobody can vouch for.
+            # A pass that failed half-way leaves an undefined state.
             self.reset()
             raise
         finally:
@@ -253,7 +253,7 @@ class Runner:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""
         root = decoder.answer[-1] if decoder.answer else None
         events = decoder.finish()
-        for event in events:  # all of them before any is handed on: whoever takes them may stop at the first
+        for event in events:  # all of them before any is yielded: the consumer may stop at the first
             assert root is not None, "a step without a root"
             self._committed += [root, *event.tokens[:-1]]
             root = event.tokens[-1]

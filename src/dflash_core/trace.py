@@ -1,6 +1,6 @@
 """The trace file: the records of turns as gzip'ed JSON lines, each flushed as it comes.
 
-A crash loses at most the step that was being written; what stands before it can be read.
+A crash loses at most the step that was being written; what comes before it can be read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do the parts of a recorded turn fit each other? Whatever was read from a file is asked before anything shows it.
+"""Do the parts of a recorded turn fit each other? Everything read from a file is checked before it is shown.
 
 Types alone do not do: a depth of 2^53, a time of 1e308 s or tuples of unequal length are well-typed, and end the first
 function that counts with them. `record.assemble` checks every turn that it puts together; what else a file tells of
@@ -29,7 +29,7 @@ from dflash_core.knobs import MOST_WIDTH, SPEC
 from dflash_core.memory import MemoryBreakdown
 
 MOST_NODES = 1 + int(SPEC["budget"].maximum)
-MOST_DEPTH = 256  # positions of the longest block that a drafter file may ask for
+MOST_DEPTH = 256  # positions of the longest block that a drafter file may have
 MOST_ID = 2**31 - 1
 MOST_POSITIONS = 2**31 - 1
 MOST_BYTES = 2**60  # of a component
@@ -56,7 +56,7 @@ def check_start(created: str, prompt_ids: Collection[int], draft_block: int, sin
 
 
 def check_loaded(context_length: int, memory: MemoryBreakdown) -> None:
-    """What a trace tells of the loaded models. Raises FormatError."""
+    """What a trace says about the loaded models. Raises FormatError."""
     _within("the context length", (context_length,), 0, MOST_POSITIONS)
     sizes = [size for one in memory.components for size in (one.bytes, one.measured or 0)]
     _within("a size in the memory breakdown", (*sizes, memory.total, memory.free, memory.measured), 0, MOST_BYTES)
@@ -109,7 +109,7 @@ def _check_prefill(event: PrefillEvent) -> None:
 
 
 def check_step(step: StepEvent) -> None:
-    """One step by itself: its tree, its candidates, its walk. Raises FormatError."""
+    """One step alone: its tree, its candidates, its walk. Raises FormatError."""
     tree, drafts = step.tree, step.drafts
     _check_tree(tree)
     _check_drafts(drafts)
@@ -179,7 +179,7 @@ def _check_drafts(drafts: StepDrafts) -> None:
 
 
 def check_report(report: TurnReport) -> None:
-    """What is told of a turn. Raises FormatError."""
+    """The report of a turn. Raises FormatError."""
     stats = report.stats
     _within("a token id", report.tokens, 0, MOST_ID)
     if stats.tokens != len(report.tokens):

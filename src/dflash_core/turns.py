@@ -8,7 +8,7 @@ from typing import overload
 
 from dflash_core.record import TurnRecord, pack, unpack
 
-WHOLE = 4  # records that are kept as they are: the newest, and those that were looked at last
+WHOLE = 4  # records that are kept as they are: the newest, and those that were read last
 
 
 class Turns(Sequence[TurnRecord]):
@@ -22,7 +22,7 @@ class Turns(Sequence[TurnRecord]):
 
     @classmethod
     def stored(cls, fetch: Iterable[Callable[[], TurnRecord]]) -> Turns:
-        """Turns that are kept elsewhere, each brought when it is looked at."""
+        """Turns that are stored elsewhere, each loaded when it is read."""
         turns = cls()
         turns._packed += fetch
         return turns

@@ -219,7 +219,7 @@ def test_incomplete_folders(tmp_path: Path) -> None:
     config.unlink()
     for path in (folder, folder / "model.safetensors"):
         assert refused(open_drafter, path) == (
-            f"{path} has no config.json beside its weights, which a safetensors drafter needs;"
+            f"{path} has no config.json next to its weights, which a safetensors drafter needs;"
             " download config.json as well"
         )
     write_draft(folder / "d.gguf", 0)

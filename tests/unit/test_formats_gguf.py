@@ -186,7 +186,7 @@ def test_broken_splits_are_refused(tmp_path: Path) -> None:
     first, second, third = split(tmp_path)
     aside = third.rename(tmp_path / "aside")
     assert refused(open_gguf, first) == (
-        "m-00001-of-00003.gguf is split into 3 shards and m-00003-of-00003.gguf is not beside it; download that too"
+        "m-00001-of-00003.gguf is split into 3 shards, and m-00003-of-00003.gguf is not there; download that too"
     )
     third.write_bytes(second.read_bytes())
     assert "says it is shard 1 of 3 (from 0), expected 2 of 3" in refused(open_gguf, first)

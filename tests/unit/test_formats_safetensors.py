@@ -61,7 +61,9 @@ def test_sharded_folder(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": files | {"b": files["a"]}}))
     assert "b is not in the shard it names" in refused(open_safetensors, tmp_path)
     index.write_text(json.dumps({"weight_map": files | {"b": "../model.safetensors"}}))
-    assert "names '../model.safetensors', expected a .safetensors file beside it" in refused(open_safetensors, tmp_path)
+    assert "names '../model.safetensors', expected a .safetensors file in its folder" in refused(
+        open_safetensors, tmp_path
+    )
     index.write_text(json.dumps({"weight_map": files | {"b": "other.safetensors"}}))
     assert "other.safetensors of 2 shards is not there; download it too" in refused(open_safetensors, tmp_path)
     index.write_text(json.dumps({"weight_map": []}))

@@ -101,7 +101,7 @@ def test_a_layer_of_the_trunk_is_no_mtp_block(tmp_path: Path) -> None:
 def test_a_file_of_mtp_blocks_only(tmp_path: Path) -> None:
     shapes = {name: shape for name, shape in MTP_SHAPES.items() if not name.startswith(("blk.0.", "blk.1."))}
     assert refusal(tmp_path, UnsupportedError, MTP_KEYS, shapes) == (
-        "a.gguf holds only the MTP blocks of a model; give it as the draft, beside the model's own file"
+        "a.gguf holds only the MTP blocks of a model; give it as the draft, together with the model's own file"
     )
 
 

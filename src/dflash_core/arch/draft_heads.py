@@ -1,4 +1,4 @@
-"""What newer block drafters have beside a plain DFlash network, as plain data: sizes and tensors.
+"""What newer block drafters have in addition to a plain DFlash network, as plain data: sizes and tensors.
 
 DFlash 2 has convolutions around attention and feed-forward, and a selector that scores a candidate by the token before
 it. DSpark has a Markov head for the same purpose and a confidence head.

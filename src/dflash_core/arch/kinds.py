@@ -42,7 +42,7 @@ class Mixer(Protocol):
 
 
 class FeedForward(Protocol):
-    """What maps every row by itself."""
+    """What maps every row separately."""
 
     def tensors(self, hidden: int) -> Shapes: ...
 
@@ -172,7 +172,7 @@ class DeltaNet:
 
 @dataclass(frozen=True, slots=True)
 class NextN:
-    """What an MTP block ("nextn") has beside a layer: it joins the token after a position with the hidden there.
+    """What an MTP block ("nextn") has besides a layer: it joins the token after a position with the hidden state there.
 
     own_norm, own_embedding, own_head: whether it has these itself, or uses the model's.
     """
@@ -197,7 +197,7 @@ class NextN:
 
 
 NORM, EMBEDDING, HEAD = (f"nextn.{name}.weight" for name in ("shared_head_norm", "embed_tokens", "shared_head_head"))
-"""The tensors of an MTP block that the model's own may stand in for."""
+"""The tensors of an MTP block that may be missing, as the model's own replace them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
         found.append(f"the file itself names its full-attention layers: {listed(chosen, 20)}")
     for delta in spec.of(DeltaNet)[:1]:
         if delta.value_dim != delta.key_dim:
-            found.append(f"V heads of {delta.value_dim} beside K heads of {delta.key_dim}")
+            found.append(f"V heads of {delta.value_dim} with K heads of {delta.key_dim}")
     return found
 
 

@@ -76,7 +76,7 @@ def usual_attention(factor: float) -> float:
 
 
 def gguf_scaling(keys: Settings, base: float) -> Scaling | None:
-    """What a GGUF file says, beside a rotary base. Raises FormatError, and UnsupportedError for an unknown kind."""
+    """What a GGUF file says besides a rotary base. Raises FormatError, and UnsupportedError for an unknown kind."""
     factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
     kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some writers put 0 for none
     if kind in (None, "linear"):

@@ -45,7 +45,7 @@ def measure(folder: Path, model: str, kinds: Sequence[str], contexts: Sequence[i
         engine = Engine(target, draft, context_length=max(*contexts, CONTEXT - BEHIND) + BEHIND, kv=kind)
         yield " | ".join([kind, *(f"{ms:.3f}" for ms in _times(engine, wanted))])
         engine.leave()
-        del engine  # two of them need not fit beside each other
+        del engine  # two of them need not fit at the same time
 
 
 def _times(engine: Engine, wanted: Sequence[Case]) -> list[float]:
@@ -57,7 +57,7 @@ def _times(engine: Engine, wanted: Sequence[Case]) -> list[float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where made-up files lie, or are to be written")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of made-up files, written if missing")
     parser.add_argument("--model", choices=MODELS, default="27b")
     parser.add_argument("--kv", default=",".join(TYPES))
     parser.add_argument("--contexts", default=",".join(map(str, CONTEXTS)))

@@ -1,4 +1,4 @@
-"""What a pair really holds of a card beside what was planned, and how fast it decodes when its context is nearly full.
+"""What a pair really holds of a card, compared with the plan, and how fast it decodes with its context nearly full.
 
 python -m dflash_core.bench.held --folder FOLDER --positions 131072 --kv q8_0 --limit 24GiB [--window 4096]
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--folder", type=Path, metavar="FOLDER", help="where made-up files lie, or are to be written")
+    add("--folder", type=Path, metavar="FOLDER", help="folder of made-up files, written if missing")
     add("--model", choices=MODELS, default="27b", help="which made-up files")
     add("--layers", type=int, default=0, help="of the made-up target, where it is to be cut short")
     add("--target", type=Path)

@@ -40,7 +40,7 @@ MOST_COPIES = 24
 REPLAYS = 9
 CHAIN_ROUNDS = 3
 MOST_SPLIT_K = 16
-CYCLES_PER_US = 1700  # of an H200 under load; a pause is about as long as was asked for
+CYCLES_PER_US = 1700  # of an H200 under load; a pause is about as long as requested
 PAUSE_BLOCKS = 24
 CHAIN_WIDTHS = (1, 16, 24)
 
@@ -109,7 +109,7 @@ def products_27b() -> list[Product]:
 class Bench:
     """Buffers that every launch uses, and memory full of random weights.
 
-    Raises OutOfMemoryError where the card has not `arena` bytes, and a gigabyte beside them, to spare.
+    Raises OutOfMemoryError where the card has not `arena` bytes and another gigabyte to spare.
     """
 
     def __init__(

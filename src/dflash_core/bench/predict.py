@@ -1,8 +1,8 @@
 """What a step of the synthetic 27B pair should take on a card, from what it reads and how fast the card reads.
 
 Weights are read once per pass, at the bandwidth of a kernel that does nothing else. Around the products of a layer
-stand about ten small kernels, which wait for each other: an amount of time per layer, more where the card cannot set up
-a kernel while the one before runs, and more with more rows. The amounts are those of the cards that were measured
+are about ten small kernels that wait for each other: an amount of time per layer, more where the card cannot launch a
+kernel while the one before runs, and more with more rows. The amounts are those of the cards that were measured
 (docs/RESULTS.md); a card where a step takes much longer is one that the plans do not know.
 """
 
@@ -19,9 +19,9 @@ from dflash_core.bench.synthetic_models import DRAFT_27B, TARGET_27B, draft_type
 
 ROWS = 24  # of the tree that is predicted
 FLOAT_BYTES = 4
-# Microseconds of a target layer beside its weights at one row, and of each further row.
+# Microseconds of a target layer apart from its weights at one row, and of each further row.
 LAYER_US, ALONE_LAYER_US, ROW_US = 30.0, 43.0, 1.2
-DRAFT_US, ALONE_DRAFT_US = 310.0, 390.0  # of a draft beside its weights
+DRAFT_US, ALONE_DRAFT_US = 310.0, 390.0  # of a draft apart from its weights
 
 
 @dataclass(frozen=True, slots=True)

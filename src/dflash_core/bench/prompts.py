@@ -1,7 +1,7 @@
 """Prompt sets from files that the user has: HumanEval, GSM8K, MATH-500, MT-bench, plain JSON lines and plain text.
 
-A file is UTF-8, gzipped where its name ends in .gz. JSON lines hold one object a line; which set it is is told by the
-fields of the first one. Plain text holds one prompt a line. Prompts are passed on as they stand in the file.
+A file is UTF-8, gzipped where its name ends in .gz. JSON lines hold one object a line; the fields of the first one
+identify the set. Plain text holds one prompt a line. Prompts are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dflash_core.files import open_input, read_most
 
 SAMPLES, SEED = 10, 42
 MOST_BYTES = 256 * 2**20  # of a file, unpacked: the largest set here has some 10 MiB
-# What is asked where nobody names a file.
+# The prompts where no file is named.
 PROMPTS = (
     "Hello! What can you do?",
     "Tell me a story about a fox.",

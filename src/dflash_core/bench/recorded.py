@@ -34,7 +34,7 @@ class Recorded:
 
 
 def save(path: Path, texts: Sequence[Recorded], **more: npt.NDArray[np.generic]) -> None:
-    """Write texts, and other arrays beside them; log-probabilities as float16."""
+    """Write texts and other arrays; log-probabilities as float16."""
     prompts, answers = [one.prompt for one in texts], [one.answer for one in texts]
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "tokens": np.concatenate([one.tokens for one in texts]).astype(np.int32),

@@ -29,7 +29,7 @@ from dflash_core.tree import NO_CANDIDATES, Candidates, build
 CURVES = {"h200": H200, "consumer": CONSUMER, "cpu": CPU}
 RECORDED = Capabilities("recorded", 16)
 UNDERSTATED = 2.2
-"""How much less likely than they are a drafter of a 27B said that siblings were."""
+"""How far a drafter of a 27B understated the probability of siblings."""
 BUDGETS = range(2, 64)
 
 

@@ -1,4 +1,4 @@
-"""What it takes to go on with a conversation that the session does not hold, beside going on where it stands.
+"""What it costs to continue a conversation that the session does not hold, compared with one that it holds.
 
 python -m dflash_core.bench.resume --folder FOLDER --reused 16384 --new 64
 
@@ -30,7 +30,7 @@ KNOBS = Knobs(temperature=0.0, max_tokens=2, ignore_eos=True, mode="ar")
 def first_token(engine: Engine, ids: Sequence[int], keep: Sequence[int] = ()) -> PrefillEvent:
     """Read a prompt, and draw its first tokens. After it comes what a person takes longer than: memory is made ready
     for the next copies."""
-    first, *_ = engine.generate(ids, KNOBS, keep=keep)  # to its end: what follows stands after it
+    first, *_ = engine.generate(ids, KNOBS, keep=keep)  # to its end, which what follows comes after
     assert isinstance(first, PrefillEvent)
     assert isinstance(engine.session, CudaSession)
     engine.session.device.host.settle()
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--folder", type=Path, required=True, help="where made-up files lie, or are to be written")
+    add("--folder", type=Path, required=True, help="folder of made-up files, written if missing")
     add("--model", choices=MODELS, default="27b", help="which made-up files")
     add("--kv", default="auto")
     add("--reused", type=int, default=16_384)

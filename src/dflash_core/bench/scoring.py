@@ -51,7 +51,7 @@ def _value(answer: str) -> Fraction | None:
 
 
 def _last_boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{...}, braces inside it matched."""
+    r"""The content of the last \boxed{...}, with matched braces."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None

@@ -10,7 +10,7 @@ Two questions are asked of the d_i, and a difference counts only where both answ
   p = 2 * P(X <= min(wins, losses)), X ~ Binomial(wins + losses, 1/2), ties left out, p < 0.05?
 - the bootstrap (Efron, 1979): does the 95 % percentile interval of the median of the d_i leave out 0?
 
-The sign test asks nothing of the distribution and cannot say yes with fewer than six pairs. All else is called noise.
+The sign test assumes nothing about the distribution and cannot say yes with fewer than six pairs. The rest is noise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Verdict = Literal["higher", "lower", "noise", "too few pairs"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Where `n` values lie: their median, the quartiles around it, the extremes. In the values' own unit."""
+    """How `n` values are distributed: median, quartiles, extremes. In the values' own unit."""
 
     n: int
     median: float

@@ -125,7 +125,7 @@ def default_cases(
     chains of a drafter whose every token costs a pass of it; others draft their `block` at once. `contexts`: positions
     that plain steps, and where there are several of them trees too, are timed after."""
     base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
-    # With the chain put in first: a forced walk goes down it.
+    # With the chain put in first: a forced walk follows it.
     seeded = base.replace(mode="tree", chain_seed=True)
     tree = [Case(f"tree {rows - 1}", seeded.replace(budget=rows - 1)) for rows in ROWS]
     chain = base.replace(mode="chain")

@@ -39,7 +39,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Where a synthetic pair lies."""
+    """The files of a synthetic pair."""
 
     target: Path
     draft: Path

@@ -35,7 +35,7 @@ DraftLogits = npt.NDArray[np.float32]
 
 
 class Drafter(Protocol):
-    """Proposes tokens after one sequence. New ones stand before the first token."""
+    """Proposes tokens after one sequence. A new one is before the first token."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -55,7 +55,7 @@ class Drafter(Protocol):
         """Ranked tokens for each depth after what was committed and `root`; fewer depths, even none, where it has
         nothing to say. Raises NumericsError.
 
-        With `at` it looks at the first `at` committed positions only, as it did when they were all. Changes nothing.
+        With `at` it uses the first `at` committed positions only, as it did when there were no others. Changes nothing.
         """
 
     def cut(self, length: int) -> None:
@@ -99,7 +99,7 @@ class DraftModel(Protocol):
 
 
 class DraftTarget(Protocol):
-    """What a drafter is told of the target that it drafts for: `backends.base.Target` has it, and more."""
+    """What a drafter knows of its target: `backends.base.Target` has it, and more."""
 
     @property
     def config(self) -> ModelSpec: ...
@@ -162,7 +162,7 @@ class OpenedDraft(ForTarget, Protocol):
         """Its weights; None for a drafter without."""
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
-        """Read the weights, held as the target's are, in float32 unless asked otherwise. Raises OutOfMemoryError."""
+        """Read the weights, held like the target's, in float32 by default. Raises OutOfMemoryError."""
 
 
 class DraftOpener(Protocol):

@@ -2,7 +2,7 @@
 
 A z-lab folder or file (safetensors and config.json), or GGUF of architecture dflash (upstream; DSpark also as dspark),
 dflash-draft (buun, bee) or qwen35-dflash-draft (lucebox). They differ in names of tensors and keys, and upstream stores
-layer ids plus one. What a file has beside a plain DFlash network is read in drafters/dflash_heads.py.
+layer ids plus one. What a file has in addition to a plain DFlash network is read in drafters/dflash_heads.py.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
     if not (folder / "config.json").exists():
         inside = sorted(file.name for file in folder.glob("*.gguf")) if path.is_dir() else []
         hint = f"name the file {inside[0]} itself" if inside else "download config.json as well"
-        raise FormatError(f"{path} has no config.json beside its weights, which a safetensors drafter needs; {hint}")
+        raise FormatError(f"{path} has no config.json next to its weights, which a safetensors drafter needs; {hint}")
     name = folder_name(path.absolute() if path.is_dir() else path.absolute().parent)
     source = f"{name}/config.json"
     raw = _flat(source, read_json(folder / "config.json"))

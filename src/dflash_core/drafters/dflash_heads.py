@@ -1,4 +1,4 @@
-"""What a drafter's file has beside a plain DFlash network: read from its settings, checked against its tensors."""
+"""What a drafter's file has besides a plain DFlash network: read from its settings, checked against its tensors."""
 
 from __future__ import annotations
 

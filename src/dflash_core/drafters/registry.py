@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`opener`: module:function, imported when it is asked for. `summary`: what it does, in a line for users."""
+    """`opener`: module:function, imported on first use. `summary`: what it does, in a line for users."""
 
     opener: str
     summary: str
@@ -23,7 +23,7 @@ NAMED: dict[str, Kind] = {
     "mtp": Kind("dflash_core.drafters.mtp:open_mtp", "the MTP head in the target's own file"),
     "text": Kind("dflash_core.drafters.text:open_text", "copies what followed the last tokens the last time"),
 }
-"""Kinds that need no file, by the name that stands where a file would."""
+"""Kinds that need no file, by the name that is given in place of a file."""
 DFLASH = Kind("dflash_core.drafters.dflash:open_dflash", "DFlash: denoises a block of masks after the context")
 HERE = Path()
 MTP = Kind("dflash_core.drafters.mtp:open_mtp", "an MTP head in a file of its own")

@@ -1,6 +1,6 @@
 """Several drafters of one target, loaded together: the policy picks one for each step, or the `draft` knob names it.
 
-All of them follow the sequence; only the one that drafts is asked. They propose on the host.
+All of them follow the sequence; only the one that drafts proposes. They propose on the host.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _models(parts: Sequence[Draft | OpenedDraft]) -> SeveralModels | None:
 
 
 class _Together(Generic[One]):
-    """What drafters say of themselves, said of all of them."""
+    """The capabilities of several drafters together."""
 
     def __init__(self, target: DraftTarget, parts: Sequence[One]) -> None:
         self.target = target

@@ -1,6 +1,6 @@
 """The conversation's own text as a drafter: what followed the last tokens the last time they occurred.
 
-No file, no weights, no pass: it runs on the host, beside any target on any device. A proposal is one token per depth:
+No file, no weights, no pass: it runs on the host, with any target on any device. A proposal is one token per depth:
 what followed the latest place of the last three, two or one tokens, then what followed those and that one, and so on.
 """
 
@@ -44,7 +44,7 @@ class TextDrafter:
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        return {}  # some bytes a token: nothing beside a cache
+        return {}  # some bytes a token: little compared with a cache
 
     def begin(self) -> None:
         self._text.cut(0)
@@ -56,7 +56,7 @@ class TextDrafter:
         text, length = self._text, len(self._text)
         now = length if at is None else at
         tail = (*text.tokens[max(0, now - LONGEST + 1) : now], root)
-        # What followed may reach up to the root itself, so it stands in the text for once.
+        # What followed may include the root itself, so the root is added to the text here.
         later = text.tokens[now:] if text.tokens[now : now + 1] != [root] else None
         if later is not None:
             text.cut(now)

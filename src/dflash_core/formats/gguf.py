@@ -71,7 +71,7 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
     for shard_path in paths:
         if not shard_path.exists():
             raise FormatError(
-                f"{path.name} is split into {count} shards and {shard_path.name} is not beside it; download that too"
+                f"{path.name} is split into {count} shards, and {shard_path.name} is not there; download that too"
             )
     # The first shard holds the vocabulary, the long part of a header: not twice.
     shards = [opened if paths[0] == path else _read_shard(paths[0], 0)]
@@ -162,7 +162,7 @@ class _Cursor:
         return start
 
     def load(self, end: int) -> None:
-        """Have `data` reach to `end`, which lies within `size`; far enough ahead that this is done a few times."""
+        """Extend `data` to `end`, which is within `size`; far enough ahead that this happens only a few times."""
         have = len(self.data)
         if end > have:
             upto = min(max(end, 2 * have, FIRST_READ), self.size)
@@ -337,6 +337,6 @@ def _not_gguf(path: Path, head: bytes) -> str:
     if not hint and head.lstrip().lower().startswith((b"<!doctype", b"<html")):
         hint = "a web page; the download saved a login or error page instead of the file"
     if not hint and head[8:9] == b"{" and head[5:8] == b"\0\0\0":
-        hint = "a safetensors file; a target must be GGUF, a drafter in this format needs its config.json beside it"
+        hint = "a safetensors file; a target must be GGUF, a drafter in this format needs its config.json"
     found = f"{path.name} is not a GGUF file: it starts with {head[:8]!r}, expected b'GGUF'"
     return f"{found}; it looks like {hint}" if hint else f"{found}; check the path or download it again"

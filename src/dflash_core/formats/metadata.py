@@ -66,7 +66,7 @@ class Settings:
         return tuple(self._checked(names, lambda v: _is_list(v) and all(map(whole, v)), expected, None))
 
     def flags(self, *names: str, count: int) -> tuple[bool, ...]:
-        """One flag per layer; a single flag stands for all of them."""
+        """One flag per layer; a single flag applies to all of them."""
 
         def fits(value: Any) -> bool:
             return isinstance(value, bool) or (

@@ -73,7 +73,7 @@ def _open_indexed(folder: Path) -> SafetensorsFile:
     for file in placed.values():
         # A name with a folder in it could point anywhere on the disk.
         if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file:
-            raise FormatError(f"{INDEX} names {str(file)[:80]!r}, expected a .safetensors file beside it")
+            raise FormatError(f"{INDEX} names {str(file)[:80]!r}, expected a .safetensors file in its folder")
     files = sorted(set(placed.values()))
     absent = [file for file in files if not (folder / file).exists()]
     if absent:

@@ -22,7 +22,7 @@ PART_BYTES = 1 << 20  # stored bytes that become floats at a time
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies and what it is. `shape` is in torch order (rows first), the reverse of ggml's ne."""
+    """A tensor's place in the file and its type. `shape` is in torch order (rows first), the reverse of ggml's ne."""
 
     name: str
     shape: tuple[int, ...]
@@ -122,7 +122,7 @@ class StoredWeights:
         begin, end, _ = span = (rows or slice(None)).indices(info.shape[0])
         count = len(range(*span))
         values = np.empty((count, info.n_elements // info.shape[0]), np.float32)
-        # In parts: beside the floats there is never more than one part as it is stored.
+        # In parts: apart from the floats never more than one part is held as it is stored.
         step = max(1, PART_BYTES // (info.n_bytes // info.shape[0]))
         for at in range(0, count, step):
             part = slice(begin + at, min(begin + at + step, end))

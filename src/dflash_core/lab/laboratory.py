@@ -1,4 +1,4 @@
-"""Experiments on a loaded engine. Whatever runs here, the conversation it holds goes on as if it had not."""
+"""Experiments on a loaded engine. They do not affect the conversation that it holds."""
 
 from __future__ import annotations
 

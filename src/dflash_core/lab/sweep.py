@@ -107,7 +107,7 @@ class Experiment:
 class Sweep(Experiment):
     """Iterate it once, in any one thread; `result` is what there is so far, at any time and from any thread.
 
-    The session that the engine holds stands afterwards where it stood before. Raises what answering raises; a prompt
+    The engine's session is afterwards as it was before. Raises what answering raises; a prompt
     that does not fit the context is left out instead.
     """
 

@@ -1,4 +1,4 @@
-"""What a sweep says: a row per setting, the best of them, and which of the others cannot be told from it."""
+"""The result of a sweep: a row per setting, the best of them, and which others cannot be distinguished from it."""
 
 from __future__ import annotations
 

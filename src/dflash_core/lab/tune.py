@@ -24,7 +24,7 @@ FINE = 4
 class Tune(Experiment):
     """Iterate it once, in any one thread; `standings` and `verdict` are what is known so far, from any thread.
 
-    The session that the engine holds stands afterwards where it stood before. Raises what answering raises, and
+    The engine's session is afterwards as it was before. Raises what answering raises, and
     DFlashError where no prompt can be measured; a prompt that does not fit the context is left out.
     """
 

@@ -135,7 +135,7 @@ def drafted_by(knobs: Knobs, drafter: str) -> Knobs:
 
 
 def of_drafter(steps: Sequence[StepEvent], drafter: str) -> list[StepEvent]:
-    """The steps for which a drafter of that kind was asked; "" for any."""
+    """The steps that a drafter of that kind drafted; "" for any."""
     return [step for step in steps if step.drafts.tokens and drafter in ("", step.drafter)]
 
 
@@ -226,7 +226,7 @@ def own_ms(steps: Sequence[StepEvent], drafter: str = "") -> float | None:
 def curve(
     kind: Kind, acceptance: Sequence[Acceptance], costs: StepCosts, current: int, own: float | None = None
 ) -> Curve:
-    """Put a cost beside every acceptance length. `own`: ms per step of the turn itself, which had the budget `current`:
+    """Add a cost to every acceptance length. `own`: ms per step of the turn itself, which had the budget `current`:
     that one was measured, however few of its steps were of one size."""
     points = []
     for one in acceptance:

@@ -47,7 +47,7 @@ class Selector:
 
 
 class MarkovHead:
-    """A bias over the draft vocabulary by the token before, and, where there is one, the confidence head beside it."""
+    """A bias over the draft vocabulary by the token before, and the confidence head, where there is one."""
 
     def __init__(self, weights: Weights, spec: draft_heads.Markov) -> None:
         self.w1: Matrix = weights.matrix("markov_w1.weight")

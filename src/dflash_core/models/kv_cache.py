@@ -76,7 +76,7 @@ class KVCache:
         return other
 
     def checkpoint(self) -> None:
-        """Nothing: what lies after the committed length is never read, so a cache only needs to be cut."""
+        """Nothing: positions after the committed length are never read, so a cache only needs to be cut."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of what is kept of positions begin..end: keys and values (kv_heads, positions, row)."""

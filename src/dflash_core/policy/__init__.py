@@ -1,1 +1,1 @@
-"""What the next step runs: asked before each step, told what came of it. No torch here."""
+"""Decides what the next step runs and learns from its outcome. No torch here."""

@@ -78,4 +78,4 @@ class Policy(Protocol):
         """The answer is over."""
 
     def found(self) -> tuple[FoundRow, ...]:
-        """What answers have taught so far, a row per kind of candidate that was tried; may be asked at any time."""
+        """What was learned so far, a row per kind of candidate that was tried; may be called at any time."""

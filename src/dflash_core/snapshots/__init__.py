@@ -1,1 +1,1 @@
-"""States of conversations that are not in the session: kept in main memory, and on disk where that is asked for."""
+"""States of conversations that are not in the session: kept in main memory, and on disk where that is enabled."""

@@ -1,4 +1,4 @@
-"""Snapshots on disk: one file per conversation, written beside its name and moved into place.
+"""Snapshots on disk: one file per conversation, written to a temporary name and moved into place.
 
 Magic, a mark of the byte order, the header's length, the header (JSON), the tensors one after the other, and a digest
 of all of it. Only what this very version wrote, of this very pair and on a machine of this byte order, is read.
@@ -64,7 +64,7 @@ class Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A file, as far as its header tells."""
+    """A file, as described by its header."""
 
     path: Path
     header: Header
@@ -161,7 +161,7 @@ def files(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What is wrong inside is said of this file."""
+    """Errors inside name this file."""
     try:
         yield
     except SnapshotError as error:

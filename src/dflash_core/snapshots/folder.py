@@ -50,7 +50,7 @@ class StateFolder:
                 break
         there = {one.tokens.tobytes() for one in self._index(space)}
         try:
-            for snapshot in reversed(newest):  # the files are told apart by their age
+            for snapshot in reversed(newest):  # files are ordered by their age
                 if snapshot.tokens.tobytes() not in there:
                     write(self.folder, space, snapshot)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What a runner asks of snapshots: to keep what its session is about to lose, and to bring back what fits a prompt."""
+"""How a runner uses snapshots: it saves what its session is about to lose, and resumes what fits a prompt."""
 
 from __future__ import annotations
 

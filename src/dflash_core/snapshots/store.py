@@ -28,7 +28,7 @@ Key = tuple[str, bytes]
 
 
 def default_cap() -> int:
-    """Bytes that snapshots may take where nobody says."""
+    """Bytes that snapshots may take by default."""
     return min(MOST_BYTES, host_memory().free // SHARE)
 
 

@@ -58,7 +58,7 @@ def system_end(
     if system is None or not messages[system]["content"].strip():
         return 0
     guard = _guard(tokenizer.special, _texts(template, messages))
-    # A character that occurs nowhere else stands after the message.
+    # A character that occurs nowhere else follows the message.
     mark = next(chr(code) for code in _free(_texts(template, messages)) if code not in guard.values())
     marked = _guarded(messages, guard)
     marked[system] = {**marked[system], "content": marked[system]["content"] + mark}

@@ -1,4 +1,4 @@
-"""What a chat template can be asked for about reasoning: found by having it render, not by its name or words."""
+"""What a chat template accepts about reasoning: found by rendering it, not by its name or words."""
 
 from __future__ import annotations
 

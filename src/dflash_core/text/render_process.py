@@ -1,4 +1,4 @@
-"""A chat template that nobody knows, compiled and rendered where it can be ended: in a process of its own.
+"""An unknown chat template, compiled and rendered where it can be ended: in a separate process.
 
 A template can hold the interpreter inside one library call, where no deadline of Python's reaches, or ask for all of
 the memory. The worker has a limit for its memory, and is killed where it is late; the next render starts a fresh one.
@@ -39,7 +39,7 @@ class _LateError(Exception):
 
 
 class _GoneError(Exception):
-    """The worker has ended by itself."""
+    """The worker has ended on its own."""
 
 
 class RenderProcess:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SECONDS = 2.5  # of a render
 LENGTH = 16 * 2**20  # characters of a string, items of a list
-_WIDTH = 1000  # columns that a layout filter or method may be asked for
+_WIDTH = 1000  # columns that a layout filter or method may produce
 _BITS = 4096  # of a whole number
 
 _LAYOUT_FILTERS = frozenset({"batch", "center", "indent", "slice", "tojson", "wordwrap"})

@@ -74,7 +74,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def reasoning(self) -> Reasoning:
-        """Which levels of reasoning it knows, and whether it can be told what of a history to keep."""
+        """Which levels of reasoning it knows, and whether it can be set what to keep of a history."""
 
         def render(messages: Messages, variables: Variables) -> str:
             return self.render(messages, thinking=True, variables=variables)

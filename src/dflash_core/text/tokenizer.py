@@ -170,7 +170,7 @@ class Tokenizer:
         return tuple(self._bpe.encode(_SURROGATES.sub("\ufffd", text), add_special_tokens=False).ids)
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes a token stands for; nothing for an id beyond the vocabulary (a padding row of the output layer)."""
+        """The bytes of a token; nothing for an id beyond the vocabulary (a padding row of the output layer)."""
         if not 0 <= id < len(self._tokens):
             return b""
         token = self._tokens[id]
