@@ -1,4 +1,4 @@
-"""What the app needs from a decoder: the protocols it is written against, and how one is asked for. No torch here."""
+"""What the app needs from a decoder: the protocols it is written against, and requests for one. No torch here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What the command line asked for. Without `target` the demo pair is loaded."""
+    """The request of the command line. Without `target` the demo pair is loaded."""
 
     target: Path | None = None
     draft: Path | None = None
@@ -44,7 +44,7 @@ class LoadRequest:
     context: int = 0  # positions; 0 is as many as fit
     activations: str = "int8"  # on a card: how inputs of products are rounded
     draft_type: str = ""  # on a card: "q8_0" or "q4_0" packs the drafter tighter
-    embedding: str = "card"  # on a card: where the token embedding lies, or "host"
+    embedding: str = "card"  # on a card: where the token embedding is, or "host"
     vram_limit: int = 0  # bytes of a smaller card that a card is to behave as; 0 for none
     kv: str = "auto"  # how keys and values are kept: auto, a type, or two as K/V
     tune: bool = True  # on a card: time ways of computing at the first load
@@ -156,7 +156,7 @@ class SessionLike(Protocol):
         ...
 
     def laboratory(self) -> Laboratory:
-        """Experiments beside the conversation."""
+        """Experiments that leave the conversation alone."""
         ...
 
     def learned(self) -> Sequence[FoundRow]:

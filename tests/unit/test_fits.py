@@ -332,7 +332,7 @@ def test_a_plan_for_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_context_is_the_models_own_at_most(capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(capsys, "--memory", "24GiB", "--context", "1000000")["context"] == 4096
     assert main(["plan", "--target", str(TARGET), "--memory", "24GiB", "--context", "1000000"]) == 0
-    assert capsys.readouterr().out.startswith("1,000,000 positions were asked for, the model has 4,096\n")
+    assert capsys.readouterr().out.startswith("1,000,000 positions were requested, the model has 4,096\n")
 
 
 def test_a_plan_reads_lists_of_words_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,7 +296,7 @@ def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
             complete(url, one, full, watch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fetching, "_receive", onto_a_full_disk)
-    with pytest.raises(HubError, match="no space left on the disk; what is here stays"):
+    with pytest.raises(HubError, match="no space left on the disk; what is here is kept"):
         fetch(one, tmp_path, nothing, hub.endpoint)
     assert here(one, tmp_path) > len(BODY) // 2
     monkeypatch.setattr(fetching, "_receive", complete)

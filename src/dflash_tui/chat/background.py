@@ -1,4 +1,4 @@
-"""Work on a thread of its own, and how it ended."""
+"""Work on a separate thread, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Background:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def work(self) -> None:
-        """What the thread does; it looks at `stopping` now and then."""
+        """What the thread does; it checks `stopping` now and then."""
         raise NotImplementedError
 
     def start(self) -> None:

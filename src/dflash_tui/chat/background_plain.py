@@ -1,4 +1,4 @@
-"""Plain decoding, timed by itself while the user reads: what every speed is compared with needs no command."""
+"""Plain decoding, timed automatically while the user reads, as the speed that others are compared with."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 
-YOUNG = 20_000  # new objects before the youngest are looked at; Python's own 700 comes round in every frame
+YOUNG = 20_000  # new objects before the youngest are collected; Python's own 700 are reached in every frame
 
 
 def calm() -> None:

@@ -29,7 +29,7 @@ class Fullness:
 
     @property
     def too_long(self) -> bool:
-        """The message that was refused fills the context by itself: no conversation has room for it."""
+        """The refused message alone fills the context: no conversation has room for it."""
         return self.message >= self.room > 0
 
     @property

@@ -1,4 +1,4 @@
-"""The downloads of one chat. They go on whatever is on the screen; how one ended is told, and kept until it is seen."""
+"""The downloads of one chat. They continue under any screen; how one ended is shown, and kept until it is seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment on its own thread; the app looks at it when it likes."""
+"""An experiment on its own thread; the app reads its state at any time."""
 
 from __future__ import annotations
 

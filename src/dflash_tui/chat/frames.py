@@ -1,11 +1,11 @@
-"""When the next frame of a running answer may be drawn: the decoder stands still for most of what it takes."""
+"""When the next frame of a running answer may be drawn: the decoder waits for most of its time."""
 
 from __future__ import annotations
 
 FIRST_S = 0.25  # the first text is on the screen this much later: what is complete sooner is drawn once, at its end
 SLOWEST_S = 0.5  # all that follows is, at most this much later
 SHARE = 0.06  # the part of the time that the app may take
-LOOK_S = 0.05  # how often the flow looks at the decoder's thread
+LOOK_S = 0.05  # how often the flow reads from the decoder's thread
 SOON_S = 1 / 60  # before a look for a frame that is almost due
 
 

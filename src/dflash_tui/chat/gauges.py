@@ -44,7 +44,7 @@ class Gauges:
                 await self.memory()
 
     def frame(self) -> None:
-        """With a frame of the running turn, at most twice a second; the panels, which cost more, in turns."""
+        """With a frame of the running turn, at most twice a second; the costlier panels one after the other."""
         self._frames += 1
         self.strip()
         if self._frames % 2:

@@ -1,4 +1,4 @@
-"""Where the parts of the chat screen stand in a terminal of a size: state classes decide, the sheet does the rest."""
+"""Where the parts of the chat screen are in a terminal of some size: state classes choose, the sheet does the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def drawer(self) -> bool:
-        """The inspector lies over the conversation."""
+        """The inspector covers the conversation."""
         return self._narrow and self._side[True]
 
     def resized(self, size: Size) -> None:

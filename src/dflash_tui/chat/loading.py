@@ -89,7 +89,7 @@ class PairLoading:
         """Load another pair in place of the present one, and go on with the conversation. Where `check`, on the
         loader's thread, raises DFlashError, the present one stays."""
         desk = self._desk
-        # A device that has failed is asked nothing.
+        # A device that has failed is not used.
         self._before = [desk.session] if desk.session is not None and not desk.flow.lost else []
         self._asked, self._loader = loader, _behind(self._before, loader, check)
         desk.session = None

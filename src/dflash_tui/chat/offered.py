@@ -29,7 +29,7 @@ Nothing is fetched for it, and any machine runs it."""
 
 
 class Offered:
-    """Rows by their ids. `finding` adds to what there is; this draws from it whenever it is asked."""
+    """Rows by their ids. `finding` adds rows; this draws from them on demand."""
 
     def __init__(
         self, program: ProgramController, catalogue: Catalogue, finding: Finding, downloads: Downloads
@@ -90,7 +90,7 @@ class Offered:
         return begun_words(pair, downloads())
 
     def about(self, row: str) -> Content:
-        """What is known of a row, on a page beside the list."""
+        """What is known of a row, on a page next to the list."""
         if (one := self.found(row)) is not None:
             key = self._key(row.removeprefix(FILE), one)
             drafters = choices(one) if one.drafters is not None else []

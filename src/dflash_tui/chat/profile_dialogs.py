@@ -1,4 +1,4 @@
-"""Keeping, renaming, deleting and bringing back profiles from a screen: what is asked, and what is said of it."""
+"""Saving, renaming, deleting and restoring profiles from a screen: questions and messages."""
 
 from __future__ import annotations
 

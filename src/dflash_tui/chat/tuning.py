@@ -61,7 +61,7 @@ class Tuning:
 
     @property
     def reasoning(self) -> Reasoning:
-        """What the loaded model's template can be asked for; on and off where that is not known."""
+        """The levels that the loaded model's template accepts; on and off where that is not known."""
         session = self._desk.session
         return (session.limits.reasoning if session is not None else None) or Reasoning()
 
@@ -85,7 +85,7 @@ class Tuning:
         staged = [name for name in SPEC if getattr(desk.knobs, name) != getattr(desk.used, name)]
         live = [name for name in staged if name in LIVE]
         if not desk.busy:
-            desk.say("nothing is being written: the next turn takes every change by itself")
+            desk.say("nothing is being written: the next turn takes every change anyway")
         elif not staged:
             desk.say("no parameter has been changed since this turn began")
         elif not live:

@@ -1,4 +1,4 @@
-"""Typing: it turns to the prompt, and brings completions and its tokens beside the context."""
+"""Typing: it focuses the prompt, and shows completions and the tokens of the prompt."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Typed:
         return [Completion(one.text, one.label, one.about) for one in offers(text, Path.cwd())]
 
     async def _count(self) -> None:
-        """Count the tokens of what is being typed, beside the app."""
+        """Count the tokens of what is being typed, outside the app's thread."""
         session, text, whole = self._desk.session, self._desk.prompt.text, self._desk.prompt.whole
         if session is None or is_command(text):
             self._gauges.typed(0)

@@ -314,7 +314,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
 
 
 def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
-    """A trace that is written to `path`; None where none was asked for. Raises TraceError."""
+    """A trace that is written to `path`; None where none is wanted. Raises TraceError."""
     if path is None:
         return contextlib.nullcontext()
     from dflash_core.trace import TraceWriter

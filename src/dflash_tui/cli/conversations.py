@@ -18,7 +18,7 @@ from dflash_tui.text.bars import counted
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for. Returns the exit code; raises DFlashError."""
+    """Run the command. Returns the exit code; raises DFlashError."""
     does: Mapping[str, Callable[[Store, argparse.Namespace], int]] = {
         "list": _list,
         "export": _export,

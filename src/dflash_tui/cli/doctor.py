@@ -1,4 +1,4 @@
-"""`doctor`: looks at the machine and says of each part: fine, worth knowing, or a problem, and what to do about it.
+"""`doctor`: checks the machine and rates each part: fine, worth knowing, or a problem, and what to do about it.
 
 A check is a function from a Computer to findings. It reads nothing else, so tests can show it any machine.
 """
@@ -27,7 +27,7 @@ SMALLEST_TERMINAL = (40, 12)
 LITTLE_MEMORY = 2 << 30
 # A card's usable memory is a few per cent under its size; less than this share of it is a limit somebody set.
 USUAL_SHARE = 0.9
-# Cases of the step benchmark beside the figures that are predicted.
+# Cases of the step benchmark for the figures that are predicted.
 FOUND_STEPS = (("ar", "plain_ms"), ("tree 23", "tree_ms"))
 SLOWER = 1.25  # than predicted: worth telling
 ROOMY = (8, 0)  # a block of Turing has 64 KB of shared memory, later ones 99 and more

@@ -173,7 +173,7 @@ def _read_layers(config: DraftConfig) -> str:
 
 
 def _draft_heads(config: DraftConfig) -> list[str]:
-    """What it has beside a plain DFlash network."""
+    """What it has besides a plain DFlash network."""
     conv, selector, markov = config.heads.conv, config.heads.selector, config.heads.markov
     lines = []
     if conv:

@@ -10,7 +10,7 @@ from types import FrameType
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[list[bool]]:
-    """Call `stop` at the first Ctrl+C; a second one raises KeyboardInterrupt where it stands.
+    """Call `stop` at the first Ctrl+C; a second one raises KeyboardInterrupt at once.
 
     The list is empty until then.
     """

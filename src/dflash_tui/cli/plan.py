@@ -24,7 +24,7 @@ def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
 def _cut(wished: int, found: MemoryPlan) -> Iterator[str]:
     """A note where the model has fewer positions than are wished for."""
     if wished > found.setup.context:
-        yield f"{wished:,} positions were asked for, the model has {found.setup.context:,}"
+        yield f"{wished:,} positions were requested, the model has {found.setup.context:,}"
 
 
 def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:

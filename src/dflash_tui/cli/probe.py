@@ -104,7 +104,7 @@ def driver() -> Facts:
 
 
 def kernels() -> Facts:
-    """Run every kernel family on the first card, beside the code that needs no card."""
+    """Run every kernel family on the first card, and compare with the code that needs no card."""
     from dflash_core.backends.cuda import selftest
     from dflash_core.backends.cuda.device import CudaDevice
     from dflash_core.demo import demo_draft_path, demo_target_path

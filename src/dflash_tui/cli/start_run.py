@@ -68,7 +68,7 @@ def table(found: dict[str, list[Start]]) -> list[str]:
 
 
 def _start(command: list[str], folder: Path, marks: tuple[bytes, ...]) -> Start:
-    """Start the app in a terminal of its own, and end it when the terminal has one of `marks`."""
+    """Start the app in a separate terminal, and end it when the terminal shows one of `marks`."""
     began = time.monotonic()
     child, screen = pty.fork()
     if child == 0:

@@ -251,7 +251,7 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=int, metavar="N", help="runs of each")
     sizes = "27b, 35b-a3b, 8b or 4b"
     add("--synthetic", metavar="SIZE", help=f"step times of made-up files with the shapes of a real model: {sizes}")
-    add("--folder", type=file_path, metavar="DIR", help="where the synthetic files lie")
+    add("--folder", type=file_path, metavar="DIR", help="folder of the synthetic files")
     add(
         "--accept-trace", metavar="AL", help="force this acceptance length, or lengths step by step, while timing steps"
     )

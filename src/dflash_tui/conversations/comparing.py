@@ -16,7 +16,7 @@ from dflash_tui.log import LOG
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
-LOOK_BACK = 8  # turns of another setting that are looked at for one to compare with
+LOOK_BACK = 8  # turns of another setting that are searched for one to compare with
 
 
 class Comparing:

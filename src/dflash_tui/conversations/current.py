@@ -196,7 +196,7 @@ class CurrentConversation:
         self.system = self.default_system
 
     def open(self, conversation: str) -> None:
-        """Go on with a stored conversation. Raises StoreError where it is gone."""
+        """Continue a stored conversation. Raises StoreError where it does not exist."""
         card = self.store.find(conversation)
         self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
         self.system = card.system

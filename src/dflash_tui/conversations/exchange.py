@@ -157,7 +157,7 @@ def import_file(store: Store, one: Whole, progress: Progress | None = None) -> C
 
 
 def _renamed(one: Whole) -> Whole:
-    """The same conversation under ids of its own."""
+    """The same conversation under new ids."""
     ids: dict[str | None, str | None] = {None: None}
     ids |= {node.id: new_id() for node in one.branches.nodes}
     nodes = [replace(node, id=ids[node.id] or "", parent=ids[node.parent]) for node in one.branches.nodes]

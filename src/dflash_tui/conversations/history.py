@@ -17,7 +17,7 @@ KEEP_CHARACTERS = 1_000_000  # of pasted files, far fewer prompts are kept
 
 
 def data_folder() -> Path:
-    """Where prompts and conversations are kept unless the app is told otherwise."""
+    """Where prompts and conversations are kept by default."""
     return user_folder("data")
 
 
@@ -85,7 +85,7 @@ class History:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What the disk refuses is told once; the prompts are kept in memory then."""
+        """What the disk refuses is reported once; the prompts are kept in memory then."""
         try:
             yield
         except OSError as error:

@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Paste(msgspec.Struct, frozen=True):
-    """A long text, and the words that stand for it in the draft."""
+    """A long text, and the words that replace it in the draft."""
 
     words: str
     text: str
@@ -208,7 +208,7 @@ def _locked(file: IO[bytes]) -> bool:
 
 
 def _changed(lock: Path) -> float:
-    """When something was last written beside a lock."""
+    """When something was last written next to a lock."""
     return max(path.stat().st_mtime for path in lock.parent.glob(f"{lock.stem}.*"))
 
 

@@ -15,7 +15,7 @@ from dflash_tui.text.bars import change, percent, speed
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
-NAMED = 3  # knobs that are told by name; more are counted
+NAMED = 3  # knobs that are shown by name; more are counted
 UNLIKE = ("seed", "max_tokens", "ignore_eos")  # what ends or draws an answer says little of its speed
 LEAST_TOKENS, MOST_PARTS = 12, 12
 """The shared text is cut into parts of at least so many tokens, at most so many of them; each is one pair."""

@@ -1,4 +1,4 @@
-"""Pairs that can be fetched by a name: those of the program, and the user's own beside them."""
+"""Pairs that can be fetched by a name: those of the program, and the user's own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CatalogueError(DFlashError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files of one repository: the one to load first, and what has to lie beside it."""
+    """Files of one repository: the one to load first, and those that have to be in the same folder."""
 
     repo: str
     file: str

@@ -1,6 +1,6 @@
 """Files from a hub: what there is by huggingface_hub, with the user's own token; the bytes by its connection.
 
-The library keeps nothing of a download that broke off, so the bytes go into a part file of ours: gone on with at the
+The library keeps nothing of a download that broke off, so the bytes go into a part file of ours: resumed at the
 next try, checked against the sum that the hub names, then put in place. Every refusal is one line.
 """
 
@@ -44,7 +44,7 @@ Told = Callable[[str, int, int, str], None]
 
 
 class HubError(DFlashError):
-    """A file that could not be fetched; what there is of it stays and is gone on with."""
+    """A file that could not be fetched; what there is of it is kept and resumed."""
 
 
 class CancelledError(HubError):
@@ -65,7 +65,7 @@ def _nothing(file: str, here: int, size: int, said: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """Who is told how far it is, and whether the user has had enough."""
+    """Called with the progress; says whether the user has stopped it."""
 
     told: Told = _nothing
     stop: threading.Event = field(default_factory=threading.Event)
@@ -154,7 +154,7 @@ def here(one: Wanted, folder: Path) -> int:
 
 
 def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
-    """Bytes of a pair that are here, in whole files or in parts, and whether all of it is; no hub is asked."""
+    """Bytes of a pair that are here, in whole files or in parts, and whether all of it is; without the hub."""
     size, whole = 0, True
     for source in filter(None, (pair.target, pair.draft)):
         for file in source.files:
@@ -181,7 +181,7 @@ def kept(files: Iterable[Wanted], folder: Path) -> str:
 def fetch(
     one: Wanted, folder: Path, told: Told, endpoint: str | None = None, stop: threading.Event | None = None
 ) -> Path:
-    """Fetch a file into its repository's place below `folder`, checked. What is there is gone on with.
+    """Fetch a file into its repository's place below `folder`, checked. A partial file is resumed.
 
     Raises HubError, and CancelledError soon after `stop` was set, also where a hub is silent; the part file stays then,
     but for one whose sum is wrong.
@@ -244,7 +244,7 @@ def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) 
             tries = 1 if file.tell() > before else tries + 1
             if file.tell() < one.size and tries >= TRIES:
                 raise HubError(
-                    f"{one.where}: the hub ends before the file does; what is here stays, and is gone on with"
+                    f"{one.where}: the hub ends before the file does; what is here is kept, and the next try resumes it"
                 )
 
 
@@ -376,7 +376,7 @@ def _mark(path: Path) -> Path:
 
 
 def _part(one: Wanted, folder: Path) -> Path:
-    """Of another sum another file: what was begun with is not gone on with when the hub has a new one."""
+    """Another sum means another file: a partial file is not resumed when the hub has a new one."""
     path = place(one.source, folder) / one.file
     return path.with_name(f"{path.name}.{re.sub('[^0-9A-Za-z]', '', one.sum)[:12] or 'new'}.part")
 
@@ -402,13 +402,13 @@ def _explained(error: Exception, where: str) -> HubError:
     if status is not None and status >= 500:
         return HubError(f"{where}: the hub has a fault ({status}); what is here stays, try again later")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HubError(f"{where}: no space left on the disk; what is here stays, and is gone on with")
+        return HubError(f"{where}: no space left on the disk; what is here is kept, and the next try resumes it")
     if isinstance(error, errors.FileMetadataError):
         return HubError(f"{where}: the answer is no file of a hub (a page, or a proxy's); look at HF_ENDPOINT")
     why = _cause(error)
     if type(error).__name__.startswith("Connect"):
         return HubError(f"{where}: the hub cannot be reached ({why[:100]}); look at the network, and at HF_ENDPOINT")
-    return HubError(f"{where}: {why[:160]}; what is here stays, and is gone on with at the next try")
+    return HubError(f"{where}: {why[:160]}; what is here is kept, and the next try resumes it")
 
 
 def _cause(error: Exception) -> str:

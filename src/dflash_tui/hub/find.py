@@ -54,7 +54,7 @@ def look(
     for place in where:
         for one in walk(place, stopping):
             if isinstance(one, TooMany):
-                yield PassedOver(place.folder, f"{place.folder}: too many files; not all were looked at", broken=True)
+                yield PassedOver(place.folder, f"{place.folder}: too many files; not all were checked", broken=True)
                 continue
             real = one.path.resolve()
             if real in seen:

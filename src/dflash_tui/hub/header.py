@@ -99,7 +99,7 @@ def _of_gguf(path: Path) -> Header:
 
 
 def _other(gguf: GGUFFile, architecture: str) -> str:
-    """What a file is that nobody can chat with; "" where it may be a model."""
+    """What kind of file it is that cannot be chatted with; "" where it may be a model."""
     said = gguf.metadata.get("general.type", "model")
     pooling = gguf.metadata.get(f"{architecture}.pooling_type")
     if architecture == "clip" or said == "mmproj":

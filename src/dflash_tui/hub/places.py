@@ -1,4 +1,4 @@
-"""Where model files may lie on this machine: in the places of other programs, and in the user's own folders."""
+"""Where model files may be on this machine: in the places of other programs, and in the user's own folders."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dflash_core.formats.splits import SPLIT_NAME
 from dflash_tui.hub.ollama import stored
 from dflash_tui.hub.places import Place
 
-MOST = 20_000  # entries that are looked at in one place
+MOST = 20_000  # entries that are checked in one place
 NOT_OF_MODELS = ("datasets--", "spaces--")
 
 
@@ -28,7 +28,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TooMany:
-    """A place that has more entries than are looked at."""
+    """A place that has more entries than are checked."""
 
     place: Place
 

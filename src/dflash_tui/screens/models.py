@@ -144,7 +144,7 @@ class ModelsScreen(Passing, Screen[None]):
             self._draw()
         if self._finding.over and self._finding.error is not None and not self._told:
             self._told = True
-            self.say(f"not all places could be looked at: {self._finding.error}")
+            self.say(f"not all places could be searched: {self._finding.error}")
 
     def _draw(self) -> None:
         """The rows again; nothing to choose while a path is typed."""
@@ -270,7 +270,7 @@ class ModelsScreen(Passing, Screen[None]):
             self._leave()
 
     def _leave(self) -> None:
-        """Close, whatever lies over it."""
+        """Close, and whatever covers it."""
         if self.is_current:
             self.dismiss()
 

@@ -116,7 +116,7 @@ class StepsScreen(Passing, Screen[None]):
 
     @property
     def step(self) -> int:
-        """The step that is looked at, from 1; 0 where the turn has none."""
+        """The shown step, from 1; 0 where the turn has none."""
         return self.query_one(Scrubber).step
 
     def _load(self) -> None:

@@ -73,7 +73,7 @@ class WhatIfScreen(LabScreen):
         self.costs = StepCosts()
         self._estimate: tuple[Acceptance, ...] = ()
         self._timed = False  # steps were timed for this: all are of the same moment
-        self.drafter = ""  # of several that are loaded the one that is looked at
+        self.drafter = ""  # of several that are loaded the shown one
         self.auto: AutoTurn | None = None
         turns = self.chat.session.turns if self.chat.session is not None else ()
         if self.chat.session is not None and self.chat.session.limits.drafter is None:
@@ -129,7 +129,7 @@ class WhatIfScreen(LabScreen):
         return tuple(sorted({*range(int(low), int(high) + 1), own}))
 
     def take(self, kind: Kind, acceptance: tuple[Acceptance, ...]) -> None:
-        """Put the session's step times beside these acceptance lengths."""
+        """Add the session's step times to these acceptance lengths."""
         assert self.record is not None
         own = None if self._timed or self.auto is not None else own_ms(self.record.steps, self.drafter)
         self.curve = curve(kind, acceptance, self.costs, self.record.knobs.budget, own)
@@ -196,7 +196,7 @@ class WhatIfScreen(LabScreen):
             self.adopt(self._with(int(key)))
 
     def _with(self, budget: int) -> dict[str, Value]:
-        """A budget, and the drafter that it was looked at for."""
+        """A budget, and the drafter that it was chosen for."""
         return {"budget": budget, **({"draft": self.drafter} if self.drafter else {})}
 
     # Drawing

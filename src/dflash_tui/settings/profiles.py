@@ -156,7 +156,7 @@ class Profiles:
         self._write(document, names)
 
     def rename(self, name: str, to: str) -> None:
-        """Another name; what stands in the entry stays. Raises ProfileError."""
+        """Another name; the entry's contents stay. Raises ProfileError."""
         self[name]
         if not _NAME.fullmatch(to):
             raise ProfileError(f"profile {one_line(to)!r}: {NAME_RULE}")

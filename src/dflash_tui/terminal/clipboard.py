@@ -1,4 +1,4 @@
-"""The clipboard of the desktop, beside the terminal's own (OSC 52), which not every terminal takes."""
+"""The clipboard of the desktop, in addition to the terminal's own (OSC 52), which not every terminal supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for a mark where the terminal's locale has no such character: a mark of ASCII, as wide."""
+"""Replacements for marks that the terminal's locale lacks: ASCII of the same width."""
 
 from __future__ import annotations
 

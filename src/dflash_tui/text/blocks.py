@@ -1,4 +1,4 @@
-"""Blocks of styled lines, put under or beside each other. What the panels are drawn from."""
+"""Blocks of styled lines, arranged above or next to each other. What the panels are drawn from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration as text: what the drafter said beside what came of it."""
+"""Calibration as text: what the drafter said and how it turned out."""
 
 from __future__ import annotations
 

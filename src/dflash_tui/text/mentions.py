@@ -18,7 +18,7 @@ from dflash_tui.text.bars import short
 
 MOST_BYTES = 1 << 20  # of one file
 MOST_FILES = 20  # of one pattern, and of one message
-MOST_LISTED = 400  # entries of a folder that are looked at while a name is typed
+MOST_LISTED = 400  # entries of a folder that are checked while a name is typed
 OFFERED = 40
 LOOKED_AT = 4_096  # bytes of a file, to tell whether it is text
 BYTES_PER_TOKEN = 4  # of most text; the number of tokens is counted when the model is there

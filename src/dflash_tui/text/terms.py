@@ -37,7 +37,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "times", "x plain", "how many times as fast as decoding without drafts",
         "The speed of this turn over the last measured speed of plain decoding, on this machine and for this pair. "
-        "Above 1x drafts pay. It is measured by itself after the first turns, and by /plain.",
+        "Above 1x drafts pay off. It is measured automatically after the first turns, and by /plain.",
         "dflash_tui.figures.speeds:times", "speed", ("{n}x",),
     ),
     Term(
@@ -145,7 +145,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "accepted", "accepted", "nodes that the target agreed with, in all, per step, and as a share of the verified",
-        "These are the tokens that cost no step of their own.",
+        "These are the tokens that needed no separate step.",
         f"{_EVENTS}:TurnStats.accepted_per_verified", "drafts", ("{n} accepted",),
     ),
     Term(
@@ -167,7 +167,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.policy.pair:PairPolicy.found", "drafts",
     ),
     Term(
-        "own", "own", "the probability that the drafter gave a token by itself",
+        "own", "own", "the probability that the drafter gave a token, regardless of its path",
         "Given that all before it in the tree is right.",
         "dflash_core.tree:build", "drafts", ("p {n}",),
     ),
@@ -215,7 +215,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "component", "component", "what a part of the loaded pair takes: weights, drafter, caches, workspace",
-        "Reckoned before the load from the file's headers. A measurement beside it that is more than 2 % off is "
+        "Computed before the load from the file's headers. A measurement that is more than 2 % off is "
         "marked.",
         "dflash_core.engine:Engine.memory", "memory", ("{n} GiB", "{n} MiB", "{n} KiB", "{n} B"),
     ),
@@ -230,7 +230,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.engine:Engine.memory", "memory",
     ),
     Term(
-        "free", "free", "memory of the device that nobody uses",
+        "free", "free", "memory of the device that is not in use",
         "What a longer context or a larger tree could take.",
         "dflash_core.engine:Engine.memory", "memory",
     ),
@@ -306,7 +306,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "fetch", "get", "how much of a download is here, its size, and whether it fits this machine",
         "Size and fit are said before a byte is fetched. In the title row it is the share of all that is to be fetched "
-        "now; Ctrl+G opens one. What broke off is gone on with, and checked against the hub's sum.",
+        "now; Ctrl+G opens one. An interrupted download is resumed, and checked against the hub's sum.",
         "dflash_tui.chat.fetching:Fetching.percent", "memory",
     ),
     Term(

@@ -73,7 +73,7 @@ def drawn(
 
 
 def legend(step: StepEvent, *, left_out: bool, taken_only: bool) -> str:
-    """What the marks beside the tokens mean: those of this tree."""
+    """What the marks next to the tokens mean: those of this tree."""
     seen = ["✓ taken"]
     if len(step.tree.tokens) - 1 > step.accepted_depth and not taken_only:
         seen.append("✗ not taken")

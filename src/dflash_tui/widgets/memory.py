@@ -1,4 +1,4 @@
-"""The memory breakdown: what was predicted for each component beside what the process really uses."""
+"""The memory breakdown: what was predicted for each component and what the process really uses."""
 
 from __future__ import annotations
 

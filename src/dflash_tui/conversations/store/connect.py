@@ -16,7 +16,7 @@ T = TypeVar("T")
 Identity = tuple[tuple[int, int] | None, tuple[int, int] | None]  # device and inode of a file and of its log
 
 PATIENCE_S = 2.0  # for another running app that is writing
-CHECKED = 16 << 20  # bytes up to which all of a file is looked at when it is opened, which takes 0.1 s
+CHECKED = 16 << 20  # bytes up to which all of a file is checked when it is opened, which takes 0.1 s
 _MAGIC = b"SQLite format 3\0"
 
 

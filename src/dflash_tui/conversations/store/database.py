@@ -36,7 +36,7 @@ _FAILURES = (sqlite3.Error, DamagedError, UnicodeDecodeError, OverflowError)
 
 
 class StoreError(DFlashError):
-    """What is asked of the store cannot be done: no such conversation, or one that is not of this program."""
+    """The store cannot do it: no such conversation, or one that is not of this program."""
 
 
 class Database:
