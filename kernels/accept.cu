@@ -9,8 +9,8 @@
 
 #include "ring.cuh"
 
-// The node that the walk goes to from `at` (the `taken`-th below the root), or -1 where it ends. All lanes agree.
-// `forced`, where not null, stands in for the target's choice: a count, and that many nodes below the root, which the
+// The next node of the walk after `at` (the `taken`-th below the root), or -1 where it ends. All lanes agree.
+// `forced`, if not null, replaces the target's choice: a count, and that many nodes below the root, which the
 // walk takes while they are in the tree and follow each other.
 __device__ __forceinline__ int next_node(const StepState* st, int at, int taken, int n, const int* forced) {
     if (forced) {

@@ -86,7 +86,7 @@ __device__ __forceinline__ void acts_fill_q8(u8* block, u8* second, int r, const
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
 
     const int sub = lane >> 2;
-    // k within the sub is 8 (lane & 3): word 0 goes to t = 2 (lane & 1), word 1 to the next t.
+    // k within the sub is 8 (lane & 3): word 0 belongs to t = 2 (lane & 1), word 1 to the next t.
     const int at = (sub >> 1) * 512 + (r * 4 + 2 * (lane & 1)) * 16, h = (lane >> 1) & 1;
     if (PLANE_BITS) {
         u8* to = (sub & 1 ? second : block) + at + 8 * h;

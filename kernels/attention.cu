@@ -1,6 +1,6 @@
 // Full attention of the target, between its matmuls: attn_prepare -> attn_split -> attn_combine.
 //
-// Rows are nodes node0.. of the tree in `st`; node i stands at position length + depth[i], its key and value in slot
+// Rows are nodes node0.. of the tree in `st`; node i has position length + depth[i], its key and value in slot
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
 // A node's bits are those of decoding its path one by one, whatever the tree: they follow from its position p alone. Of
@@ -91,7 +91,7 @@ struct SharedView : Window {
         : Window(window), tree(tree), tiles(tiles), near(near), begin(0) {
         const int first = rows.first / GROUP;
         last = (rows.first + min(rows.live, held) - 1) / GROUP;
-        const int deepest = tree.length + tree.node0 + last;  // no row stands further out
+        const int deepest = tree.length + tree.node0 + last;  // no row has a later position
         if (near < 0) {
             keys = near_tile(deepest) * TILE;
         } else {

@@ -33,7 +33,7 @@ constexpr int ROWS = 16 * ROW_TILES * ROW_WARPS;  // packed rows of a block
 constexpr int MAX_PARTS = 64;
 constexpr int MERGE_WARPS = 4;
 
-// The tiles of one split. The first CHUNK of every split lie side by side, so that a short context makes few splits
+// The tiles of one split. The first CHUNK of every split are adjacent, so that a short context makes few splits
 // with enough work each; the later ones go round, so that a long context is spread evenly.
 struct SplitTiles {
     int split, splits;
@@ -41,7 +41,7 @@ struct SplitTiles {
     __device__ __forceinline__ int tile(int step) const {
         return step < CHUNK ? CHUNK * split + step : splits * step + split;
     }
-    // The first step whose tile is not below `first`: how many steps lie below it.
+    // The first step whose tile is not below `first`: how many steps are below it.
     __device__ __forceinline__ int from(int first) const {
         if (CHUNK * (split + 1) > first) return max(0, first - CHUNK * split);
         return max(CHUNK, ceil_div(first - split, splits));
@@ -63,7 +63,7 @@ struct PackedRows {
     __device__ __forceinline__ u64 result(int part) const { return u64(part) * kv_heads * stride + query(); }
 };
 
-// The rows of block (blockIdx.x, blockIdx.y) of a grid that deals `rows` rows of the pass, `live` of them real.
+// The rows of block (blockIdx.x, blockIdx.y) of a grid that distributes `rows` rows of the pass, `live` of them real.
 __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
     const int first = blockIdx.x * ROWS;
     return {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, live * GROUP - first};
@@ -74,8 +74,8 @@ __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
 // where the row saw nothing; `out` then means nothing.
 //
 // q f16 [kv heads][stride][HEAD_DIM], already times log2(e) / sqrt(HEAD_DIM); stride = GROUP * rows of the pass.
-// The cache is kv.cuh's; what lies past the keys may be anything. A block has THREADS threads and TILES tiles of 16 rows
-// per row warp; `shared`: see backends/cuda/layers/split_attention.py. `view` says what the part is and who sees what:
+// The cache is kv.cuh's; memory past the keys may hold anything. A block has THREADS threads and TILES tiles of 16 rows
+// per row warp; `shared`: see backends/cuda/layers/split_attention.py. `view`: the part, and which row sees what:
 //   step0, tile(step)    the tiles that are worked on, by number, from step0 on while they begin before `keys`
 //   keys                 no row sees positions from here on
 //   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh)

@@ -1,5 +1,5 @@
 // A tile of TILE keys or values in split attention: brought to shared memory as it is kept, made halves of where all warps
-// share that work, and multiplied by what a warp has of the rows. attention.cuh says how warps lie over a tile.
+// share that work, and multiplied by what a warp has of the rows. attention.cuh says how warps share a tile.
 
 #pragma once
 
@@ -17,7 +17,7 @@ constexpr int SHARES = COLUMNS / COLUMN_WARPS;  // columns of the order that a w
 #ifndef UNPACK_ONCE
 #define UNPACK_ONCE 0
 #endif
-constexpr int HALF_TILES = UNPACK_ONCE;  // one that K and V take in turn, or one each
+constexpr int HALF_TILES = UNPACK_ONCE;  // one that K and V share in alternation, or one each
 constexpr bool ONCE = HALF_TILES > 0, APART = HALF_TILES > 1;
 constexpr bool KEY_HALVES = KeyType::HALVES || ONCE, VALUE_HALVES = ValueType::HALVES || ONCE;
 constexpr int KEY_BYTES = TILE * KeyType::STRIDE, VALUE_BYTES = TILE * ValueType::STRIDE;  // of a stage
@@ -65,7 +65,7 @@ template <class Type> constexpr int SIDE_BY_SIDE = HEAD_DIM / WARP < Type::SHARE
 // A tile of packed keys as one of halves, by all threads of the block. Elements of a group of keys stand where ldmatrix
 // gives a lane those that one read of packed keys gives it: see multiply_packed_keys. A warp takes eight rows at a
 // time, in which it has the same runs: from one turn to the next only constants are added. Sixteen lanes read every
-// second row, which lie in different banks.
+// second row, which are in different banks.
 template <class Type> __device__ __forceinline__ void unpack_keys(half* tile, const u8* rows) {
     constexpr int EVEN = WARPS & -WARPS, ABREAST = EVEN < Type::RUNS ? EVEN : Type::RUNS, OWN = Type::RUNS / ABREAST;
     constexpr int STEP = 8 * WARPS / ABREAST, TURNS = ceil_div(TILE, STEP), COUNT = TURNS * OWN;
@@ -98,7 +98,7 @@ template <class Type> __device__ __forceinline__ void unpack_keys(half* tile, co
 }
 
 // The same of values, in order. A lane has the same run and part of every row that it takes; eight lanes that store
-// together have all chunks of a row's 128 bytes, or four of each of two rows that lie four apart.
+// together have all chunks of a row's 128 bytes, or four of each of two rows that are four apart.
 template <class Type> __device__ __forceinline__ void unpack_values(half* tile, const u8* rows) {
     constexpr int BESIDE = 8 / Type::RUNS, PLACES = 8 / BESIDE;  // rows of a warp at a time, such sets in eight rows
     constexpr bool FAR = BESIDE > 1 && WARPS % PLACES == 0;

@@ -17,7 +17,7 @@ constexpr int TOP = PAIR_CANDIDATES;
 #else
 constexpr int TOP = MAX_WIDTH;
 #endif
-constexpr int LANES = WARP / TOP, EACH = BLOCK / LANES;  // lanes of a block that is looked at, and tokens of a lane
+constexpr int LANES = WARP / TOP, EACH = BLOCK / LANES;  // lanes per scanned block, and tokens per lane
 
 // The best TOP of what it was offered, sorted; ids are offered in ascending order.
 struct TopList {

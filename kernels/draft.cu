@@ -3,9 +3,9 @@
 // Context, once per committed position:  draft_gather -> fc -> norm -> k, v of all layers -> draft_update
 // Block, once per step and layer:        q, k, v -> draft_prepare -> draft_split -> draft_combine -> attn_output
 //
-// Keys and values of a layer lie as kv.cuh says, in a ring: positions [0, length) are context, of which a layer with a
+// A layer's keys and values are as in kv.cuh, in a ring: positions [0, length) are context, of which a layer with a
 // window holds the last ones; a block's own rows stand after it at positions length.. until the next block overwrites
-// them. All HEAD_DIM dimensions are rotated. Row i of a block stands at position length + i. What a layer sees:
+// them. All HEAD_DIM dimensions are rotated. Row i of a block has position length + i. What a layer sees:
 // models/dflash.py. The attention is attention.cuh's.
 //
 // Defines: as attention.cu's, with ROTARY equal to HEAD_DIM.

@@ -6,7 +6,7 @@
 //                 Philox, 40 integer instructions at half rate a token: 20 us for 24 rows of 248,320 tokens on an H200
 //                 (estimated), less where most tokens are too far below the best for any noise.
 //   draw_front    grid = rows: the front of these.
-//   draw_weights  grid (parts, rows): what lies before each token of the front, where count or weight cut tokens off.
+//   draw_weights  grid (parts, rows): what precedes each token of the front, where count or weight cut tokens off.
 //                 PartBefore [row][part]. Bound by a dozen comparisons a token, 10 us (estimated).
 
 #include "draw.cuh"
@@ -203,7 +203,7 @@ struct Scored {
 
 constexpr int ROW_WARPS = ROW_THREADS / WARP;
 
-// The best of the block, to all threads. `room` [2][warps]: calls take its halves in turn, so one barrier is enough.
+// The best of the block, to all threads. `room` [2][warps]: calls alternate its halves, so one barrier is enough.
 __device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[ROW_WARPS], int turn) {
 #pragma unroll
     for (int offset = WARP / 2; offset; offset /= 2) {
@@ -312,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
     if (threadIdx.x == 0) out.count = count;
 }
 
-// ---- What lies before its tokens ------------------------------------------------------------------------------------
+// ---- What precedes its tokens ---------------------------------------------------------------------------------------
 
 struct WeightsShared {
     // A float comes before (value, id) of the front if it is above `value`, or equal to it with an id under `tie`.

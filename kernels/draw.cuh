@@ -1,4 +1,4 @@
-// How a row of logits becomes a draw, and what the kernels of a draw hand on to each other.
+// How a row of logits becomes a draw, and what the kernels of a draw pass to each other.
 //
 // Three ways, by the knobs alone:
 //   LISTED  no more than MOST_LISTED tokens can be drawn: they lie in the blocks of 16 rows with the largest maxima (the
@@ -7,7 +7,7 @@
 //           min_p cut off. Whatever they cut, the token that is drawn has no token before it with a higher score: it is on
 //           the row's *front*, a dozen of a quarter million tokens. draw_list lists the first tokens of the order,
 //           draw_scan adds all others that score higher than any of these, draw_front takes the front of both, and
-//           draw_weights counts and weighs what lies before each of its tokens.
+//           draw_weights counts and weighs what precedes each of its tokens.
 //   WHOLE   `sample` reads the whole row, as often as necessary: a large top_k with top_p. Also where a list or a front
 //           is too long, or rounding leaves the draw undecided. It compares exactly: the others give the same draw, or leave it to this.
 
@@ -25,7 +25,7 @@ constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 // A count that is none: of tokens that are too many, or of a row with an infinite logit or one that is not a number.
 enum : int { TOO_LONG = -1, BROKEN_ROW = -2 };
 
-// What draw_list and draw_scan find in a row. While it is looked at, logits of penalised tokens are -inf.
+// What draw_list and draw_scan find in a row. During the scan, logits of penalised tokens are -inf.
 struct alignas(16) RowTokens {
     double penalised_value[HISTORY];  // by entry of the window of penalties
     int penalised[HISTORY];           // ids, or -1 where another entry has it
@@ -50,7 +50,7 @@ struct alignas(16) RowFront {
     int unused[3];
 };
 
-// What of DRAW_PART tokens lies before each token of the row's front, penalised tokens left out.
+// What part of DRAW_PART tokens precedes each token of the row's front, penalised tokens left out.
 struct alignas(16) PartBefore {
     int count[FRONT_OF_ROW];
     float weight[FRONT_OF_ROW];
@@ -77,12 +77,12 @@ __device__ __forceinline__ u64 drawn_position(const StepState* st, int node) {
 }
 
 // A score in float: value / temperature + noise. It is off by less than `slack`.
-constexpr float LARGEST_RATIO = 1e6f;  // of value and temperature: beyond, floats say too little
+constexpr float LARGEST_RATIO = 1e6f;  // of value and temperature: beyond it, f32 is too imprecise
 __device__ __forceinline__ float slack(float ratio) { return 5e-4f + 1e-6f * fabsf(ratio); }
 
 constexpr int BINS = 2048;
 
-// Sum over the block of everything before this thread; `total` of everything. `room`: a value per warp.
+// Sum over the block of everything before this thread; `total` of everything. `room`: scratch, a value per warp.
 template <int BLOCK, class T> __device__ __forceinline__ T block_sum_before(T mine, T& total, T* room) {
     T upto = mine;
 #pragma unroll

@@ -1,7 +1,7 @@
 // A layer of experts: what was chosen for the rows of a pass, and how the products that follow find their work.
 //
 // A pair is a row and one of the experts that it takes, rank by rank: pair = rank * ACTS_ROWS + row. The expert that
-// all rows take is the last rank, where there is one. Results of a pair lie at rank * rows of the pass + row, so they
+// all rows take is the last rank, where there is one. Results of a pair are at rank * rows of the pass + row, so they
 // are partials like those of a split K: they are added in the order of ranks.
 //
 // An entry is a few pairs of one expert: the columns of one product. Entries are sorted by expert, pairs by row. Which
@@ -50,7 +50,7 @@ struct ExpertLaunch {
     int stride;  // of the output
 };
 
-// Where a pair's results lie, in rows.
+// Where a pair's results are stored, in rows.
 __device__ __forceinline__ int place_of(int pair, int rows) { return pair / ACTS_ROWS * rows + pair % ACTS_ROWS; }
 
 __device__ __forceinline__ u32 largest_of_warp(u32 v) {

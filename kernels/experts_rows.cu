@@ -80,7 +80,7 @@ __device__ __forceinline__ void stage_rows(
 struct RowsJob {
     const half* x;
     int x_stride;
-    const int* order;  // or null: rows lie in the order of places
+    const int* order;  // or null: rows are stored in the order of places
     half* out;
     int out_stride, first_block, blocks;      // of each matrix
     float scale;                              // of the upper half of an expert's rows

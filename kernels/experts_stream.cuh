@@ -1,6 +1,6 @@
 // Products by the matrices of experts, for the rows that take them (experts_in.cu, experts_out.cu).
 //
-// A launch goes through the entries of a pass (experts.cuh), which the device itself has written: the grid is constant,
+// A launch processes the entries of a pass (experts.cuh), which the device itself has written: the grid is constant,
 // and its thread blocks take equal shares of the blocks of 16 rows that there are. Tiles, formats and products are
 // matmul.cuh's.
 //
@@ -17,7 +17,7 @@
 #pragma once
 
 #include "experts.cuh"
-#define AHEAD_BYTES 96  // what leaves room for finding the way through the list
+#define AHEAD_BYTES 96  // leaves registers for walking the list
 #include "matmul.cuh"
 
 constexpr u32 ALONE_FROM = 2;  // blocks of rows per warp of the grid, from which on none is shared

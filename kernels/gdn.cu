@@ -1,4 +1,4 @@
-// The gated delta net's kernels around the recurrence: what goes in and what comes out. Layouts and formulas: gdn.cuh.
+// The gated delta net's kernels around the recurrence: their inputs and outputs. Layouts and formulas: gdn.cuh.
 // Defines: K_HEADS, V_HEADS; NODES, rows of the pass; SPLIT_K, partials of the projection.
 
 #include "acts.cuh"
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
         int at = node0 + node;
 #pragma unroll
         for (int t = 2; t >= 0; t--) {
-            // Past the root the walk goes on through the state, newest input first.
+            // Past the root the walk continues through the state, newest input first.
             at = at >= node0 ? parents[at - node0] : at >= 0 ? st->parent[at] : at - 1;
             tap[t] = at >= node0 ? x[at - node0][lane]
                      : at >= 0   ? *(const float4*)(inputs + (u64)at * CHANNELS + channel)

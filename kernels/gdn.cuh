@@ -26,7 +26,7 @@
 constexpr int DIM = 128;   // of a key and of a value head
 constexpr int ROWS = 64;   // of a pass
 constexpr int CHANNELS = (2 * K_HEADS + V_HEADS) * DIM;
-constexpr int PAST = 3;    // inputs that the convolution looks back on
+constexpr int PAST = 3;    // earlier inputs that the convolution reads
 
 // Live rows of a pass, none once the turn has stopped: replays that are still queued must leave no trace.
 __device__ __forceinline__ int live_rows(const StepState* st, int node0, int rows) {

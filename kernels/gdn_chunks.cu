@@ -19,7 +19,7 @@
 
 constexpr int CHUNK = ROWS;
 
-// Start copying COUNT rows of WIDTH halves that lie `stride` apart.
+// Start copying COUNT rows of WIDTH f16 values that are `stride` apart.
 template <int COUNT, int WIDTH, int THREADS>
 __device__ __forceinline__ void copy_tile(half* tile, const half* from, int stride) {
     constexpr int CHUNKS = WIDTH / 8;

@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const Place place = Place::of_lane();
     StateTile tile;
     pdl_launch();
-    // A step's first pass begins a graph or follows a copy, so nobody is still writing the state: it need not wait.
+    // A step's first pass begins a graph or follows a copy, so no kernel is still writing the state: it need not wait.
     if (node0 == 0) tile.load(s, place);
     pdl_wait();
     if (node0 > 0) tile.load(s, place);

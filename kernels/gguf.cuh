@@ -1,4 +1,4 @@
-// Blocks of a GGUF file as they stand there: SIZE bytes hold BLOCK values, and value(block, i) is the i-th of them.
+// Blocks of a GGUF file as stored there: SIZE bytes hold BLOCK values, and value(block, i) is the i-th of them.
 // Blocks are 2-byte aligned. Layouts are ggml's.
 
 #pragma once

@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_argmax(
         return sink;
     });
 
-    // [column][warp], in the room of the slots.
+    // [column][warp], in the memory of the slots.
     BestPart* const of_warps = (BestPart*)shared;
     __syncthreads();
     if (g < COLUMN_BLOCKS) {

@@ -82,7 +82,7 @@ struct Head {
 
     __device__ __forceinline__ void store(half* out, float scale = 1.0f) const { store_at(out, lane_id(), scale); }
 
-    // A query for keys of a type: within groups of 32, element 8 i + k is what lane i of four wants as the k-th of its
+    // A query for keys of a type: within groups of 32, element 8 i + k is what lane i of four needs as the k-th of its
     // halves of two fragments.
     template <class Keys> __device__ __forceinline__ void store_for(half* out, float scale) const {
         const int e = lane_id();
@@ -111,7 +111,7 @@ __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& 
 
 // One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A
 // query head is QUERY_WIDTH columns wide, of which the first HEAD_DIM are the query. Queries are packed by kv head,
-// q [kv heads][rows * GROUP][HEAD_DIM], multiplied by `scale` for the attention, and in the order that `Reader` wants.
+// q [kv heads][rows * GROUP][HEAD_DIM], multiplied by `scale` for the attention, and in the order that `Reader` needs.
 template <int QUERY_WIDTH, class Reader = KeyType>
 __device__ __forceinline__ void prepare_head(
     const Projection& in, int row, int task, int kv_heads, int position, int slot, const float* q_norm,

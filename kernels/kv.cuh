@@ -13,8 +13,8 @@
 //   RUNS, SHARED                runs of bytes in a row, and groups that one holds side by side (the last may hold fewer)
 //   load(loaded, row, run, part), eights(to, loaded, part)    `eight` of a run's groups, loads apart; LOADED words
 //
-// With KV_RING positions take turns in the slots: position p lies in slot p % slots, which holds the newest of them. A
-// tile of the attention then lies in one piece where slots are a whole number of tiles, or more than there are
+// With KV_RING positions share the slots: position p is stored in slot p % slots, which holds the newest of them. A
+// tile of the attention is then contiguous where slots are a whole number of tiles, or more than there are
 // positions.
 //
 // The host's side is backends/cuda/kv.py, the twin in plain torch models/cache_rows.py.

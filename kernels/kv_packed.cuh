@@ -3,7 +3,7 @@
 // A row is: the codes' LOW bits, element e of group j in byte e of a run of 32 bytes that 8 / LOW groups share, the
 // first of them in the lowest bits; HIGH words of 32 bits per group, one for each further bit; a half per group. A
 // number is (code - ZERO) * scale, all in halves: the code's byte under the exponent of 1024 is 1024 + code, from which
-// 1024 + ZERO is taken off exactly. With CENTRED zero lies between the two middle codes, so codes count in half scales.
+// 1024 + ZERO is taken off exactly. With CENTRED zero is between the two middle codes, so codes count in half scales.
 // A lane of the warp that stores a row has element e = lane of every group.
 
 #pragma once

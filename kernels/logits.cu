@@ -1,5 +1,5 @@
-// The head's logits, with what finds the best among them: matmul with one k_part whose finished rows also leave, per
-// column and block of 16 rows, their maximum, so that who looks for the best of a row reads a sixteenth of it.
+// The head's logits, with what a search for the best needs: matmul with one k_part whose finished rows also leave, per
+// column and block of 16 rows, their maximum, so that a search for the best of a row reads a sixteenth of it.
 //
 // Bound by memory as head_argmax is, and by what matmul is bound by above 16 columns.
 //

@@ -1,5 +1,5 @@
 // The Markov head of DSpark: a bias over the draft vocabulary by the token before a position, w2 times w1's row of it, and
-// the confidence head beside it.
+// the confidence head next to it.
 //
 //   markov_bias    once per position, in their order: candidates.cu chooses by what it leaves, and so the token before the
 //                  next position

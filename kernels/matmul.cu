@@ -12,7 +12,7 @@
 
 #include "matmul_launch.cuh"
 
-// Where kernels overlap, a pass of four columns leaves room for a block of swiglu beside this one's: 512 threads x 112
+// Where kernels overlap, a pass of four columns leaves space for a block of swiglu and this one's: 512 threads x 112
 // registers and 128 x 64 are all that a multiprocessor has. Wider passes lose more by loading later than they gain.
 #if COLUMNS == 4 && !defined(CHUNK) && __CUDA_ARCH__ >= 900
 #define BOUNDS __maxnreg__(112)

@@ -6,12 +6,12 @@
 // k_part (acts.cuh) are staged in shared memory first; weights are under way before the previous kernel has ended.
 //
 // Sums: per tile (or span of it, acts.cuh) integers, or floats per sub, then one float per tile. A block of rows finished inside one warp
-// goes to the sink at once. Otherwise the warp that began it keeps its part in registers and, after one barrier, adds
+// enters the sink at once. Otherwise the warp that began it keeps its part in registers and, after one barrier, adds
 // the parts that the following warps left in their shared slots, in order. Nothing of this depends on COLUMNS: a column's
 // bits are the same at every width.
 //
 // COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
-// PREFETCH: tiles after its first that a warp asks into the L2 while the previous kernel ends. AHEAD_BYTES: of a lane's
+// PREFETCH: tiles past its first that a warp prefetches into L2 as the previous kernel ends. AHEAD_BYTES: of a lane's
 // units ahead of their use, at most.
 
 #pragma once
@@ -35,7 +35,7 @@ static_assert(PREFETCH <= 32, "a lane asks for one tile");
 
 constexpr int MATMUL_THREADS = WARPS * 32;
 constexpr int COLUMN_BLOCKS = ceil_div(COLUMNS, 8);
-// Units in registers ahead of their use. A wide pass takes long enough over one for two to do, and needs the room.
+// Units in registers ahead of their use. A wide pass takes so long over one that two suffice, and needs registers.
 constexpr int MOST_SLOTS = COLUMN_BLOCKS <= 4 ? 4 : 2;
 constexpr int HEAD_AT = COLUMN_BLOCKS <= 4 ? 0 : 2;  // the unit during which the next header is requested
 
@@ -47,7 +47,7 @@ constexpr bool ALL_F16 = false;
 
 using Accumulator = float[COLUMN_BLOCKS][4];
 
-// How a format meets its activations.
+// How a format is multiplied by its activations.
 template <class F> struct Meeting {
     static constexpr bool ROW = F::SCALING == Scaling::ROW;
     static constexpr bool F16_ACTS = ROW || ALL_F16;
@@ -164,7 +164,7 @@ template <class F> __device__ __forceinline__ const float* column_scales(const u
 }
 
 // Sums of a span of a tile to take(column block, i, value, factor of the column), and zeros in their place. Paired columns:
-// a row's column t lies with lane t of the quad, as if it were column 2 t.
+// lane t of the quad holds a row's column t, as if it were column 2 t.
 template <class F, class Sum, class Take>
 __device__ __forceinline__ void take_sums(
     Sum (&sum)[COLUMN_BLOCKS][4], const typename F::Scales& scales, int span, const u8* acts, int lane, Take&& take) {
@@ -334,7 +334,7 @@ struct StoredActs {
     }
 };
 
-// Which form of activations lies in shared memory.
+// Which form of activations is in shared memory.
 enum class Staged { NONE, Q8, F16 };
 
 // One matrix's share of a block.

@@ -13,7 +13,7 @@
 
 #include "matmul.cuh"
 
-// As stream_rectangle, which see. `form` says whether the kernel before has been waited for.
+// See stream_rectangle. `form` says whether the kernel before has been waited for.
 template <class F, class Sink>
 __device__ __forceinline__ void stream_in_chunks(
     const Rectangle& part, const StoredActs& acts, u8* staged, Staged& form, Sink&& sink) {

@@ -1,7 +1,7 @@
 // One row: the warps of a block take tiles as they become free.
 //
 // With equal shares the warps of a block end up to 3 us apart, of 8 to 25 us, and while the last ones run the memory is
-// not kept busy. Here the next tile goes to the next free warp, and the sums of each tile to shared memory. When all are
+// not kept busy. Here the next free warp takes the next tile, and each tile's sums go to shared memory. When all are
 // there, a thread adds the tiles of a row in the order and in the groups of stream_rectangle: the same bits. A warp claims
 // a tile while it works on the one before the last, so weights are requested as early as there.
 //
@@ -18,7 +18,7 @@ static_assert(COLUMNS == 1, "the sums of all tiles of one column fit shared memo
 // Scales of activations per tile.
 template <class F> constexpr int TILE_SPANS = TILE_UNITS / Meeting<F>::SPAN_UNITS;
 
-// As stream_rectangle, which see, but sink.one(row, value). Behind the staged activations there is room for the sums, 64 B
+// See stream_rectangle, but with sink.one(row, value). Behind the staged activations there is space for the sums, 64 B
 // per tile and span.
 template <class F, class Acts, class Sink>
 __device__ __forceinline__ void stream_claimed(

@@ -1,6 +1,6 @@
 // What trees are built with: candidates, and the best of those on offer.
 //
-// One warp builds; all its lanes call all of this, with the same arguments where nothing else is said.
+// One warp builds; all its lanes call all of this, with the same arguments unless stated otherwise.
 
 #pragma once
 
@@ -111,7 +111,7 @@ private:
 
 // ---- Candidates ---------------------------------------------------------------------------------------------------
 
-// A candidate below some node: `slot` says which of its position's it is.
+// A candidate below some node: `slot` is its number among its position's candidates.
 struct Choice {
     int token, slot;
     double log_prob;

@@ -10,7 +10,7 @@
 constexpr int PAIR_THREADS = WARP * PAIR_CANDIDATES;
 constexpr double SMALLEST = 1e-4;  // policy/values.py
 
-// `gate` [LENGTH] times row `row` of a codebook, to every lane of the warp that asks.
+// `gate` [LENGTH] times row `row` of a codebook, to every lane of the calling warp.
 template <class Format, int LENGTH> __device__ __forceinline__ float gated(const float* gate, const u8* codebook, int row) {
     float sum = 0.0f;
     for (int at = lane_id(); at < LENGTH; at += WARP) sum += gate[at] * row_value<Format, LENGTH>(codebook, row, at);
@@ -29,7 +29,7 @@ struct Paired {
     bool there;
     float log_prob;
 
-    // Candidate `lane` has token ids[lane], -1 for none, and by itself the log-probability marginal[lane]. What all of them
+    // Candidate `lane` has token ids[lane], -1 for none, and alone the log-probability marginal[lane]. What all of them
     // have together stays what the marginal gives them. Ties go to the lower id.
     __device__ __forceinline__ Paired(const float* scores, const float* marginal, const int* ids) : slot(lane_id()), rank(0) {
         const bool real = slot < PAIR_CANDIDATES;

@@ -8,7 +8,7 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// N neighbours as float4: loaded here and now, added or looked at later. Kernels of few rows wait for memory and little
+// N neighbours as float4: loaded at once, added or read later. Kernels of few rows wait for memory and little
 // else, so everything that a thread needs is loaded before anything is used.
 template <int N> struct Span {
     float4 at[N / 4];

@@ -33,5 +33,5 @@ __device__ __forceinline__ float gumbel_about(u32 word) {
     return -logf(upper ? -log1pf(-part) : -logf(part));
 }
 
-// Noise lies within these: a token this far under the best can not be drawn.
+// Noise is within these bounds: a token this far below the best cannot be drawn.
 constexpr double GUMBEL_SPREAD = 26.1;

@@ -1,7 +1,7 @@
 // Codes of weights times one or two planes of int8 activations (acts.cuh), as exact integers.
 //
-// With a lower plane q = (value << PLANE_BITS) + lower. Up to four columns both planes lie side by side in one mma, a
-// row's values in an even column and its lower plane in the odd one beside it, and integers are joined afterwards. In
+// With a lower plane q = (value << PLANE_BITS) + lower. Up to four columns both planes are side by side in one mma, a
+// row's values in an even column and its lower plane in the odd one next to it, and integers are joined afterwards. In
 // wider passes they follow each other along k: the codes that meet the values weigh 1 << PLANE_BITS more than those that
 // meet the lower plane, so that 16 k of both planes are one mma over 32. Codes that fill their byte cannot, so their two
 // products are joined one by one. The joined sums are the same integers either way.
@@ -19,14 +19,14 @@ constexpr bool STACKED = PLANE_BITS > 0 && !SIDE_BY_SIDE;
 // Staged blocks of one k: those of all columns, then as much as is read of their second ones.
 constexpr int ACTS_Q8_SECONDS = ceil_div(COLUMNS, 8) * ACTS_Q8_BLOCK;
 
-// Where in a staged block the lane's 16 B of the first unit lie. Columns that do not exist read the last one that does.
+// Where in a staged block the lane's 16 B of the first unit are. Columns that do not exist read the last one that does.
 // PAIRED: columns of the mma are pairs of planes.
 template <bool PAIRED> __device__ __forceinline__ int fragment_at(int lane) {
     const int column = lane >> (PAIRED ? 3 : 2);
     return COLUMNS < 8 ? 64 * min(column, COLUMNS - 1) + 16 * (lane & 3) : 16 * lane;
 }
 
-// Whether the 16 B at `at` of a block whose units end at `end` are looked at: units hold 64 B of each row.
+// Whether the 16 B at `at` of a block whose units end at `end` are read: units hold 64 B of each row.
 __device__ __forceinline__ bool is_read(int at, int end) {
     return COLUMNS >= 8 || at >= end || (at & 511) < 64 * COLUMNS;
 }

@@ -10,7 +10,7 @@ constexpr int MAX_NODES = 256;   // nodes of a tree, the root included, over all
 constexpr int MAX_DEPTH = 64;    // draft positions per block
 constexpr int MAX_WIDTH = 8;     // candidates kept per draft position
 constexpr int MAX_STOP_IDS = 16;
-constexpr int HISTORY = 256;     // answer tokens that penalties look back on
+constexpr int HISTORY = 256;     // newest answer tokens that penalties count
 constexpr int VALUE_CLASSES = 16, VALUE_FEATURES = 5;
 
 // BROKEN: the target drew from numbers that are not finite.
@@ -48,7 +48,7 @@ struct StepState {
     int candidate[MAX_DEPTH][MAX_WIDTH];
     float candidate_log_prob[MAX_DEPTH][MAX_WIDTH];
 
-    // Knobs of the turn; the host writes them before the first step, and between steps where asked to.
+    // Knobs of the turn; the host writes them before the first step, and between steps on request.
     int budget;                  // nodes below the root
     int draft_depth;             // draft positions used: block - 1, or 0 in plain decoding
     int width;                   // candidates used per position: 1 for a chain

@@ -1,7 +1,7 @@
 // silu(gate) * up of 8 neighbours of a row, of the partials of the [gate, up] matmul: first loaded, then used.
 //
 // Defines: WIDTH, elements of a row of gate, a multiple of 8; SPLIT_K, partials; UP_AT, where the rows of `up` begin, or 0
-// where both come in turns of 16 rows.
+// where both alternate every 16 rows.
 
 #pragma once
 

@@ -3,7 +3,7 @@
 //
 // `last` has by the length of a run less one and its hash the place of its last token, -1 for none. Slots are shared, and
 // the text lacks the steps that are queued: so a place is verified against the text, and what is proposed has
-// followed the run for sure. A look-up is two loads one after the other, however long the text; one thread alone loads a
+// followed the run for sure. A look-up is two dependent loads, however long the text; one thread alone loads a
 // few numbers more of the same line where something is found.
 
 #pragma once

@@ -1,4 +1,4 @@
-// text_news: what a conversation's text has gained, into the arrays in which trees look it up (text.cuh).
+// text_news: writes a conversation's new tokens into the arrays in which trees look them up (text.cuh).
 //
 // `news` is in the host's memory: a count, a number that says nothing, then so many pairs of a place among the arrays'
 // numbers and what stands there from now on. No place comes twice with different numbers. One block; bound by the two trips

@@ -9,7 +9,7 @@
 // what followed the same words is offered under every node, and `copied` tells the host which nodes came from there. A
 // second block brings the text into the L2 while the drafter ends.
 //
-// With PAIRS tree_build takes a table of what candidates are below each other (pairs.cuh), and goes by it where the state
+// With PAIRS tree_build takes a table of the candidates below each other (pairs.cuh), and uses it where the state
 // says by_parent.
 //
 // Bound by latency: a few kilobytes. In a step on an H200 merge_draws takes 2 to 4 us.
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
     if (st->by_parent) given = &table;
 #endif
     if (st->by_value) {
-        // The token after the deepest node is drawn, so the last one that the answer has room for is never drafted.
+        // The token after the deepest node is drawn, so the answer's last possible token is never drafted.
         depths = min(depths, min(st->max_tokens, st->context_length - st->prompt_length) - st->answered - 1);
 #ifdef TEXT
         const TextView view = {text, text + (RUNS << SLOT_BITS)};

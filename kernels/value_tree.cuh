@@ -30,7 +30,7 @@ constexpr int TEXTUAL = 0;
 constexpr int VALUE_OFFERS = 3 * VALUE_NODES + 1;
 #endif
 constexpr int COPIED = 15;                          // the rank of an offer from the text
-constexpr int UNLIKELY = 15;                        // stands for the candidate where the drafter has none, or a worse one
+constexpr int UNLIKELY = 15;                        // replaces the candidate where the drafter has none, or a worse one
 constexpr double SMALLEST = 1e-4, BLOCK = 15.0;     // policy/values.py
 
 // A token below `parent`. `stated`: the candidate whose probability it has, by rank, or by slot where each node has its
@@ -66,7 +66,7 @@ struct ValueBuilder {
     double value[VALUE_NODES], path[VALUE_NODES], log_prob[VALUE_NODES];
     u64 mask[VALUE_NODES];
 #ifdef TEXT
-    // The best on offer but for what the text has after the newest node, and that; in turns, as a warp may be behind the
+    // The best offer except what the text has after the newest node, and that; alternately, as a warp may be behind the
     // one that writes.
     Found best[2], copy[2][2];  // copy: by which warp looked it up
     int line[LONGEST + MAX_DEPTH];          // the newest tokens up to the root, and the spine's
@@ -336,7 +336,7 @@ struct ValueTree {
         if (lane == 0) offered.key = NOTHING;
         if (!promising) return;
         const int choice = lane < width ? b.candidate[depth][rank] : -1;
-        // Rank 0 stands for none of the candidates: the first is not copied.
+        // Rank 0 means none of the candidates: the first is not copied.
         const bool one = rank > 0 && rank < width;
         const double odds = one ? fmax(b.odds[depth][rank], LEAST_ODDS) : LEAST_ODDS;
         const double kind = node.node && it.rank() == COPIED ? 2 : node.off ? 1 : 0;

@@ -48,7 +48,7 @@
 #include "formats/iq3.cuh"
 #endif
 
-// Call `work.template operator()<F>()` for every format of the program, in turn.
+// Call `work.template operator()<F>()` for every format of the program, one after another.
 template <class Work> __device__ __forceinline__ void for_each_format(const Work& work) {
 #ifdef WITH_F16
     work.template operator()<F16>();

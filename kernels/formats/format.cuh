@@ -13,7 +13,7 @@
 //     SCALING                   see below
 //     MINIMUM                   whether something is subtracted per sub: Scales::minimum, Scales::minimum_scale
 //     CODES                     see below; the halved formats have none
-//     MOST_PLANE_BITS           bits of a lower plane of activations (acts.cuh) that its codes and sums leave room for
+//     MOST_PLANE_BITS           bits of a lower plane of activations (acts.cuh) that fit with its codes and sums
 //     Unit, load_unit(tile, u, lane), expand(unit, sub of the unit, a)
 //     Head, load_head(tile, lane), decode(head, lane) -> Scales
 //     sub_scale(scales, row, i) integer or float of sub i (or of half sub i): row 0 is the upper one
@@ -59,7 +59,7 @@ enum class Scaling {
     ROW,         // nothing but one float per row; the codes are halves
 };
 
-// Where a code lies in its byte, and so how both planes of activations meet it (planes.cuh).
+// Where a code is in its byte, and so how both planes of activations are multiplied by it (planes.cuh).
 enum class Codes {
     LOW,   // unsigned, in the low bits
     HIGH,  // two's complement, in the high bits

@@ -2,7 +2,7 @@
 // per four weights. IQ3_XXS, 98 B: w = d / 4 * (1 + 2 scale) * sign * GRID[index] with 8-bit indices and seven signs per
 // eight weights, of which the number of negative ones is even.
 //
-// A grid entry is one register of a fragment. The grids lie in shared memory, four bytes an entry.
+// A grid entry is one register of a fragment. The grids are in shared memory, four bytes an entry.
 //
 // IQ3_S, 1760 B: scales [16 rows][4 B] (byte i: sub i low, i + 4 high), d [8][upper, lower] f16; unit: [32 lanes][8] low
 // bytes of the indices by register, [32 lanes] a word of signs (bit r of byte i: value i of register r), [32 lanes] a

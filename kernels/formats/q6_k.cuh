@@ -2,7 +2,7 @@
 //
 // Tile, 3360 B: scales [16 rows][16], d [8][upper, lower] f16; unit: [32 lanes][4 words] of low bits, then
 // [32 lanes][2 words] of high bits. Codes are q - 32 in two's complement, put together in the top six bits of a byte:
-// that is 4 (q - 32), and d / 4 makes up for it. So the low four bits of the upper row stand at bits 2..5 of their byte
+// that is 4 (q - 32), and d / 4 compensates. So the low four bits of the upper row are at bits 2..5 of their byte
 // and those of the lower row get there by a rotation by 4; the high two bits of register i of a sub by a shift by 2 i.
 
 #pragma once

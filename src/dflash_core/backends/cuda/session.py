@@ -1,4 +1,4 @@
-"""One sequence on the card, driven from the host call by call, by the launches that a step's graph is made of."""
+"""One sequence on the card, driven from the host call by call, with the launches that make up a step's graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
 
-MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with unless asked otherwise
+MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with by default
 # Passes that only host-driven calls make need no more than a few widths.
 CHUNK_WIDTHS = (1, 24, 64)
 FEWEST_ROWS = 64  # of a prompt's chunk where memory is short: half as many as long as it is
@@ -67,7 +67,7 @@ class CudaSession:
     """Implements `backends.base.Session` for a target and, if given, a drafter: `draft` on the device, which proposes
     inside the steps, or `host_drafter`, which proposes in lock-step with them.
 
-    `captured`: the layers whose outputs passes record, where no drafter says so. `context`: positions it can hold.
+    `captured`: the layers whose outputs passes record, if no drafter names them. `context`: positions it can hold.
     `kv`: how keys and values are kept. `free`: says how many bytes of the device there are for the results of a
     prompt's chunk, `rows`: of one, at most.
     """
@@ -206,7 +206,7 @@ class CudaSession:
         with self._whole():
             state = self.state.host
             if checkpoint is None:
-                # Also where a turn broke off: the host's copy is then older than what the card holds, so nothing of it
+                # Also after an aborted turn: the host's copy is then older than what the card holds, so nothing of it
                 # may be followed.
                 state["length"] = state["draft_length"] = state["pending"] = 0
                 for memory in self.memory.mixers:
@@ -246,17 +246,17 @@ class CudaSession:
         self.device.host.prepare([*sizes, *(self.drafter.checkpoint_sizes() if self.drafter else ())], most)
 
     def leave(self) -> None:
-        with suppress(KernelError), self._whole():  # a card that is lost copies no more
+        with suppress(KernelError), self._whole():  # a lost card can copy nothing
             pass
         self.device.host.close()
 
     def _positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """What is kept of the positions begin..end on the card."""
+        """What the card keeps of the positions begin..end."""
         held = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
         return (*held, *(self.drafter.positions(begin, end) if self.drafter else ()))
 
     def _to_host(self, tensors: Sequence[Tensor]) -> Kept:
-        """Copies in host memory, complete when the device was waited for."""
+        """Copies in host memory, complete once the device is synchronized."""
         copies = [self.device.host.empty(tensor.shape, tensor.dtype) for tensor in tensors]
         return tuple(copy.copy_(tensor, non_blocking=True) for copy, tensor in zip(copies, tensors, strict=True))
 
@@ -357,8 +357,8 @@ class CudaSession:
             return logits
 
     def _rows_that_fit(self, rows: int, end: int) -> int:
-        """Rows of chunks up to the position `end` by what is free now, so that the allocator need not be asked in vain
-        for their results."""
+        """Rows of chunks up to the position `end` that fit into what is free now, so that no allocation for their
+        results fails."""
         free = self._free() if self._free is not None else None
         while free is not None and rows > FEWEST_ROWS and self._results(rows, end) > free:
             rows = max(rows // 2, FEWEST_ROWS)
@@ -426,7 +426,7 @@ class CudaSession:
         return target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed)
 
     def _pass_parts(self, width: int, node0: int, *, windowed: bool) -> list[Run]:
-        """The same as runs, one for each part of a resumed sequence."""
+        """The same as a list of runs, one for each part of a resumed sequence."""
         key = "pass", width, node0, windowed
         parts = parts_of(len(self.target.blk))
         if (*key, 0) not in self._bound:
@@ -449,16 +449,16 @@ class CudaSession:
             self.drafter.update_cache(self.launch)
 
     def ensure_capacity(self, nodes: int) -> None:
-        """Make room for trees of `nodes` nodes. Between turns: what was bound before is bound again."""
+        """Allocate for trees of `nodes` nodes. Between turns: what was bound before is bound again."""
         if nodes <= self.memory.capacity:
             return
         self._flush()
         self.memory.grow(nodes)
         self.forget_launches()
-        torch.cuda.empty_cache()  # what was there before: nobody asks for memory of that size again
+        torch.cuda.empty_cache()  # the previous buffers: no later request has that size
 
     def shrink(self) -> None:
-        """Give back what larger trees had. Between turns."""
+        """Free what larger trees used. Between turns."""
         self._flush()
         self.memory.shrink()
         self.forget_launches()
@@ -494,7 +494,7 @@ class CudaSession:
             self.state.host["pending"] = 0  # the pass has brought the states up to date
 
     def _take_turns(self, passes: Sequence[Sequence[int]]) -> Turns | None:
-        """Run passes over chains of tokens while a sequence arrives, but for their commits. None: one by one, then."""
+        """Run passes over chains of tokens while a sequence arrives, without their commits. None: one by one, then."""
         if self._arriving is None or len(passes) == 1:
             return None
         assert self.length + sum(map(len, passes)) <= self.memory.slots, "positions past the end of the memory"
