@@ -1,4 +1,4 @@
-"""The seam between models and machines: what a target, a drafter, a sequence and a machine are to everyone else.
+"""The interface between models and machines: a target, a drafter, a sequence and a machine as other code sees them.
 
 Implementations are siblings, backends/cpu and backends/cuda; nothing outside of them names one.
 """
@@ -40,7 +40,7 @@ Checkpoint = State  # a committed state that can be returned to
 
 
 class PrefillCancelled(Exception):  # noqa: N818
-    """A prompt was given up between two layers. Everything stands as it did before; it never leaves the runner."""
+    """A prompt was cancelled between two layers. The state is as before; the runner always catches this."""
 
 
 class Backend(Protocol):
@@ -56,8 +56,8 @@ class Backend(Protocol):
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         """Run and commit tokens; returns the logits (vocab,) after the last.
 
-        A backend that reads many tokens at once calls `cancelled` now and then, and raises PrefillCancelled where it
-        says so: then nothing was committed.
+        A backend that reads many tokens at once calls `cancelled` now and then, and raises PrefillCancelled if it
+        returns true: then nothing was committed.
         """
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
@@ -88,7 +88,7 @@ class Backend(Protocol):
     def cut(self, length: int) -> bool:
         """Return to the first `length` positions (0 < length <= committed) without a checkpoint.
 
-        False, and nothing done, where something is kept that cannot be cut, as a recurrent state is.
+        False, with nothing done, if some of the state cannot be cut, such as a recurrent state.
         """
 
 
@@ -109,7 +109,7 @@ class StepDecoder(Protocol):
 
     @property
     def halted(self) -> bool:
-        """Whether the answer has reached the place where it is to halt. `go_on` or `say` lifts that."""
+        """Whether the answer has reached the point where it must halt. `go_on` or `say` lifts that."""
 
     def halt_at(self, tokens: int | None) -> None:
         """Halt where the answer has so many tokens; None: nowhere. Steps under way may not know of it."""
@@ -118,7 +118,7 @@ class StepDecoder(Protocol):
         """After a halt: `step` decodes on from the newest token."""
 
     def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
-        """After a halt: go on with `tokens` in the target's place, none of which ends an answer."""
+        """After a halt: continue with `tokens` instead of the target's own; none of them ends an answer."""
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
     def take(self, knobs: Knobs) -> None: ...
@@ -127,7 +127,7 @@ class StepDecoder(Protocol):
 
 
 class Session(Backend, Resumable, Protocol):
-    """A backend that decodes answers, can be kept, and shows what its target's layers put out."""
+    """A backend that decodes answers, can be kept, and shows the outputs of its target's layers."""
 
     def decoder(
         self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
@@ -136,7 +136,7 @@ class Session(Backend, Resumable, Protocol):
         knobs alone do. Raises KnobError."""
 
     def prepare(self, progress: Progress) -> None:
-        """Make ready what a first answer would have to wait for."""
+        """Prepare what a first answer would have to wait for."""
 
     @property
     def nbytes(self) -> Mapping[str, int]:
@@ -146,7 +146,7 @@ class Session(Backend, Resumable, Protocol):
         """`setup` as this sequence is by now: the nodes of its trees, rows of a prompt at once, and its window."""
 
     def leave(self) -> None:
-        """The session will not be used again: the memory of its copies is no longer its own."""
+        """The session will not be used again: it no longer owns the memory of its copies."""
 
     def features(self) -> Logits:
         """Outputs of the captured layers (n, layers * hidden) at the rows of the last verify, before its commit."""
@@ -175,7 +175,7 @@ class Machine(Protocol):
         """What a user should know of it, a line each."""
 
     def learn(self, session: Session, progress: Progress) -> None:
-        """Measure what this machine is not known by yet, on an empty sequence that stays empty."""
+        """Measure what is not known of this machine yet, on an empty sequence that stays empty."""
 
     def room(self) -> int:
         """Bytes that weights and a sequence may take now."""
@@ -209,14 +209,14 @@ class Target(DraftTarget, Protocol):
 
     @property
     def host_bytes(self) -> int:
-        """What of the weights of a target on a card stays in main memory."""
+        """Which weights of a target on a card stay in main memory."""
 
     @property
     def machine(self) -> Machine:
         """Where it runs."""
 
     def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
-        """What says what this target and `draft` would take here, loaded in one way or another."""
+        """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
 
     def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
@@ -246,7 +246,7 @@ class Target(DraftTarget, Protocol):
         """Next-token logits at every position, (n, vocab) float32. `kv`: how keys and values are kept meanwhile, a name
         or two as K/V; None: as exactly as this machine keeps them.
 
-        Raises ContextError for ids it does not have, and KnobError for a type that there is not.
+        Raises ContextError for ids it does not have, and KnobError for an unknown type.
         """
 
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
@@ -266,7 +266,7 @@ class Target(DraftTarget, Protocol):
     ) -> Session:
         """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
 
-        `context`: positions that it must hold, for backends that make room at once, and `rows`: of a prompt that it
+        `context`: positions that it must hold, for backends that allocate at once, and `rows`: of a prompt that it
         reads at once. `kv`: how keys and values are kept; None: as exactly as this machine keeps them.
         """
 

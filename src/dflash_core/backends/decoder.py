@@ -1,4 +1,4 @@
-"""One step of the decoder: draft, tree, verify, accept, commit. Five calls, each named after the part it is."""
+"""One step of the decoder: draft, tree, verify, accept, commit. Five calls, each named after its part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
     """Why an answer ends with `token`, the `answered`-th of it, if it does.
 
-    `room`: positions of the context after the prompt. A token sits in its own once it runs, and the one after it must
+    `room`: positions of the context after the prompt. A token occupies its own once it has run, and the next one must
     still fit.
     """
     if token in stop_ids:
@@ -35,7 +35,7 @@ def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], 
 
 
 def said(backend: Backend, root: int, tokens: Sequence[int], event: GuardEvent, knobs: Knobs) -> StepEvent:
-    """A step whose `tokens` a guard said after `root`: committed but for the last, which is the next root."""
+    """A step whose `tokens` a guard supplied after `root`: committed but for the last, which is the next root."""
     run = [root, *tokens[:-1]]
     began = time.perf_counter()
     backend.prefill(run)
@@ -59,7 +59,7 @@ def said(backend: Backend, root: int, tokens: Sequence[int], event: GuardEvent, 
 class Decoder:
     """Decodes one answer after the prompt that `backend` has just read. Raises NumericsError from both calls.
 
-    Between steps the state stands before the root, the newest token of the answer: drawn, but not yet run.
+    Between steps the state ends before the root, the newest token of the answer: drawn, but not yet run.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Decoder:
         context_length: int,
         policy: Policy | None = None,
     ) -> None:
-        """`policy`: what picks each step; without one the knobs alone do."""
+        """`policy`: chooses each step; without one the knobs alone decide."""
         self.backend, self.knobs = backend, knobs
         self.policy = policy or FixedPolicy(backend.capabilities)
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
@@ -80,7 +80,7 @@ class Decoder:
         self.take(knobs)
 
     def take(self, knobs: Knobs) -> None:
-        """Go on with other knobs from the next step; those that only a new turn can take stay as they are.
+        """Use other knobs from the next step; those that only a new turn can change stay as they are.
 
         The answer remains the target's own: from here on its draws follow the new sampling knobs.
         """
@@ -186,9 +186,9 @@ class Decoder:
 
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain is made
-        of the best ones alone. Nothing in it lies where the answer has ended or halted."""
+        of the best ones alone. It has no nodes past the answer's end or halt."""
         knobs, left = self.knobs, self._left()
-        # The token after the deepest node is drawn, so the last one that the answer has room for is never drafted.
+        # The token after the deepest node is drawn, so the answer's last possible token is never drafted.
         deepest = max(0, left - 1)
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:

@@ -1,7 +1,7 @@
-"""Who computes what in a product by experts: the parts of K, the grid, and the launch's struct.
+"""Distribution of a product by experts: the parts of K, the grid, and the launch's struct.
 
 A plan depends on shapes and on the card, never on rows or on what is chosen: the order of every sum is the same at all
-widths. How much a pass has to do is known to the device alone; its blocks take equal shares. Mirrors
+widths. Only the device knows how much work a pass has; its blocks take equal shares. Mirrors
 kernels/experts_stream.cuh.
 """
 
@@ -23,7 +23,7 @@ WARPS = 8  # of a thread block where nothing else is known
 MOST_PARTS = 8  # of K: warps share a block of rows, so their number is a multiple of this
 MOST_PER_SM = 2
 MOST_WARPS = 16  # of a multiprocessor, whose registers they share
-MATRICES, KINDS = 2, 2  # that a launch's struct has room for
+MATRICES, KINDS = 2, 2  # that fit a launch's struct
 MATRIX_BYTES = 32  # there, its address first
 KIND_BYTES = MATRIX_BYTES * MATRICES + 16
 LAUNCH_BYTES = KINDS * KIND_BYTES + 8
@@ -91,7 +91,7 @@ class ExpertProduct:
 
 class ExpertPlan:
     """Of one product on one card. Raises UnsupportedError where activations do not fit its shared memory, or where the
-    card's way asks for thread blocks that cannot be."""
+    card's way needs thread blocks that are impossible."""
 
     def __init__(self, product: ExpertProduct, card: Card) -> None:
         self.product = product
@@ -125,7 +125,7 @@ class ExpertPlan:
 
     @property
     def forms(self) -> dict[str, object]:
-        """Defines of int8 activations, for who writes them and who reads them (kernels/acts.cuh)."""
+        """Defines of int8 activations, for the kernels that write and read them (kernels/acts.cuh)."""
         return forms_of(self.product.shapes, self.rounding)
 
     def defines(self, rows: int) -> dict[str, object]:

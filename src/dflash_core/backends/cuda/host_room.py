@@ -1,7 +1,7 @@
 """Host memory for copies of sequences: page-locked, so that the card reads it at full speed without the host.
 
-Locking takes the system's time and the driver's lock, so a thread does it between turns: of what copies were made in
-meanwhile, and of what the next copy will need. A block whose tensors are gone is used again.
+Locking takes the system's time and the driver's lock, so a thread does it between turns: for memory that copies
+were made in meanwhile, and for what the next copy will need. A block whose tensors are freed is used again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HostRoom(Protocol):
         """A tensor of any contents in host memory."""
 
     def prepare(self, sizes: Sequence[int], most: int) -> None:
-        """Between turns: pieces of so many bytes will be needed next. What is held ready takes `most` bytes at
+        """Between turns: pieces of so many bytes will be needed next. Prepared blocks take `most` bytes at
         most."""
 
     def pause(self) -> None:
@@ -66,7 +66,7 @@ class LockedRoom:
         self._lock, self._unlock = lock, unlock
         self._blocks: dict[int, _Block] = {}  # all of them, by address
         self._free: list[_Block] = []
-        self._returned: deque[int] = deque()  # addresses; tensors go in any thread, at any time
+        self._returned: deque[int] = deque()  # addresses; tensors are freed in any thread, at any time
         self._guard = threading.RLock()
         self._go = threading.Event()
         self._wanted: deque[int] = deque()  # sizes of blocks to be made ready

@@ -1,9 +1,9 @@
-"""Who computes what in a matmul launch: parts of the split K, and the rows of each thread block.
+"""Distribution of a matmul launch: parts of the split K, and the rows of each thread block.
 
 A plan depends on shapes and on the card, never on the number of columns: the order of every sum, and with it
 every bit of a column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
 
-Weights are to be read once whatever the width. A thread block needs the activations of its part of K in shared memory:
+Weights should be read once at any width. A thread block needs the activations of its part of K in shared memory:
 a card with much of that holds them all, and splits K where it must. Elsewhere they are staged in chunks.
 """
 
@@ -26,7 +26,7 @@ MAX_SEGMENTS, MAX_GRID = 6, 256
 SEGMENT_BYTES = 32  # of one matrix in the launch's struct, the address first
 MAX_COLUMNS = 64
 
-_PREFETCHED_COLUMNS = 8  # up to which one more prefetched tile is worth it; wider passes lose by it
+_PREFETCHED_COLUMNS = 8  # up to which one more prefetched tile pays; it slows wider passes
 
 # Of kernels/matmul_chunks.cuh.
 _WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
@@ -47,7 +47,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Product:
     """The matrices of one launch, which share K and their input. `rounding`: of the input; `split_k`: the number of
-    parts of K where it must be that."""
+    parts of K, where it is fixed."""
 
     shapes: tuple[Shape, ...]
     columns: int
@@ -67,12 +67,12 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a launch is computed, where shapes leave a choice. Whatever it says holds at every width.
+    """How a launch is computed, where shapes leave a choice. It applies at every width.
 
-    `chunked`: activations are staged in chunks of K, None for what suits the card; `split_k`: parts of K. These two
+    `chunked`: activations are staged in chunks of K, None to let the card decide; `split_k`: parts of K. These two
     decide the order of sums. The others change no bit. `prefetch`: tiles that a warp prefetches into the L2 before the
     previous kernel has ended; None for one tile in narrow passes on a card that launches kernels early, where it gains.
-    `warps` of a thread block: of products by experts (expert_plan.py), whose K has the same parts whoever shares them.
+    `warps` of a thread block: of products by experts (expert_plan.py), whose parts of K are the same for any number.
     `claimed`: whether the warps of a row alone take tiles as they become free, None for where sums of all tiles fit.
     """
 
@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def forms(self) -> dict[str, object]:
-        """Defines of int8 activations, for who writes them and who reads them (kernels/acts.cuh)."""
+        """Defines of int8 activations, for the kernels that write and read them (kernels/acts.cuh)."""
         return forms_of(self.shapes, self.rounding)
 
     @property
@@ -265,7 +265,7 @@ class Plan:
 def plan(
     shapes: Sequence[Shape], columns: int, card: Card, *, rounding: Rounding = INT8, split_k: int | None = None
 ) -> Plan:
-    """Deal a launch of `shapes`, each (rows, `columns`), to a card.
+    """Distribute a launch of `shapes`, each (rows, `columns`), over a card.
 
     `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError where nothing fits.
     """
@@ -273,7 +273,7 @@ def plan(
     return _plan(product, replace(card, way=card.way_of(product), ways=()))
 
 
-# A model has few shapes in many layers, and is planned twice: to predict what it takes, and to load it.
+# A model has few shapes in many layers, and is planned twice: to predict its memory, and to load it.
 @functools.cache
 def _plan(product: Product, card: Card) -> Plan:
     way, shapes, rounding = card.way, product.shapes, product.rounding
@@ -289,7 +289,7 @@ def _plan(product: Product, card: Card) -> Plan:
         raise UnsupportedError(
             f"a matrix of {product.columns} columns does not fit {card.shared_bytes} bytes of shared memory"
         )
-    # A matrix too small to fill the card is cheapest in few parts; one that fills it where shares are even.
+    # A matrix too small to fill the card is cheapest in few parts; a larger one, where shares are even.
     best = min(map(layout.parted, choices), key=lambda parted: parted.cost)
     blocks = [count for count, _ in costs]
     offsets = tuple(ROWS * begin for begin in itertools.accumulate(blocks[:-1], initial=0))
@@ -318,7 +318,7 @@ def reads_f16(shapes: Sequence[Shape], rounding: Rounding) -> bool:
 
 
 def plane_bits(shapes: Sequence[Shape], rounding: Rounding) -> int:
-    """Of a lower plane: as many as all matrices of the launch leave room for."""
+    """Bits of a lower plane: as many as fit with all matrices of the launch."""
     kinds = [tile_type(s.type) for s in shapes]
     return min((k.plane_bits for k in kinds if not k.half_activations), default=0) if rounding.planes > 1 else 0
 

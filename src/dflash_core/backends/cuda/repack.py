@@ -206,7 +206,7 @@ def _pack_q6_k(blocks: Tensor) -> Tensor:
 
 
 def _row_pairs(d: Tensor) -> Tensor:
-    """(b, 16, groups, 2), a half per row, to (b, groups, 32): rows g and g + 8 beside each other."""
+    """(b, 16, groups, 2), a half per row, to (b, groups, 32): rows g and g + 8 next to each other."""
     b, _, groups, _ = d.shape
     return d.reshape(b, 2, 8, groups, 2).permute(0, 3, 2, 1, 4).flatten(2)
 
@@ -335,19 +335,19 @@ def _row_scale(values: Tensor) -> Tensor:
     """The power of two per row (b, 16) that brings its largest magnitude into [2^14, 2^15)."""
     largest = values.abs().amax(dim=(2, 3))
     _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
-    # Kept where 1 / scale is a float as well.
+    # Kept where f32 can hold 1 / scale too.
     return torch.ldexp(torch.ones_like(largest), (exponent - 15).clamp(-126, 126))
 
 
 def _pack_bf16(blocks: Tensor) -> Tensor:
-    """Eight significant bits fit a half; what is smaller than 2^-29 of its row's largest loses some of them."""
+    """Eight significant bits fit an f16; values below 2^-29 of their row's largest lose some of them."""
     values = blocks.contiguous().view(torch.bfloat16).float()
     scale = _row_scale(values)
     return _half_tile([(values / scale[:, :, None, None]).half()], scale)
 
 
 def _pack_f32(blocks: Tensor) -> Tensor:
-    """Two halves hold 22 bits, down to 2^-39 of the row's largest."""
+    """Two f16 hold 22 bits, down to 2^-39 of the row's largest."""
     values = blocks.contiguous().view(torch.float32)
     scale = _row_scale(values)
     scaled = values / scale[:, :, None, None]

@@ -49,12 +49,12 @@ class Runtime:
         return cls(driver, card, torch)
 
     def load(self, code: bytes, name: str) -> Module:
-        """A compiled program, ready to take kernels from. Raises UnsupportedError where driver or card refuse it."""
+        """A compiled program, to take kernels from. Raises UnsupportedError where the driver or the card refuses it."""
         api = self.driver.api
         return Module(self, self.driver.call(name, api.cuModuleLoadData, code), name)
 
     def synchronize(self) -> None:
-        """Wait for all that was launched. An error of any of it turns up here."""
+        """Wait for all launches. An error of any of them is raised here."""
         where = self.driver.launched or "the GPU"
         self.driver.call(where, self.driver.api.cuStreamSynchronize, self.stream)
 
@@ -164,7 +164,7 @@ class Kernel:
         driver.call(name, driver.api.cuFuncLoad, handle)  # a first launch inside a capture could not load it
         self.sizes = tuple(self._sizes())
         kind = driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-        self._own = int(driver.call(name, driver.api.cuFuncGetAttribute, kind, handle))  # of tables, beside `shared`
+        self._own = int(driver.call(name, driver.api.cuFuncGetAttribute, kind, handle))  # of tables, besides `shared`
         self._shared = STATIC_LIMIT - self._own
 
     def _sizes(self) -> Iterator[int]:
@@ -201,7 +201,7 @@ class Kernel:
         return BoundLaunch(self, _triple(grid), _triple(block), values, list(args), shared, overlap)
 
     def _spread(self, shared: int, per_sm: int) -> int:
-        """Shared memory of which per_sm + 1 blocks are too much for a multiprocessor.
+        """Shared memory per block, such that per_sm + 1 blocks do not fit on a multiprocessor.
 
         A kernel that is set up early would otherwise crowd into the few multiprocessors that are free first.
         """
@@ -299,7 +299,7 @@ class Event:
             driver.release(driver.api.cuEventDestroy, self.handle)
 
     def record(self, stream: int | None = None) -> None:
-        """Put it after what was launched so far, on the kernels' stream or another."""
+        """Record it after what was launched so far, on the kernels' stream or another."""
         driver = self.runtime.driver
         on = self.runtime.stream if stream is None else stream
         driver.call("an event", driver.api.cuEventRecord, self.handle, on)
@@ -310,7 +310,7 @@ class Event:
         driver.call("an event", driver.api.cuStreamWaitEvent, stream, self.handle, 0)
 
     def wait(self) -> None:
-        """Until the stream has come this far."""
+        """Wait until the stream has reached this point."""
         driver = self.runtime.driver
         driver.call(driver.launched or "an event", driver.api.cuEventSynchronize, self.handle)
 
@@ -323,7 +323,7 @@ class Event:
 class Pinned:
     """Host memory mapped into the card: `array` for us, `address` for kernels. What a kernel writes appears here.
 
-    The array's memory goes with this object.
+    The array's memory is freed with this object.
     """
 
     def __init__(self, runtime: Runtime, shape: Size, dtype: npt.DTypeLike) -> None:
@@ -374,7 +374,7 @@ def _triple(size: Size) -> tuple[int, int, int]:
 
 
 def seconds_of(runtime: Runtime, work: Callable[[], object]) -> float:
-    """What the device takes for work that is queued on the current stream, by its own clock. Waits for it."""
+    """Time that the device takes for work queued on the current stream, by its own clock. Waits for that work."""
     before, after = runtime.event(), runtime.event()
     before.record()
     work()

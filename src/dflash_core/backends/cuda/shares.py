@@ -1,4 +1,4 @@
-"""Parts of K and rows for each thread block of a launch, weighed by what a card is expected to take for them.
+"""Parts of K and rows for each thread block of a launch, weighed by the time a card is expected to need for them.
 
 The number of parts decides the order of sums, so it depends on shapes and the card alone; see plan.py.
 """
@@ -57,7 +57,7 @@ class Layout:
         return sum(ROWS * count for count, _ in self.costs)
 
     def fits(self, split_k: int, columns: int) -> bool:
-        """Whether a pass over so many columns has room for what it stages."""
+        """Whether a pass over so many columns can hold what it stages in shared memory."""
         longest = -(-self.tiles_k // split_k)
         need = 2 * tile_bytes(self.block, columns) if self.chunked else whole_bytes(longest, self.block, columns)
         return need <= self.room

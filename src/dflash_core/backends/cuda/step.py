@@ -1,6 +1,6 @@
-"""Speculative steps that the card runs by itself: draft, tree, verify, accept, commit as one graph.
+"""Speculative steps that the card runs without the host: draft, tree, verify, accept, commit as one graph.
 
-The host replays graphs ahead and reads finished steps from a ring in pinned memory; nothing it does is waited for.
+The host replays graphs ahead and reads finished steps from a ring in pinned memory; the card never waits for the host.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Steps:
     """Graphs of a session's steps, and the pinned memory they report to."""
 
     def __init__(self, session: CudaSession) -> None:
-        # Weak: the session holds this, and all memory of the card is to go as soon as nobody holds the session.
+        # Weak: the session holds this, and the card's memory must be freed as soon as the session is unreferenced.
         self._session, self.device = weakref.ref(session), session.device
         self.ring = self.device.pinned(STEP_SLOTS, RING_SLOT)
         self.cancel = self.device.pinned(1, np.int32)
@@ -101,15 +101,15 @@ class Steps:
 
     @property
     def session(self) -> CudaSession:
-        """Whose steps these are."""
+        """The session that these steps belong to."""
         session = self._session()
         assert session is not None, "steps of a session that is gone"
         return session
 
     def force(self, paths: Sequence[Sequence[int]] | None) -> None:
-        """Have every walk take these nodes below the root, step by step and over again, whatever the target draws.
+        """Have every walk take these nodes below the root, step by step and repeatedly, whatever the target draws.
 
-        For measuring: KV, states and features move as if it had. None ends it.
+        For measuring: KV, states and features change as if it had drawn them. None ends it.
         """
         self._graphs = {kind: graph for kind, graph in self._graphs.items() if not kind.forced}
         if paths is None:
@@ -215,7 +215,7 @@ class CudaDecoder:
         context_length: int,
         policy: Policy | None = None,
     ) -> None:
-        """`policy`: what picks each step; without one the knobs alone do."""
+        """`policy`: chooses each step; without one the knobs alone decide."""
         self.session, self.steps = session, session.steps
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
@@ -237,7 +237,7 @@ class CudaDecoder:
         self._last: npt.NDArray[np.void] | None = None
         self._undrained = 0  # rows that plain steps have left for the drafter
         self._begun = self._over = False
-        self._prompt_length = session.length  # until `first` says so: steps that are timed have no first token
+        self._prompt_length = session.length  # until `first` sets it: timed steps have no first token
         self._halt: int | None = None
         self._halted = False
 
@@ -298,7 +298,7 @@ class CudaDecoder:
         return token, stop
 
     def take(self, knobs: Knobs) -> None:
-        """Go on with other knobs from the next step that is not queued yet."""
+        """Use other knobs from the next step that is not queued yet."""
         width = min(knobs.tree_width, MAX_WIDTH)
         self._decide(self._asked[0].in_mid_turn(knobs.replace(tree_width=width)))
 
@@ -313,7 +313,7 @@ class CudaDecoder:
         return event
 
     def finish(self) -> Sequence[StepEvent]:
-        """End what is queued; the steps that ended before they could be stopped. The state stands after them."""
+        """End what is queued; returns the steps that ended before they could be stopped. The state includes them."""
         events: list[StepEvent] = []
         if self._begun:
             self.steps.cancel.array[0] = 1
@@ -367,7 +367,7 @@ class CudaDecoder:
 
     @property
     def _told(self) -> tuple[Knobs, EffectiveMode, int, int]:
-        """What the card gets of a decision: not the reason, whose words change at every step of `auto`."""
+        """The part of a decision that the card gets: not the reason, whose text changes at every step of `auto`."""
         decision = self.decision
         return self.knobs, decision.mode, decision.budget, decision.depth
 
@@ -443,7 +443,7 @@ class CudaDecoder:
             self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text))
 
     def _grow(self, nodes: int) -> None:
-        """Grow in mid-turn. What is still to be committed is known to the card, not to the host's copy."""
+        """Grow during a turn. The card knows what is still to be committed, the host's copy does not."""
         session = self.session
         session.device.synchronize()
         session.state.pull()

@@ -47,8 +47,8 @@ def open_device(index: int) -> CudaDevice:
 class CudaTarget(OpenedTarget):
     """Implements `backends.base.Target` on one card. `activations`: how inputs of products are rounded, a name of
     activations.CHOICES. `draft_type`: "q8_0" or "q4_0" packs a drafter's matrices tighter when loaded. `tune`: ways
-    to compute products are timed where they were not yet, and the fastest taken. `device`: the card of the placement,
-    where it is open already, or what stands in for one. `vram_limit`: bytes of a smaller card that it is to behave as.
+    to compute products are timed if they were not yet, and the fastest is used. `device`: the card of the placement,
+    if it is open already, or its substitute. `vram_limit`: bytes of a smaller card that it should behave as.
     `embedding`: "host" leaves the token embedding in main memory.
     """
 
@@ -72,7 +72,7 @@ class CudaTarget(OpenedTarget):
         self.device = device or open_device(self.placement.single)
         self.activations, self.draft_type = by_name(activations), draft_type
         self._tuner: Tuner | None = None
-        if isinstance(self.device, CudaDevice):  # what stands in for a card is not timed
+        if isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
             self._tuner = Tuner(self.device, self.device.programs.cache.folder) if tune else None
             self.device.card = replace(self.device.card, ways=())
         self.embedding = embedding

@@ -40,7 +40,7 @@ PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
 PASS_DEPTH, PASS_ROUNDS, PASS_CONTEXT = 32, 5, 256
 TOKEN_STEP = 7919  # from one token of a timed pass to the next
 
-# Products, each with the launches that are one: on different weights, so that none is in the L2 when its turn comes.
+# Products, each with the launches that are one: on different weights, so that none is in the L2 when it is launched.
 AnyTimed = Projection | ExpertProjection
 Groups = dict[AnyProduct, list[AnyTimed]]
 
@@ -67,7 +67,7 @@ def products_of(target: DeviceTarget) -> Groups:
 
 
 def name_of(products: Mapping[Any, int]) -> str:
-    """Of a target by how often each product comes in a pass, which decides how long it takes; nothing of the file."""
+    """A target's name, from how often a pass computes each product: that decides its time. The file does not matter."""
     counted = sorted(f"{product}: {count}" for product, count in products.items())
     return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
 
@@ -77,7 +77,7 @@ def target_name(target: DeviceTarget) -> str:
 
 
 def replan(target: DeviceTarget, card: Card) -> None:
-    """Have every product of the target planned for what is known of the card. Before a session is made of it."""
+    """Plan every product of the target for what is known of the card. Call it before a session is made."""
     for group in target.projections():
         for projection in group:
             projection.replan(card)
@@ -92,7 +92,7 @@ class Tuner:
         self.seconds = 0.0  # spent on timing
 
     def card(self, target: str) -> Card:
-        """The card with what is known of it for a target, by its name."""
+        """The card with what is known of it for a target of this name."""
         return replace(self.device.card, ways=self.tuning.ways_of(target))
 
     def forget(self) -> None:
@@ -116,9 +116,9 @@ class Tuner:
         self._keep()
 
     def confirm(self, target: DeviceTarget, progress: Progress) -> None:
-        """Time whole passes of the target as its products were chosen, beside plans as they are, once.
+        """Time whole passes of the target with the chosen ways and with the default plans, once.
 
-        What is alone on the card is not what it is beside the kernels of a pass, and a pass is what counts.
+        A kernel alone on the card behaves differently than among the kernels of a pass, and a pass is what counts.
         """
         name = target_name(target)
         ours = {str(product) for product in products_of(target)}

@@ -2,7 +2,7 @@
 
 A plan's default comes from arithmetic and from the cards that were measured; on other cards it may be wrong. So at the
 first load a few ways of each product are timed on the weights themselves. One way per product holds at all widths: a
-column's bits must not depend on the width. What was found is kept beside the compiled kernels, by card, driver and
+column's bits must not depend on the width. What was found is kept next to the compiled kernels, by card, driver and
 kernels, and is not measured again. Nothing here touches a card: `Measure` does (tuner.py).
 """
 
@@ -27,11 +27,11 @@ from dflash_core.progress import Progress
 
 FORMAT = 3
 MOST_CANDIDATES = 6
-ROUNDS = 7  # in which the candidates of a product take turns
+ROUNDS = 7  # in each of which every candidate of a product is timed
 BUDGET_S = 5.0  # of timing; products after it are timed at the next load
-LEAST_GAIN = 0.02  # over the default: less is not worth other sums on other cards
-MOST_SPREAD = 0.10  # of the middle half of the default's times: more is not the card's own speed
-LEAST_BYTES = 4 << 20  # of a product: of a smaller one a launch is most of the time
+LEAST_GAIN = 0.02  # over the default: a smaller gain is not worth sums that differ between cards
+MOST_SPREAD = 0.10  # of the middle half of the default's times: above it the times do not show the card's own speed
+LEAST_BYTES = 4 << 20  # of a product: a smaller one spends most of its time on the launch
 # What a candidate costs: its time at these widths, by weight.
 TIMED: Mapping[int, float] = {1: 1.0, 24: 2.0}
 
@@ -111,13 +111,13 @@ class Tuning:
         )
 
     def knows(self, product: AnyProduct, card: Card) -> bool:
-        """Whether nothing is left to choose. A choice that is no candidate is none of ours: of an older list, or of a
-        file that was changed."""
+        """Whether nothing is left to choose. A choice that is no candidate comes from an older list, or from a
+        file that was changed, and does not count."""
         choice, ways = self.choices.get(str(product)), candidates(product, card)
         return len(ways) == 1 or (choice is not None and choice.way in ways)
 
     def with_choices(self, found: Mapping[str, Choice]) -> Tuning:
-        """What whole passes gain by them is not known yet."""
+        """Whether the gain of whole passes is still unknown."""
         return replace(self, choices={**self.choices, **found}, gains={})
 
     def with_gain(self, target: str, plain: Rounds, tuned: Rounds) -> Tuning:
@@ -140,7 +140,7 @@ def candidates(product: AnyProduct, card: Card) -> tuple[Way, ...]:
     assert default is not None, "a product that the card has no plan for"
     ways = [Way()]
     if product.split_k is None:
-        # The parts of K on either side: whatever the formula of the plan weighs wrongly, it is not far off.
+        # The parts of K on either side: the plan's formula may be wrong, but not by much.
         ways += [Way(split_k=count) for count in (default.split_k - 1, default.split_k + 1) if count > 0]
     ways.append(Way(chunked=not default.chunked))
     found: list[Way] = []
@@ -159,7 +159,7 @@ def _planned(product: Product, card: Card) -> Plan | None:
 
 
 def _differs(deal: Plan, default: Plan) -> bool:
-    """Whether a launch is another one at some width. None may read weights more often than the default does, or leave
+    """Whether a launch differs at some width. None may read weights more often than the default does, or leave
     more partials than a small L2 can take: what that costs is paid by the next kernel, where it is not timed."""
     if len(deal.passes(MAX_COLUMNS)) > len(default.passes(MAX_COLUMNS)):
         return False
@@ -195,7 +195,7 @@ def score(times: Rounds) -> float:
 
 
 def _spread(rounds: Sequence[float]) -> float:
-    """Of the middle half, over the median: one interrupted round says nothing of a card."""
+    """Range of the middle half over the median: one interrupted round must not count."""
     if len(rounds) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(rounds, n=4, method="inclusive")
@@ -225,7 +225,7 @@ def tune(
 def _times(product: AnyProduct, ways: Sequence[Way], measure: Measure) -> dict[Way, dict[int, list[float]]]:
     times: dict[Way, dict[int, list[float]]] = {way: {width: [] for width in TIMED} for way in ways}
     for width, turn in itertools.product(TIMED, range(ROUNDS)):
-        # There and back: a card that warms up or slows down does so under all of them.
+        # Forwards, then backwards: a card that warms up or slows down affects all of them alike.
         for way in ways if turn % 2 == 0 else reversed(ways):
             times[way][width].append(measure(product, way, width))
     return times
@@ -240,7 +240,7 @@ def path_of(folder: Path, card: str) -> Path:
 
 
 def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
-    """What is kept for `identity`, empty where nothing is, and why what lies there is not used, or "".
+    """What is kept for `identity`, empty where nothing is, and why a stored file is not used, or "".
 
     Measured under another driver, or with other kernels, or a file that is damaged: all of it is measured again.
     """
@@ -273,7 +273,7 @@ def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
 
 
 def store(folder: Path, tuning: Tuning) -> str:
-    """Keep it, in one move. Returns why it could not be kept, or ""."""
+    """Save it atomically. Returns why it could not be kept, or ""."""
     path = path_of(folder, tuning.identity.card)
     data = {
         "format": FORMAT,
