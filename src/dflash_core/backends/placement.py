@@ -9,8 +9,8 @@ from dflash_core.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`cards[i]`: the card that holds layer i, by the driver's order of visible cards. What stands before the first
-    layer goes with it, and what stands after the last with that one."""
+    """`cards[i]`: the card that holds layer i, by the driver's order of visible cards. What comes before the first
+    layer is on its card, and what comes after the last on that one's."""
 
     cards: tuple[int, ...]
 
@@ -21,7 +21,7 @@ class Placement:
 
     @property
     def single(self) -> int:
-        """The card that holds everything. Raises UnsupportedError where layers lie on several."""
+        """The card that holds everything. Raises UnsupportedError where layers are on several."""
         cards = sorted(set(self.cards))
         if len(cards) != 1:
             raise UnsupportedError(f"layers on cards {', '.join(map(str, cards))}, expected all of them on one")

@@ -1,7 +1,7 @@
 """What is requested of a card when tensors are made, piece by piece, and what torch's allocator takes for it.
 
 The allocator takes memory of a card in segments and hands out parts of these, so a sequence takes more than the sum of
-its tensors. How it does so is a fixed rule, and so is the order in which a sequence asks.
+its tensors. How it does so is a fixed rule, and so is the order in which a sequence allocates.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _without_memory(func: Callable[..., Any], args: Any, kwargs: dict[str, Any])
 def reserved(sizes: Iterable[int]) -> int:
     """Bytes that the allocator takes of a card for pieces of these sizes, none of which is given back."""
     total = 0
-    free: dict[bool, list[int]] = {True: [], False: []}  # parts of segments that nobody has, by whether small pieces'
+    free: dict[bool, list[int]] = {True: [], False: []}  # unused parts of segments, by whether small pieces'
     for size in sizes:
         need = -(-size // BLOCK) * BLOCK
         small = need <= MOST_SMALL

@@ -1,6 +1,6 @@
 """Compiled kernels on disk, named after everything they are made of, so that nothing is ever out of date.
 
-An entry is a file `<kernel>-<hash>.cubin`: a checksum, then the machine code. It is written beside its name and moved
+An entry is a file `<kernel>-<hash>.cubin`: a checksum, then the machine code. It is written to a side file and moved
 into place, so two processes may write it at once; one that does not check out is compiled again.
 """
 

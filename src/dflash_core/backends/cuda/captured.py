@@ -37,5 +37,5 @@ class CapturedLayers:
         return torch.zeros(capacity, self.width, device=self.rows.device)
 
     def at(self, layer: int) -> At | None:
-        """Where a layer's output goes in the first row; None for a layer that is not read."""
+        """Where a layer's output is stored in the first row; None for a layer that is not read."""
         return At(self.rows, self.layers.index(layer) * self._hidden) if layer in self.layers else None

@@ -13,7 +13,7 @@ from dflash_core.drafters.text_table import RUNS, SLOTS, TextTable
 
 DEFINES: dict[str, object] = {"TEXT": 1}
 BLOCKS = 2  # of tree_build: one builds, the other brings the text close
-MOST_NEWS = 1024  # numbers that a list has room for: 256 tokens
+MOST_NEWS = 1024  # numbers that a list can hold: 256 tokens
 LISTS = 4  # of news that take turns: more than there are steps under way or queued
 NEWS_THREADS = 4 * WARP
 

@@ -21,7 +21,7 @@ LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 BUS_BYTES = 32  # of a PCI address, with room to spare
 ON_CPU = "or run it on the CPU"
 
-# After one of these every later call in the process fails too, whoever makes it.
+# After one of these every later call in the process fails too, whatever code makes it.
 _LOST = frozenset(
     f"CUDA_ERROR_{name}"
     for name in (

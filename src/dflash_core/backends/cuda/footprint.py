@@ -56,7 +56,7 @@ class Footprint:
         self.target_bytes, self.draft_bytes = upload.nbytes, 0
 
     def weights(self, *, on_host: bool) -> int:
-        """Bytes of the target's weights on the card, where the token embedding lies in main memory or does not."""
+        """Bytes of the target's weights on the card, with the token embedding in main memory or not."""
         embedding = aligned(self.tokens_bytes)
         return self.target_bytes + embedding * (bool(self.host_bytes) - on_host)
 

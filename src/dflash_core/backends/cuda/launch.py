@@ -91,7 +91,7 @@ class Device(Protocol):
 
     @property
     def host(self) -> HostRoom:
-        """Where copies of sequences lie."""
+        """The memory that holds copies of sequences."""
 
     def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
         """Make copies of what lies in `host`, in order and after all that was launched so far, beside what is launched

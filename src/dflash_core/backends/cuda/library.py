@@ -78,7 +78,7 @@ class Library:
 
     def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
         """out (n, rows) = scale * x (n, k) times weights (rows, k) transposed, or += that: f16 in, sums in f32, `out`
-        f32 or f16. Rows may lie apart, their elements not."""
+        f32 or f16. Rows may have a stride, their elements may not."""
         (n, k), half = x.shape, _TYPES[torch.float16]
         # In cuBLAS's order of columns: out^T (rows, n) = weights (rows, k) x^T (k, n).
         self._driver.call(

@@ -96,7 +96,7 @@ class CudaMachine:
         return min(free + context_bytes(self.processors), total)
 
     def _memory(self) -> tuple[int, int]:
-        """Free and total bytes, once torch has given back what it only keeps: of an engine that is gone, say. What the
+        """Free and total bytes, once torch has given back what it only keeps: of a closed engine, for example. What the
         driver has yet to take for kernels is not free."""
         with self.device.stream():
             torch.cuda.empty_cache()

@@ -59,7 +59,7 @@ def card_of(memory: int) -> PlannedCard:
 def card_here() -> PlannedCard:
     """The first visible card, as its driver describes it. Raises DeviceError or UnsupportedError."""
     facts: CardFacts = describe_card(Driver(find_driver()))
-    # What describing it took is this program's; all of it where the driver does not tell who holds what.
+    # What describing it took is this program's; all of it where the driver does not report memory by process.
     own = max(facts.total - facts.free - held_by_others(facts.bus), 0)
     free = facts.free + min(own, context_bytes(facts.processors))
     return PlannedCard(facts.name, free, facts.processors, facts.shared_bytes, facts.overlaps)

@@ -96,8 +96,8 @@ class ChunkPass:
         """Run and commit `tokens`; the residual (hidden,) after the last layer at the last of them. `window`: what
         layers of full attention see. `arriving`: what the committed state is still on its way from.
 
-        Raises PrefillCancelled where `cancelled` says so between two layers, and torch.OutOfMemoryError where the
-        library finds no room; all stands as before then.
+        Raises PrefillCancelled where `cancelled` returns true between two layers, and torch.OutOfMemoryError where the
+        library finds no memory; the state is then as before.
         """
         n, state = len(tokens), self.state.host
         length = int(state["length"])

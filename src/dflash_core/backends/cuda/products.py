@@ -52,7 +52,7 @@ class Ops:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Columns `begin`.. of a product: what writes their weights, and where they then lie, f16 (rows, columns)."""
+    """Columns `begin`.. of a product: what writes their weights, and where those are stored, f16 (rows, columns)."""
 
     begin: int
     ops: tuple[Op, ...]

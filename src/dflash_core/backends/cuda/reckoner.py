@@ -45,7 +45,7 @@ def context_bytes(processors: int) -> int:
 def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tuple[Component, ...]:
     """What a sequence takes, with a drafter's or without.
 
-    What is planned has room for trees of one pass: a turn may grow to them, and should not find the card full.
+    What is planned includes memory for trees of one pass: a turn may grow to them, and should not find the card full.
     """
     kv, window = CachePair.parse(setup.kv), AttentionWindow.of(setup.window, setup.sinks)
     need = footprint.sequence(

@@ -13,7 +13,7 @@ from torch import Tensor
 @dataclass(frozen=True, slots=True)
 class Rectangle:
     """Two tensors of `steps` slices of the first dimension, each of `rows` rows of `width` bytes. `to_pitch` and
-    `from_pitch`: bytes from one row to the next, of what lies at `to` and at `source`."""
+    `from_pitch`: bytes from one row to the next, of the memory at `to` and at `source`."""
 
     to: int
     source: int
@@ -24,7 +24,7 @@ class Rectangle:
     from_pitch: int
 
     def part(self, some: slice) -> Rectangle:
-        """Some slices of the first dimension, as one row where they lie side by side."""
+        """Some slices of the first dimension, as one row where they are contiguous."""
         begin, end, _ = some.indices(self.steps)
         count, first = end - begin, begin * self.rows
         to, source = self.to + first * self.to_pitch, self.source + first * self.from_pitch

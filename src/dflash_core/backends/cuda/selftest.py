@@ -163,7 +163,7 @@ def _tree(device: Device, rng: np.random.Generator) -> None:
 def _accept(device: Device, rng: np.random.Generator) -> None:
     tree = ddtree.build(ROOT, _drafts(rng), 63)
     draws = rng.integers(0, VOCABULARY, len(tree))
-    at = len(tree) - 1  # the walk goes all the way to the node that was added last
+    at = len(tree) - 1  # the walk reaches the node that was added last
     while at > 0:
         draws[tree.parents[at]] = tree.tokens[at]
         at = tree.parents[at]

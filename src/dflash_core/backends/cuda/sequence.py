@@ -28,7 +28,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.fits import PREFILL_ROWS
 
-# Nodes of trees that there is room for: first those of the default knobs, then one pass, then the largest.
+# Nodes of trees that memory is allocated for: first those of the default knobs, then one pass, then the largest.
 CAPACITIES = (24, PASS_ROWS, MAX_NODES)
 
 
@@ -38,12 +38,12 @@ def capacity_for(nodes: int) -> int:
 
 
 class SequenceMemory:
-    """What a target and its drafter need for `context` positions, at first with room for the smallest trees.
+    """What a target and its drafter need for `context` positions, at first with memory for the smallest trees.
 
     mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch of passes. captured:
     outputs of chosen layers. drafting: the drafter's own. chunk: what prompts are read in, where the card can read them
     in chunks. idle: what chunks alone have of the room. head: logits. text: what trees copy from, where they do.
-    `slots`: positions and nodes that there is room for. `kv`: how keys and values are kept. `rows`: of a prompt's
+    `slots`: positions and nodes that fit. `kv`: how keys and values are kept. `rows`: of a prompt's
     chunk, at most.
     """
 
@@ -102,7 +102,7 @@ class SequenceMemory:
         self.mixers, self.captured.rows, self.capacity = mixers, rows, capacity
 
     def shrink(self) -> None:
-        """Back to what there was room for at first; nothing may wait for its commit."""
+        """Back to the sizes allocated at first; nothing may wait for its commit."""
         mixers, self.captured.rows, self.capacity = self._first
         self.mixers = list(mixers)
 
@@ -131,7 +131,7 @@ def chunk_results(
 def library_pieces(
     memory: SequenceMemory, target: DeviceTarget, context: int, kv: CachePair, window: AttentionWindow
 ) -> Sequence[int]:
-    """What chunks of prompts have torch allocate beside `memory`, at the end of `context` positions: the library's
+    """What chunks of prompts have torch allocate on top of `memory`, at the end of `context` positions: the library's
     workspace, and results on their way."""
     if memory.chunk is None:
         return ()

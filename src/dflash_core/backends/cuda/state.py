@@ -154,7 +154,7 @@ RING_SLOT = np.dtype(
     align=True,
 )
 
-# The same bytes as the host reads them: what lies side by side at once.
+# The same bytes as the host reads them: adjacent fields at once.
 RING_READ = np.dtype(
     [
         ("stamp", _U, STAMPS),

@@ -117,7 +117,7 @@ class Tuning:
         return len(ways) == 1 or (choice is not None and choice.way in ways)
 
     def with_choices(self, found: Mapping[str, Choice]) -> Tuning:
-        """Whether the gain of whole passes is still unknown."""
+        """This with the choices in `found` added; the gain of whole passes is then not known."""
         return replace(self, choices={**self.choices, **found}, gains={})
 
     def with_gain(self, target: str, plain: Rounds, tuned: Rounds) -> Tuning:

@@ -42,8 +42,8 @@ def aligned(nbytes: int) -> int:
 class DeviceUpload:
     """Implements `model.Upload` for one file. `requantise`: see held_type.
 
-    `room`: bytes of all its tensors, as meta.MetaUpload counts them. They then lie in one piece, in the order in which
-    they are asked for, so that no hole is left where repacking has worked.
+    `room`: bytes of all its tensors, as meta.MetaUpload counts them. They are then contiguous, in the order in which
+    they are requested, so that no hole is left where repacking has worked.
     """
 
     def __init__(self, device: Device, file: WeightFile, requantise: str = "", room: int = 0) -> None:

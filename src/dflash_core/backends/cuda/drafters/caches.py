@@ -1,4 +1,4 @@
-"""What a drafter on a card keeps by position: a ring for each layer that looks back over a window, else all positions.
+"""What a drafter on a card keeps by position: a ring for each layer with a window, else all positions.
 
 Position p of a layer is in slot p % slots, so a ring holds the newest positions. It has SPARE more than a row sees:
 that far a sequence can be cut with nothing lost. Further back, rows that were overwritten come from the host's memory:

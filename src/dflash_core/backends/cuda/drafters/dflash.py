@@ -46,7 +46,7 @@ COPY_THREADS = 256
 
 
 class DFlashMemory:
-    """What the drafter takes for `context` positions, beside its weights. `kv`: how layers that see all of it keep it;
+    """What the drafter takes for `context` positions, without its weights. `kv`: how layers that see all of it keep it;
     those with a window keep halves."""
 
     def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
@@ -338,7 +338,7 @@ class DFlash(InCaches):
 
 
 class DFlashOnDevice:
-    """Implements `drafters.base.OnDevice`: weights, and the token that stands for what is to be drafted."""
+    """Implements `drafters.base.OnDevice`: weights, and the token that marks what is to be drafted."""
 
     def __init__(self, weights: DeviceDraft, mask_token: int = 0) -> None:
         self.weights, self.mask_token = weights, mask_token

@@ -121,7 +121,7 @@ def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Parts one after the other: as they lie, where they were loaded one after the other."""
+    """Parts one after another: as a view where they were loaded contiguously."""
     first = parts[0]
     if first.is_meta:  # of which torch's own cat would bring its compiler
         return first.new_empty((sum(map(len, parts)), *first.shape[1:]))

@@ -21,7 +21,7 @@ BIAS_WARPS = 8  # of markov_bias, each of which takes a block of ROWS tokens
 
 
 class DeviceMarkov:
-    """w1 and w2 as they lie in the file, and what goes with them."""
+    """w1 and w2 as stored in the file, and what belongs to them."""
 
     def __init__(self, upload: Upload, spec: draft_heads.Markov) -> None:
         self.spec = spec

@@ -48,7 +48,7 @@ JOIN_WARPS = 20  # of mtp_join at most
 
 
 class MtpMemory:
-    """What the head takes for `context` positions, beside its weights. `hidden`: the target's residual stream after
+    """What the head takes for `context` positions, without its weights. `hidden`: the target's residual stream after
     the newest positions, `tokens` the tokens there, position p in slot p % slots."""
 
     def __init__(self, draft: DeviceMtp, context: int, room: Arena, own: Arena, kv: CachePair) -> None:

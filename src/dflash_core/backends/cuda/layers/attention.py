@@ -196,7 +196,7 @@ class AttentionMemory:
         """See `keep`."""
 
     def grown(self, capacity: int) -> AttentionMemory:
-        return self  # there is room for the largest tree
+        return self  # the largest tree fits
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class MixerMemory(Protocol):
         """Return to what was kept."""
 
     def grown(self, capacity: int) -> MixerMemory:
-        """The same with room for trees of `capacity` nodes. What is committed stays, rows of the last pass do not."""
+        """The same with memory for trees of `capacity` nodes. What is committed stays, rows of the last pass do not."""
 
 
 class MixerLayers(Protocol):

@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
 DIM = 128  # of a key and of a value head
-PAST = 3  # inputs that the convolution looks back on
+PAST = 3  # earlier inputs that the convolution reads
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
 BATCH = 16  # rows of the pending path that gdn_recurrence stages at a time
 MOST_WIDTH = 128  # columns of a block
@@ -86,7 +86,7 @@ class DeltaShape:
 @dataclass(frozen=True, slots=True)
 class DeltaLaunch:
     """One width's launches: passes of `nodes` rows, blocks of `warps` warps whose lanes hold `columns` columns each of
-    the states of one key head's value heads, and how many levels of kept states lie in shared memory."""
+    the states of one key head's value heads, and how many levels of kept states are in shared memory."""
 
     shape: DeltaShape
     nodes: int
@@ -96,7 +96,7 @@ class DeltaLaunch:
 
     @staticmethod
     def of(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch:
-        """Raises UnsupportedError where shared memory has no room for a pass of `nodes` rows."""
+        """Raises UnsupportedError where shared memory cannot hold a pass of `nodes` rows."""
         launch = DeltaLaunch.fitting(shape, nodes, card)
         if launch is None:
             least = min(one.shared for one in _blocks(shape, nodes))
@@ -120,7 +120,7 @@ class DeltaLaunch:
         ).with_levels(card)
 
     def with_levels(self, card: Card) -> DeltaLaunch:
-        """The same with as many levels in shared memory as there is room for."""
+        """The same with as many levels in shared memory as fit."""
         room = (min(card.shared_bytes, MOST_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
         return replace(self, shared_levels=max(0, min(room, first_pass_levels(self.nodes))))
 
@@ -181,7 +181,7 @@ class DeltaLaunch:
         return self.rows_bytes + max(staged, self.shared_levels * DIM * self.width * 4)
 
     def far_levels(self, later_pass: bool) -> int:
-        """Levels that shared memory has no room for: what a pass needs in global memory."""
+        """Levels that do not fit in shared memory: what a pass needs in global memory."""
         needed = later_pass_levels(self.nodes) if later_pass else first_pass_levels(self.nodes)
         return max(0, needed - self.shared_levels)
 
@@ -224,7 +224,7 @@ class ScanLaunch:
 
     @staticmethod
     def of(shape: DeltaShape, shared_limit: int) -> ScanLaunch | None:
-        """With two chunks on their way where shared memory has room for them; None where not even one has."""
+        """With two chunks in flight where shared memory can hold them; None where not even one fits."""
         launches = [ScanLaunch(shape, stages) for stages in (2, 1)]
         return next((one for one in launches if max(one.scan_shared, one.solve_shared) <= shared_limit), None)
 

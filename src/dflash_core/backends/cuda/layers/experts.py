@@ -22,7 +22,7 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
 ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores that a block of `router` makes: of a pass, of a chunk
-ROUTER_TURN = 4  # rows that it goes through together
+ROUTER_TURN = 4  # rows that it processes together
 ROUTE_THREADS = 1024
 MOST_USED, MOST_EXPERTS = 32, 1024  # that `route` has lanes and threads for
 
@@ -30,7 +30,7 @@ MOST_USED, MOST_EXPERTS = 32, 1024  # that `route` has lanes and threads for
 CHUNK_COLUMNS, CHUNK_ENTRY_BYTES, CHUNK_THREADS = 64, 12, 256
 CHUNK_SHARED = 2 * CHUNK_COLUMNS * (2 * GROUP + 32)
 SORT_THREADS, COMBINE_THREADS, CHOOSE_WARPS = 1024, 256, 8
-OUT_PART = 512  # of the residual stream, that a chunk's pairs have room for at a time
+OUT_PART = 512  # of the residual stream, held for a chunk's pairs at a time
 
 
 class ExpertProjection(AnyProjection):
@@ -82,7 +82,7 @@ class ExpertProjection(AnyProjection):
 
     def alone_launch(self, work: Tensor, weights: Tensor, inner: Tensor, acts: Acts, out: Tensor, rows: int) -> Launch:
         """With nothing else of the pass, over `rows` rows whose experts `work` lists (expert_plan.pack_work). weights:
-        f32 by pair; inner: room for what experts_in leaves, as wide as this reads it."""
+        f32 by pair; inner: memory for what experts_in writes, as wide as this reads it."""
         if self.kernel == "experts_in":
             return self.launch(rows, [work, *self.wanted(acts), out, np.int32(rows)])
         return self.launch(rows, [work, weights, inner, np.int32(2 * self.columns), out, np.int32(rows)])
@@ -261,7 +261,7 @@ class Experts:
 
 
 def _check(spec: kinds.Experts) -> None:
-    """Refuse what the kernels have no room for."""
+    """Refuse what does not fit the kernels."""
     for what, value, most in (("experts", spec.count, MOST_EXPERTS), ("experts per row", spec.used, MOST_USED)):
         if value > most:
             raise UnsupportedError(

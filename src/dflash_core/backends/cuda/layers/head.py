@@ -26,7 +26,7 @@ CANDIDATE_THREADS = 512
 class Head:
     """One matrix, one k slice: a logit is whole when it leaves its thread block.
 
-    `room`: where `pieces` have been counted, which others have when no logits are looked at.
+    `room`: where `pieces` have been counted, which others use when no logits are read.
     """
 
     def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Arena) -> None:

@@ -20,7 +20,7 @@ ROW_WARPS = 3  # of a block that has rows for them: with 4 column warps all regi
 COLUMN_WARPS = 4  # beside which they stand
 PACKED_WARPS = 8  # that share a tile of packed keys and values, which they turn into halves
 PATH_BYTES = MAX_NODES + 128  # of attn_split, for one node's ancestors
-ACCUMULATORS = 96  # registers of a thread that hold output sums: what leaves room for the rest without spilling
+ACCUMULATORS = 96  # registers of a thread that hold output sums: so that the rest fits without spilling
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class HeadShape:
 
 @dataclass(frozen=True, slots=True)
 class SplitOrder:
-    """The order of a row's sums: keys per tile, tiles per split that lie side by side, warps that share a tile, splits,
+    """The order of a row's sums: keys per tile, adjacent tiles per split, warps that share a tile, splits,
     and how many of a row's last tiles are parts of their own (kernels/attention.cu), none where rows are no tree's.
 
     One for all widths of a session: results are equal bit for bit only under the same order. `blocks` per kv head share
@@ -161,7 +161,7 @@ class SplitLaunch:
     ) -> SplitLaunch:
         """For passes of `rows`: the largest blocks that fit, then as many tiles on their way as fit.
 
-        `layout` stands for the choice of WarpLayout.of.
+        `layout` replaces the choice of WarpLayout.of.
         """
         tiles = ceil_div(heads.packed_rows(rows), 16)
         layouts = [layout] if layout else WarpLayout.of(order, tiles)
