@@ -335,7 +335,7 @@ def _row_scale(values: Tensor) -> Tensor:
     """The power of two per row (b, 16) that brings its largest magnitude into [2^14, 2^15)."""
     largest = values.abs().amax(dim=(2, 3))
     _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
-    # Kept where f32 can hold 1 / scale too.
+    # Clamped so that f32 can hold 1 / scale too.
     return torch.ldexp(torch.ones_like(largest), (exponent - 15).clamp(-126, 126))
 
 

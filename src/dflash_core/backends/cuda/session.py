@@ -357,8 +357,8 @@ class CudaSession:
             return logits
 
     def _rows_that_fit(self, rows: int, end: int) -> int:
-        """Rows of chunks up to the position `end` that fit into what is free now, so that no allocation for their
-        results fails."""
+        """Rows of chunks up to the position `end`: halved until their results fit into free memory, which avoids
+        allocations that fail, but FEWEST_ROWS at least."""
         free = self._free() if self._free is not None else None
         while free is not None and rows > FEWEST_ROWS and self._results(rows, end) > free:
             rows = max(rows // 2, FEWEST_ROWS)
