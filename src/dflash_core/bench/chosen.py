@@ -39,7 +39,7 @@ class OneWidth(LatePolicy):
         self.begin([100], frozenset())
 
     def next(self, knobs: Knobs) -> Decision:
-        return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self._depth(knobs))
+        return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self._depth(knobs, self.rate))
 
 
 def cases() -> list[Case]:

@@ -39,11 +39,11 @@ def save(path: Path, texts: Sequence[Recorded], **more: npt.NDArray[np.generic])
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "tokens": np.concatenate([one.tokens for one in texts]).astype(np.int32),
         "log_probs": np.concatenate([one.log_probs for one in texts]).astype(np.float16),
-        "draft_offsets": _offsets([len(one.tokens) for one in texts]),
+        "draft_offsets": offsets([len(one.tokens) for one in texts]),
         "prompts": np.concatenate(prompts).astype(np.int32),
-        "prompt_offsets": _offsets([len(one) for one in prompts]),
+        "prompt_offsets": offsets([len(one) for one in prompts]),
         "answers": np.concatenate(answers).astype(np.int32),
-        "answer_offsets": _offsets([len(one) for one in answers]),
+        "answer_offsets": offsets([len(one) for one in answers]),
     }
     if all(one.certain for one in texts):
         arrays["certain"] = np.concatenate([one.certain for one in texts]).astype(np.float16)
@@ -66,5 +66,6 @@ def load(path: Path) -> list[Recorded]:
     return texts
 
 
-def _offsets(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+def offsets(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Where each of several parts begins that are put one after the other, and where the last ends."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -29,10 +29,12 @@ class Selector:
 
     def factors(self, hidden: Tensor, ids: npt.NDArray[np.int64]) -> Factors:
         """What it multiplies for candidates `ids` (depths, candidates) of final normed rows (depths, hidden)."""
+        return self.between(_numbers(self.projected(hidden)), ids)
+
+    def between(self, positions: Array, ids: npt.NDArray[np.int64]) -> Factors:
+        """The same for rows that are `projected`, (depths, rank)."""
         rows = self.successor.rows(ids.flatten().tolist()).view(*ids.shape, -1)
-        return Factors(
-            _numbers(self.projected(hidden)), _numbers(rows), lambda token: _numbers(self.predecessor.rows([token])[0])
-        )
+        return Factors(positions, _numbers(rows), lambda token: _numbers(self.predecessor.rows([token])[0]))
 
     def path(self, root: int, hidden: Tensor, logits: Tensor, position: int) -> list[int]:
         """The best candidate of each depth after the one before it, `root` the first; ties to the lower id. Raises as

@@ -1,10 +1,11 @@
 """What the choice among the demo pair's drafters brings, on recorded answers: tokens per second by set of prompts.
 
-    python -m dflash_core.demo.recipe.choice --prompts FOLDER
+    python -m dflash_core.demo.recipe.choice --prompts FOLDER --records FILE
 
 Answers are greedy and lossless, so their text is known, and so is what every drafter would have proposed after each
 of their tokens. The policies then decode the same stream of answers, in mixed order. Steps cost what they cost the demo
-pair on one core (`policy/costs.py`), drafting as each drafter was timed. Minutes on a CPU.
+pair on one core (`policy/costs.py`), drafting as each drafter was timed. Recording takes minutes on a CPU; `--records`
+keeps the answers in a file.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.bench.replay import GivenCosts, decode_known
 from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo.pair import demo_draft, demo_target_path
@@ -28,26 +30,18 @@ from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.text.tokenizer import THINK_TAGS
-from dflash_core.tree import NO_CANDIDATES, Candidates
+from dflash_core.tree import NO_CANDIDATES
 
 from .bench_prompts import FILES, file_questions, held_questions
+from .choice_records import Answered, load, save
 from .record_drafts import _facts, _fresh, _say, certain
 
 LONGEST = 96
 LONGEST_PROMPT = 600
 PASSES = 5
 """Times that the answers are decoded, in another order each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer with what each drafter proposes after every token of it."""
-
-    group: str
-    prompt: tuple[int, ...]
-    answer: tuple[int, ...]
-    drafts: dict[str, list[Candidates]]
-    certain: tuple[float, ...] = ()  # the target's own probability of each token of the answer
+WITHIN = 0.03  # of the better single drafter: what the choice may lose in a set
+DRAWS = 2000
 
 
 class Pair:
@@ -100,22 +94,63 @@ def stream(answers: Sequence[Answered], seed: int) -> list[Answered]:
     return out
 
 
-def speeds(
-    pair: Pair, answers: Sequence[Answered], policy: Policy, costs: dict[str, GivenCosts], kind: str
-) -> dict[str, tuple[int, float]]:
-    """Tokens and milliseconds by group of prompts; `kind`: who drafts where the policy names nobody."""
-    found: dict[str, tuple[int, float]] = {}
+Speeds = dict[str, list[tuple[int, float]]]
+"""By set of prompts: tokens and milliseconds of each of its texts."""
+
+
+def speeds(pair: Pair, answers: Sequence[Answered], policy: Policy, costs: dict[str, GivenCosts], kind: str) -> Speeds:
+    """What decoding `answers` brings; `kind`: who drafts where the policy names nobody."""
+    found: dict[tuple[str, tuple[int, ...]], tuple[int, float]] = {}
     for one in answers:
-        tokens, ms = found.get(one.group, (0, 0.0))
+        tokens, ms = found.get((one.group, one.prompt), (0, 0.0))
         said, took = decode_known(one.prompt, one.answer, one.drafts, policy, costs, kind, pair.stops, one.certain)
-        found[one.group] = tokens + said, ms + took
-    return found
+        found[one.group, one.prompt] = tokens + said, ms + took
+    groups: Speeds = {}
+    for (group, _), each in sorted(found.items()):
+        groups.setdefault(group, []).append(each)
+    return groups
 
 
-def _row(name: str, found: dict[str, tuple[int, float]], groups: Sequence[str]) -> str:
-    whole = sum(tokens for tokens, _ in found.values()) / sum(ms for _, ms in found.values()) * 1e3
-    cells = [f"{found[group][0] / found[group][1] * 1e3:.0f}" for group in groups]
-    return f"| {name} | {' | '.join(cells)} | {whole:.0f} |"
+def _speed(texts: Iterable[tuple[int, float]]) -> float:
+    """Tokens per second."""
+    tokens, ms = 0, 0.0
+    for said, took in texts:
+        tokens, ms = tokens + said, ms + took
+    return tokens / ms * 1e3
+
+
+def _row(name: str, found: Speeds, groups: Sequence[str]) -> str:
+    cells = [*(found[group] for group in groups), [each for texts in found.values() for each in texts]]
+    return f"| {name} | {' | '.join(f'{_speed(texts):.0f}' for texts in cells)} |"
+
+
+def over_better(auto: Sequence[tuple[int, float]], alone: Iterable[Sequence[tuple[int, float]]]) -> float:
+    """What the choice makes over the better single drafter, the same texts decoded by each, less 1."""
+    return _speed(auto) / max(_speed(each) for each in alone) - 1
+
+
+def drawn_again(auto: Sequence[tuple[int, float]], alone: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, float]:
+    """The 95 % interval of `over_better` with other texts: those at hand, drawn again and again."""
+    draws, found = random.Random(DRAWS), list[float]()
+    for _ in range(DRAWS):
+        at = draws.choices(range(len(auto)), k=len(auto))
+        found.append(over_better([auto[n] for n in at], [[each[n] for n in at] for each in alone]))
+    found.sort()
+    return found[DRAWS // 40], found[-1 - DRAWS // 40]
+
+
+def _over(auto: Speeds, alone: Sequence[Speeds], groups: Sequence[str]) -> list[float]:
+    whole = [[each for texts in found.values() for each in texts] for found in (auto, *alone)]
+    return [
+        *(over_better(auto[one], [each[one] for each in alone]) for one in groups),
+        over_better(whole[0], whole[1:]),
+    ]
+
+
+def _together(orders: Sequence[Speeds], group: str) -> list[tuple[int, float]]:
+    """Each text of a set in all orders."""
+    texts = zip(*(one[group] for one in orders), strict=True)
+    return [(sum(tokens for tokens, _ in each), sum(ms for _, ms in each)) for each in texts]
 
 
 def main() -> None:
@@ -128,17 +163,11 @@ def main() -> None:
     parser.add_argument("--kinds", default="dflash2+mtp")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the order of answers")
     parser.add_argument("--draft-ms", type=float, nargs="+", help="what drafting takes, by kind; else it is timed")
+    parser.add_argument("--records", type=Path, help="a file (.npz) that keeps the answers; it is read where it exists")
     options = parser.parse_args()
     kinds = options.kinds.split("+")
-    pair, copies = Pair(kinds), {name: set(numbers) for name, numbers in _facts()["near_copies"].items()}
-    held, near = held_questions(), copies.get("held", set())
-    asked = [("held-out", one.text, False) for one in _fresh(held, near, options.texts, options.part)]
-    asked += [("held-out, thinking on", one.text, True) for one in _fresh(held, near, options.others, options.part)]
-    for name in FILES if options.prompts else ():
-        questions = file_questions(options.prompts, name)
-        chosen = _fresh(questions, copies.get(name, set()), options.others, options.part)
-        asked += [(name, one.text, False) for one in chosen]
-    answers = [found for one in asked if (found := pair.answered(*one)) is not None]
+    pair = Pair(kinds)
+    answers = _answers(pair, options)
     if options.draft_ms:
         drafting = dict(zip(kinds, options.draft_ms, strict=True))
     else:
@@ -153,12 +182,47 @@ def main() -> None:
     groups = list(dict.fromkeys(one.group for one in answers))
     _say(f"drafting: {', '.join(f'{kind} {ms:.1f} ms' for kind, ms in drafting.items())}; {len(answers)} answers")
     _say(f"| tokens per second | {' | '.join(groups)} | all |\n{'|---' * (len(groups) + 2)}|")
+    orders, within = list[list[Speeds]](), 0
     for seed in options.seeds:
         mixed = stream(answers, seed)
-        for kind in kinds:
-            _say(_row(f"{kind}, order {seed}", speeds(pair, mixed, policy(kind), costs, kind), groups))
-        several = SeveralPolicy([policy(kind) for kind in kinds])
-        _say(_row(f"auto, order {seed}", speeds(pair, mixed, several, costs, kinds[0]), groups))
+        alone = [speeds(pair, mixed, policy(kind), costs, kind) for kind in kinds]
+        auto = speeds(pair, mixed, SeveralPolicy([policy(kind) for kind in kinds]), costs, kinds[0])
+        for name, found in zip((*kinds, "auto"), (*alone, auto), strict=True):
+            _say(_row(f"{name}, order {seed}", found, groups))
+        over = _over(auto, alone, groups)
+        within += sum(one >= -WITHIN for one in over[:-1])
+        _say(f"| over the better one | {' | '.join(f'{one:+.1%}' for one in over)} |")
+        orders.append([auto, *alone])
+    cells = []
+    for group in groups:
+        auto_all, *alone_all = [_together([order[n] for order in orders], group) for n in range(len(kinds) + 1)]
+        low, high = drawn_again(auto_all, alone_all)
+        cells.append(f"{over_better(auto_all, alone_all):+.1%} ({low:+.1%} to {high:+.1%})")
+    _say(f"| all orders; with other texts (95 %) | {' | '.join(cells)} | |")
+    _say(f"{within} of {len(groups) * len(orders)} sets within {WITHIN:.0%} of the better one")
+
+
+def _answers(pair: Pair, options: argparse.Namespace) -> list[Answered]:
+    """Recorded answers, from the file or for it."""
+    asked = f"{options.kinds}, {options.texts} and {options.others} texts, part {options.part}"
+    if options.records and options.records.exists():
+        selectors = {
+            kind: draft.model.selector if isinstance(draft, CpuDFlash) and draft.model else None
+            for kind, draft in pair.drafts.items()
+        }
+        return load(options.records, asked, selectors)
+    copies = {name: set(numbers) for name, numbers in _facts()["near_copies"].items()}
+    held, near = held_questions(), copies.get("held", set())
+    prompts = [("held-out", one.text, False) for one in _fresh(held, near, options.texts, options.part)]
+    prompts += [("held-out, thinking on", one.text, True) for one in _fresh(held, near, options.others, options.part)]
+    for name in FILES if options.prompts else ():
+        questions = file_questions(options.prompts, name)
+        chosen = _fresh(questions, copies.get(name, set()), options.others, options.part)
+        prompts += [(name, one.text, False) for one in chosen]
+    answers = [found for one in prompts if (found := pair.answered(*one)) is not None]
+    if options.records:
+        save(options.records, answers, asked)
+    return answers
 
 
 if __name__ == "__main__":
