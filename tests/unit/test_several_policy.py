@@ -17,7 +17,7 @@ from dflash_core.drafters.several import together
 from dflash_core.drafters.text import CAPABILITIES as TEXT
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
-from dflash_core.policy.choosing import START_SPARE, Picked
+from dflash_core.policy.choosing import START_SPARE
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
@@ -85,28 +85,6 @@ def test_it_beats_either_alone_and_the_reason_says_why() -> None:
     chooser.next(Knobs())
     chooser.observe(step(1, 40.0))
     assert " brings most here (near " in chooser.next(Knobs()).reason
-
-
-def test_a_step_is_decided_by_the_rate_of_all_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drafter's own steps were slow or fast where it drafted: what a millisecond is worth now, all of them tell."""
-    rates: list[tuple[float, float]] = []
-    take = LearnedPolicy.take
-
-    def noted(self: LearnedPolicy, knobs: Knobs, picked: Picked, rate: float) -> None:
-        rates.append((self.rate, rate))
-        take(self, knobs, picked, rate)
-
-    monkeypatch.setattr(LearnedPolicy, "take", noted)
-    chooser = policy("near", "far")
-    run(chooser, [number % 2 == 0 for number in range(20)])
-    rates.clear()
-    chooser.begin([1, 2, 3], frozenset())
-    for number in range(6):
-        decision = chooser.next(Knobs())
-        taken = rates[-1][1]
-        assert taken == pytest.approx(chooser.rate), number
-        chooser.observe(step(*brings(decision.drafter, True), 5000 + 50 * number))
-    assert any(abs(own - taken) > 0.05 * taken for own, taken in rates), "drafters differ"
 
 
 def test_a_drafter_that_becomes_better_is_found_again() -> None:

@@ -39,7 +39,7 @@ class OneWidth(LatePolicy):
         self.begin([100], frozenset())
 
     def next(self, knobs: Knobs) -> Decision:
-        return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self._depth(knobs, self.rate))
+        return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self._depth(knobs))
 
 
 def cases() -> list[Case]:

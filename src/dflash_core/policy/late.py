@@ -69,9 +69,7 @@ class LatePolicy(PairPolicy):
             return fixed
         worth, most = self._state.worth, most_nodes(knobs) + 1
         if self._steps < FIRST_STEPS:
-            return Decision(
-                "tree", min(START_ROWS, most) - 1, "auto: nothing is known yet", depth=self._depth(knobs, self.rate)
-            )
+            return Decision("tree", min(START_ROWS, most) - 1, "auto: nothing is known yet", depth=self._depth(knobs))
         rate, curve = self.rate, self.costs.curve()
         widths = [rows for rows in CHOICES if rows <= most] or [most]
         net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
@@ -79,7 +77,7 @@ class LatePolicy(PairPolicy):
         if not worth.due() and worth.beaten_by(1 - rate * self.costs.plain):
             brought = f"{worth.tokens:.1f} tokens for {worth.ms / self.costs.plain:.1f} plain steps"
             return Decision("ar", 0, f"auto: drafts brought {brought}; they are tried again")
-        return Decision("tree", best - 1, self._why(best, widths, curve, rate), depth=self._depth(knobs, self.rate))
+        return Decision("tree", best - 1, self._why(best, widths, curve, rate), depth=self._depth(knobs))
 
     def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
         more = next((width for width in widths if width > rows), None)

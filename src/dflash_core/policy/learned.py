@@ -107,9 +107,9 @@ class LearnedPolicy(PairPolicy):
             self._rest = knobs, Rest(found, *chain_rows(found, self.costs.copying(len(found.values)), rate))
         return self._rest[1]
 
-    def take(self, knobs: Knobs, picked: Picked, rate: float) -> None:
-        """The next step is drafted by this drafter, or by nobody, as was picked at `rate` tokens per millisecond."""
-        self._step = self._decide(knobs, picked, rate)
+    def take(self, knobs: Knobs, picked: Picked) -> None:
+        """The next step is drafted by this drafter, or by nobody, as was picked."""
+        self._step = self._decide(knobs, picked)
 
     @property
     def text(self) -> Sequence[int]:
@@ -128,7 +128,7 @@ class LearnedPolicy(PairPolicy):
 
     def next(self, knobs: Knobs) -> Decision:
         if self._step is None or self._step.knobs != knobs:
-            self.take(knobs, self._picked(knobs), self.rate)
+            self.take(knobs, self._picked(knobs))
             assert self._step is not None, "a step that was decided"
         return self._step.decision
 
@@ -175,18 +175,19 @@ class LearnedPolicy(PairPolicy):
             {self._at: self.expected()}, none, rate * self.costs.plain, sure=self.costs.knows_plain, part=self.place
         )
 
-    def _decide(self, knobs: Knobs, picked: Picked, rate: float) -> _Step:
+    def _decide(self, knobs: Knobs, picked: Picked) -> _Step:
         if not self._free(knobs):
             return _Step(self._fixed.next(knobs), knobs, picked=picked if picked.at is not None else None)
         if picked.at is None:
-            return self._without_drafts(knobs, picked, rate)
+            return self._without_drafts(knobs, picked)
         why = "auto: as many candidates as pay"
         if picked.tries:
             why = f"auto: drafts are tried again; {picked.lost:.1f} plain steps may be lost"
-        decision = Decision("tree", most_nodes(knobs), why, depth=self._depth(knobs, rate))
-        return _Step(decision, knobs, rate=rate, picked=picked)
+        decision = Decision("tree", most_nodes(knobs), why, depth=self._depth(knobs))
+        return _Step(decision, knobs, rate=self.rate, picked=picked)
 
-    def _without_drafts(self, knobs: Knobs, picked: Picked, rate: float) -> _Step:
+    def _without_drafts(self, knobs: Knobs, picked: Picked) -> _Step:
+        rate = self.rate
         rest = self.rest(knobs, rate)
         if rest.nodes:
             why = f"copying: {rest.nodes} row{'s' if rest.nodes > 1 else ''} from the text"

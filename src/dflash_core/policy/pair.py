@@ -117,10 +117,10 @@ class PairPolicy:
         """Begin again with `state`, start values; not while an answer is under way."""
         self.state = state
 
-    def _depth(self, knobs: Knobs, rate: float) -> int:
-        """Tokens to draft at `rate`, where each costs a pass; 0 for what the knobs say."""
+    def _depth(self, knobs: Knobs) -> int:
+        """Tokens to draft where each costs a pass; 0 for what the knobs say."""
         most = most_depth(knobs)
-        return min(self._depths[self._part].best(rate), most) if self._by_token and most else 0
+        return min(self._depths[self._part].best(self.rate), most) if self._by_token and most else 0
 
     @property
     def _by_token(self) -> bool:

@@ -103,11 +103,6 @@ class SeveralPolicy:
         return self.current.found()
 
     @property
-    def rate(self) -> float:
-        """Tokens per millisecond of the answers of late, whoever drafted; at least that of plain decoding."""
-        return max(self._pace.rate(self._unit), 1 / self._resting.costs.plain)
-
-    @property
     def _unit(self) -> float:
         return self._resting.costs.curve()[START_ROWS]
 
@@ -118,7 +113,8 @@ class SeveralPolicy:
             at = self.kinds.index(knobs.draft) if knobs.draft in self.kinds else 0
             self._current = self.policies[at]
             return
-        plain, rate = self._resting.costs.plain, self.rate
+        plain = self._resting.costs.plain
+        rate = max(self._pace.rate(self._unit), 1 / plain)
         fixed = knobs.policy == "fixed"  # every step is drafted then
         none = -math.inf if fixed else self._resting.rest(knobs, rate).brings
         expected = [one.expected() for one in self._drafting]
@@ -129,7 +125,7 @@ class SeveralPolicy:
         picked = self._chooser.pick(known, none, rate * plain, sure=sure, furthest=furthest, part=part)
         self._picked = picked
         self._current = self._resting if picked.at is None else self._drafting[picked.at]
-        self._current.take(knobs, picked, rate)
+        self._current.take(knobs, picked)
         self._why = self._said(picked, expected)
 
     def _said(self, picked: Picked, expected: Sequence[Expected]) -> str:
