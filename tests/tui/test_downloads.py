@@ -76,7 +76,7 @@ async def in_background(pilot: Pilot[int], name: str) -> None:
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await get(pilot, name)
-    await shows(pilot, "It goes on when you leave.", "b to the chat")
+    await shows(pilot, "It continues when you leave.", "b to the chat")
     await pilot.press("escape")
     await wait_until(pilot, lambda: app.screen is app.chat)
     await said(pilot, f"{name} is fetched in the background: Ctrl+G shows it")
@@ -203,7 +203,7 @@ async def test_two_at_once_and_the_others_wait(make_app: MakeApp, hub: Hub) -> N
         await loaded(pilot)
         await in_background(pilot, "slow-1")
         await get(pilot, "twin")
-        await shows(pilot, "waits until another download is over", "It begins by itself")
+        await shows(pilot, "waits until another download is over", "It begins on its own")
         await pilot.press("escape")
         await in_background(pilot, "slow-2")
         await get(pilot, "slow-3")

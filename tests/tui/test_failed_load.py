@@ -95,7 +95,7 @@ async def test_the_pair_before_is_there_again(make_app: MakeApp, big: Path, faul
         await send(pilot, "half a thought")
         machine.hold.set()
         await loaded(pilot)
-        await shows(pilot, "first is loaded again; the conversation goes on.", "what was meant for the other model")
+        await shows(pilot, "first is loaded again; the conversation goes on.", "messages for the other model")
         await wait_until(pilot, lambda: app.chat.prompt.text == "half a thought")
         again = app.chat.session
         assert isinstance(again, FakeSession)

@@ -443,7 +443,7 @@ class TestAgainst:
             await pilot.press("2")
             assert app.chat.knobs.mode == "tree"
             await pilot.press("2")
-            assert said(screen) == "that is the present setting already"
+            assert said(screen) == "that is already the current setting"
 
     async def test_answers_that_differ_are_marked(self, app: DFlashApp) -> None:
         async with app.run_test(size=(120, 40)) as pilot:

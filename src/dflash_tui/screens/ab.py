@@ -1,4 +1,4 @@
-"""One setting against another on the same prompt: figures, the finding, both answers side by side."""
+"""One setting against another on the same prompt: figures, the result, both answers side by side."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = "bold underline"
 
 
 class ABScreen(MeasuringScreen):
-    """A and B take turns. Without other words: does the tree beat the chain here?"""
+    """Runs A and B alternately. The default comparison is tree against chain."""
 
     SCOPE: ClassVar[str] = "ab"
     HEADING: ClassVar[str] = "A against B"
@@ -36,7 +36,7 @@ class ABScreen(MeasuringScreen):
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "Enter measures on the last prompt; an empty line runs the first example."),
         (AB, "one setting against another"),
-        ("budget=40", "against the present setting"),
+        ("budget=40", "against the current setting"),
         ("repeats=10", "each of them so often"),
         ("prompts=FILE samples=10", "on so many prompts of a file"),
     )
@@ -45,7 +45,7 @@ class ABScreen(MeasuringScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
 
     faster: int | None = None
-    """The side that is faster beyond noise: A (0) or B (1)."""
+    """The side that is faster by more than noise: A (0) or B (1)."""
 
     def body(self) -> Iterable[Widget]:
         yield self.line()
@@ -91,25 +91,25 @@ class ABScreen(MeasuringScreen):
         return super().hint(action, label)
 
     def action_adopt(self) -> None:
-        """Take the faster one over."""
+        """Adopt the faster one."""
         if self.faster is not None:
             self.action_take(self.faster)
         elif self.result is not None:
-            self.say("neither is faster beyond noise: 1 adopts A, 2 adopts B")
+            self.say("neither is faster by more than noise: 1 adopts A, 2 adopts B")
         else:
-            self.say("nothing to take over yet: Enter in the line above starts")
+            self.say("nothing to adopt yet: Enter in the line above starts")
 
     def action_take(self, side: int) -> None:
-        """Take A (0) or B (1) over."""
+        """Adopt A (0) or B (1)."""
         if self.result is None:
-            self.say("nothing to take over yet: Enter in the line above starts")
+            self.say("nothing to adopt yet: Enter in the line above starts")
             return
         knobs, now = self.result.settings[side].knobs, self.chat.knobs
         changes = {s.name: getattr(knobs, s.name) for s in SPECS if getattr(knobs, s.name) != getattr(now, s.name)}
         if changes:
             self.adopt(changes)
         else:
-            self.say("that is the present setting already")
+            self.say("that is already the current setting")
 
 
 def _answer(heading: str, stretches: list[tuple[Stretch, str]]) -> Content:

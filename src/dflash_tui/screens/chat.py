@@ -1,4 +1,4 @@
-"""The one main screen: conversation, inspector, status strip, prompt. It puts its parts together, and keys to them."""
+"""The main screen: conversation, inspector, status strip, prompt. It composes these parts and binds the keys."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from dflash_tui.widgets.roomy import Fence
 
 NO_THINKING = "the newest answer has no thinking"
-TAKEN_BACK = "what was meant for the other model is back"
+TAKEN_BACK = "messages for the other model are back in the prompt"
 
 
 class ChatScreen(LateParts, Screen[None]):
     """Holds the session, the parameters of the next turn, and the one turn that may run."""
 
     SCOPE: ClassVar[str] = "chat"
-    # Esc stops an answer; where none is written, `check_action` leaves the key to what is open.
+    # Esc stops an answer. While none is being written, `check_action` leaves the key to whatever is open.
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
     COMMANDS = Screen.COMMANDS | {action_provider}
     AUTO_FOCUS = "#prompt"
@@ -77,9 +77,9 @@ class ChatScreen(LateParts, Screen[None]):
         self._title = title
         self.resumed = resume
         self.system = system
-        self._begun = False  # the first frame is on the terminal, and what comes after it has begun
+        self._begun = False  # the first frame is drawn, and deferred work has begun
         self.flow = Flow(self, self, history.folder)
-        self.experiment: Experiment | None = None  # the lab's, while one runs
+        self.experiment: Experiment | None = None  # the lab's running experiment
         self.gauges = Gauges(self)
         self.tuning = Tuning(self, Presets(config_folder() / "presets"))
         self.pair = PairLoading(self, loader, self.loaded, self._not_loaded, self._kept, self._came_back)
@@ -119,18 +119,18 @@ class ChatScreen(LateParts, Screen[None]):
         self.set_interval(1, self.gauges.tick)
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        event.refresh_styles = self._begun  # widgets that have just been made have their styles
+        event.refresh_styles = self._begun  # newly created widgets already have their styles
 
     def _compositor_refresh(self) -> None:
-        # Textual makes the frame, and drops it, while the app draws nothing; nor would the whole of it be made again.
+        # During a batch update Textual would render the frame, drop it, and not render all of it again later.
         if self.app._batch_count:
             self.refresh()
         else:
             super()._compositor_refresh()
 
     def displayed(self) -> None:
-        """The terminal has been given a frame. After the first one comes what it does without: all of it would take
-        turns with the drawing."""
+        """The terminal has received a frame. Work that the first frame does not need starts after it, so that it does
+        not delay the drawing."""
         if not self._begun and self.is_mounted and not self.app._batch_count:
             self._begun = True
             self.call_next(self._begin)
@@ -150,14 +150,14 @@ class ChatScreen(LateParts, Screen[None]):
             self._conversation.current.close()
 
     def last_words(self) -> list[str]:
-        """Where what was typed and generated is when the program ends by a fault or a signal."""
-        if self._conversation is None:  # nothing was typed, or nothing could be opened that keeps it
+        """Where typed and generated text is kept, for when the program ends by a fault or a signal."""
+        if self._conversation is None:  # nothing was typed, or the store could not be opened
             return []
         typed = any(prompt.text.strip() for prompt in self.query(Prompt))
         return ["your text comes back at the next start"] * typed + self._conversation.last_words()
 
     def warning(self) -> str:
-        """What quitting now would lose; empty where that is nothing."""
+        """What quitting now would lose; empty if nothing."""
         return self._conversation.warning() if self._conversation is not None else ""
 
     # Parts
@@ -176,7 +176,7 @@ class ChatScreen(LateParts, Screen[None]):
 
     @property
     def no_model(self) -> str:
-        """Why no model can be asked or loaded here; this is where one can."""
+        """Why no model can be asked or loaded on this screen; empty because here one can."""
         return ""
 
     @property
@@ -194,28 +194,28 @@ class ChatScreen(LateParts, Screen[None]):
 
     @property
     def waiting(self) -> bool:
-        """Messages were sent that the model has not been asked yet."""
+        """Sent messages are waiting for the model."""
         return self.sending.waiting
 
     def say(self, what: str | Exception) -> None:
-        """A small fact above the prompt, or why something is refused."""
+        """Show a short notice above the prompt, or why something is refused."""
         self.query_one(Flash).say(what)
 
     async def loaded(self) -> None:
-        """`session` is another pair."""
+        """`session` is now another pair."""
         self.program.loaded()
         await self._use_session()
         await self.sending.next()
 
     async def _came_back(self) -> None:
-        """Another pair was asked for and did not load; `session` is the one from before, loaded again."""
+        """Another pair failed to load; `session` is the previous one, loaded again."""
         self.program.came_back()
         await self._use_session()
         self.refresh_bindings()
         await self.sending.take_all_back(TAKEN_BACK)
 
     async def _use_session(self) -> None:
-        """`session` has just been loaded: go on with it where the conversation stands."""
+        """`session` has just been loaded: continue the conversation with it."""
         self.tuning.loaded()
         self.conversation.model_loaded()
         self.gauges.context()
@@ -230,7 +230,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.refresh_bindings()
 
     async def _kept(self) -> None:
-        """Another pair was asked for and is none; `session` is the one from before."""
+        """The requested pair is not usable; `session` is still the previous one."""
         self.program.kept()
         self.gauges.context()
         collector.calm()
@@ -241,7 +241,7 @@ class ChatScreen(LateParts, Screen[None]):
 
     @on(Prompt.Submitted)
     async def _submitted(self, event: Prompt.Submitted) -> None:
-        """Enter in the prompt: a command or a message. What was said of the one before is no longer meant."""
+        """Enter in the prompt: a command or a message. The notice about the previous one is outdated, so hide it."""
         self.query_one(Flash).hide()
         if not is_command(event.text):
             await self.sending.send(event.text, event.typed)
@@ -259,7 +259,7 @@ class ChatScreen(LateParts, Screen[None]):
             self.past.add(event.text)
 
     async def action_retry(self) -> None:
-        """The last message again, or the loader where it failed."""
+        """Ask the last message again, or load again if the load failed."""
         if self.session is not None:
             await self.sending.retry()
         elif self.loading_now:
@@ -268,7 +268,7 @@ class ChatScreen(LateParts, Screen[None]):
             self.pair.begin()
 
     def draw_figures(self) -> None:
-        """With a frame of the running turn."""
+        """Draw the figures of the running turn, together with one of its frames."""
         self.gauges.frame()
 
     def turn_began(self) -> None:
@@ -297,7 +297,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.tuning.set(changes)
 
     def set_all_knobs(self, knobs: Knobs) -> None:
-        """Have the next turn run with a whole set. Raises KnobError where the loaded pair cannot."""
+        """Replace all parameters of the next turn. Raises KnobError if the loaded pair does not support them."""
         self.tuning.set_all(knobs)
 
     def show_knobs(self) -> None:
@@ -313,7 +313,7 @@ class ChatScreen(LateParts, Screen[None]):
     def _preset_chosen(self, event: PresetRow.Chosen) -> None:
         self.tuning.chosen(event.name)
 
-    # The first minutes
+    # First use
 
     @on(StartPage.Chosen)
     def _example_chosen(self, event: StartPage.Chosen) -> None:
@@ -323,7 +323,7 @@ class ChatScreen(LateParts, Screen[None]):
 
     @on(Prompt.Nothing)
     def _nothing_entered(self) -> None:
-        """Enter takes the tour that the page of an empty conversation offers."""
+        """Enter starts the tour that the page of an empty conversation offers."""
         if self._tour_offered:
             self.open_page("tour")
 
@@ -332,7 +332,7 @@ class ChatScreen(LateParts, Screen[None]):
         return self.transcript.start.display and self.transcript.start.offers_tour
 
     def tour_seen(self) -> None:
-        """It need not be offered again."""
+        """The tour need not be offered again."""
         self.remembered.put("tour seen", True)
         self.transcript.start.offers_tour = False
         self.gauges.start()
@@ -369,7 +369,7 @@ class ChatScreen(LateParts, Screen[None]):
             self.flow.stop()
 
     def action_close(self) -> None:
-        """Esc while nothing is written."""
+        """Esc while no answer is being written."""
         if self._find.display:
             self._find.action_leave()
         elif self.places.drawer:
@@ -382,7 +382,7 @@ class ChatScreen(LateParts, Screen[None]):
         runs = self.busy or self.experiment is not None
         if action == "stop":
             return runs
-        # The line of keys asks for every key twice a second, so nothing is looked for among the widgets here.
+        # The key line calls this for every key twice a second, so it queries no widgets.
         if action == "found":
             return self._find.display
         if action == "close":
@@ -392,7 +392,7 @@ class ChatScreen(LateParts, Screen[None]):
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        """Nothing to answer again is not offered; a load that failed is."""
+        """Retry is offered only if there is a message to answer again or a load that failed."""
         if action == "retry":
             again = self.transcript.turns if self.session is not None else not self.loading_now
             return label if again and not (self.busy or self.experiment is not None) else ""
@@ -401,7 +401,7 @@ class ChatScreen(LateParts, Screen[None]):
         return label
 
     async def action_edit(self) -> None:
-        """What waits is taken back: the chosen message, or the last; else a message gets another version."""
+        """Take back a waiting message, the chosen or the last one. If none waits, begin a new version of a message."""
         branching = self.conversation.branching
         if not await self.sending.take_back_one(branching.chosen_block):
             branching.edit()
@@ -426,7 +426,7 @@ class ChatScreen(LateParts, Screen[None]):
 
     def action_fold(self) -> None:
         if self.transcript.toggle_thinking():
-            self.query_one(Flash).outdated(NO_THINKING)  # it may have begun since
+            self.query_one(Flash).outdated(NO_THINKING)  # thinking may have begun since
         else:
             self.say(NO_THINKING)
 
@@ -461,15 +461,15 @@ class ChatScreen(LateParts, Screen[None]):
         self.sending.clear()
 
     def open_page(self, page: str, text: str = "") -> None:
-        """Open one of the screens of `pages.py` over the chat; `text` is what a screen of the lab runs at once."""
+        """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""
         opened = PAGES[page](self, text)
-        if type(self.app.screen) is not type(opened):  # two messages may be refused one right after the other
+        if type(self.app.screen) is not type(opened):  # two messages may be refused in quick succession
             self.app.push_screen(opened)
 
     action_open = open_page
 
     def action_download(self) -> None:
-        """The download that is over, or runs; where there is none, what can be fetched."""
+        """Show the finished or running download; if there is none, what can be fetched."""
         it = self.downloads.next
         self.open_page("get", it.pair.name if it is not None else "")
 
@@ -494,7 +494,7 @@ class ChatScreen(LateParts, Screen[None]):
     # Layout and text
 
     def take_text(self, event: Key | Paste) -> None:
-        """As in `Typed.take`: called before the event goes on to the focus."""
+        """As `Typed.take`: called before the focused widget gets the event."""
         self.typed.take(event)
 
     def on_resize(self, event: Resize) -> None:

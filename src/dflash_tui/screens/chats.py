@@ -31,20 +31,20 @@ from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
 
-TYPING_S = 0.15  # a pause in typing this long begins the search
+TYPING_S = 0.15  # the search begins after a typing pause this long
 PREVIEW = 4000  # characters
-BESIDE = 110  # columns from which on there is room for a preview
+BESIDE = 110  # least columns for a preview
 
 
 class _List(OptionList):
-    """The conversations, two rows each. What is typed over them goes into the search."""
+    """The conversations, two rows each. Text typed while this has the focus goes into the search."""
 
     HELP = "↑ and ↓ choose a conversation, Enter opens it, / searches."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select", "Open")]
 
 
 class ChatsScreen(Screen[None]):
-    """The list, and beside it, where there is room, the end of the chosen conversation."""
+    """The list and, if the terminal is wide enough, the end of the chosen conversation next to it."""
 
     SCOPE: ClassVar[str] = "chats"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
@@ -57,7 +57,7 @@ class ChatsScreen(Screen[None]):
         self._conversation = chat.conversation
         self._entries: list[Entry] = []
         self._pause: Timer | None = None
-        self._deleted: Held | None = None  # the conversation that was deleted last
+        self._deleted: Held | None = None  # the last deleted conversation
 
     def compose(self) -> ComposeResult:
         with Container(id="chats"):
@@ -87,12 +87,12 @@ class ChatsScreen(Screen[None]):
 
     @property
     def _entry(self) -> Entry | None:
-        """The one under the cursor."""
+        """The entry under the cursor."""
         place = self._options.highlighted
         return self._entries[place] if place is not None and place < len(self._entries) else None
 
     def _list(self) -> None:
-        """Ask the store again; the cursor stays on its conversation where that is still there."""
+        """Query the store again; the cursor stays on its conversation if that still exists."""
         chosen = self._entry or self._present()
         search = self.query_one(_Search).value
         self._entries = self._conversation.current.store.list(search)
@@ -157,7 +157,7 @@ class ChatsScreen(Screen[None]):
     # Actions
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now: letters are words of a search while it has the focus."""
+        """The footer's label of an action. While the search has the focus, letters are search text and not keys."""
         if action == "undo":
             return label if self._deleted is not None else ""
         searching = isinstance(self.focused, Input)
@@ -166,7 +166,7 @@ class ChatsScreen(Screen[None]):
         return label if self._entries or action not in ("rename", "export", "delete") else ""
 
     def say(self, what: str | Exception) -> None:
-        """A small fact above the footer, or why something is refused."""
+        """Show a short notice above the footer, or why something is refused."""
         self.query_one(Flash).say(what)
 
     @on(OptionList.OptionSelected)
@@ -175,7 +175,7 @@ class ChatsScreen(Screen[None]):
         if entry is None:
             return
         if self._conversation.refuses():
-            self.say("an answer is being written in the present conversation; it comes first")
+            self.say("an answer is being written in the current conversation; wait for it or stop it first")
             return
         words = self.query_one(_Search).value.strip()
         self.dismiss()
@@ -189,7 +189,7 @@ class ChatsScreen(Screen[None]):
 
     async def action_new(self) -> None:
         if self._chat.busy:
-            self.say("an answer is being written in the present conversation; it comes first")
+            self.say("an answer is being written in the current conversation; wait for it or stop it first")
             return
         self.dismiss()
         await self._chat.action_clear()
@@ -223,18 +223,18 @@ class ChatsScreen(Screen[None]):
             if yes:
                 self._deleted = await self._conversation.delete(entry.card.id)
                 self._list()
-                self.say(f"deleted: {entry.card.title}; u brings it back")
+                self.say(f"deleted: {entry.card.title}; u restores it")
 
         question = f"Delete “{one_line(entry.card.title)}”, {counted(entry.messages, 'message')}?"
         self.app.push_screen(ConfirmScreen(question, "delete", "keep it"), sure)
 
     def action_undo(self) -> None:
-        """Bring back what was deleted last."""
+        """Restore the last deleted conversation."""
         if self._deleted is None:
             self.say("nothing has been deleted here")
             return
         self._conversation.current.store.put(self._deleted)
-        self.say(f"back again: {self._deleted.card.title}")
+        self.say(f"restored: {self._deleted.card.title}")
         self._deleted = None
         self._list()
 
@@ -252,9 +252,9 @@ class ChatsScreen(Screen[None]):
 
 
 class _Search(Input):
-    """Narrows the list while it is typed into."""
+    """Filters the list with every change of its text."""
 
-    HELP = "The list shows conversations that have all these words. Enter and ↓ go to the list, Esc shows all again."
+    HELP = "The list shows conversations that contain all these words. Enter and ↓ go to the list, Esc shows all again."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "screen.to_list", show=False),
         Binding("enter", "submit", "To the list"),

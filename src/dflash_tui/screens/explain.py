@@ -1,4 +1,4 @@
-"""What a figure or a parameter means: the terms of a panel to choose from, and the text of the chosen one."""
+"""What a figure or a parameter means: a list of the panel's terms, and the text of the chosen one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dflash_tui.widgets.ways import BACK, Ways
 
 
 class ExplainScreen(ModalScreen[None]):
-    """Up and down choose, Esc closes. Text that is typed over the chat goes on into the prompt.
+    """Up and down choose, Esc closes. Text typed while this covers the chat goes into the prompt.
 
-    `keys`: of the glossary, in the order of the screen. `typed`: what opened it from the prompt, where it goes back to
-    if more is typed.
+    `keys`: glossary keys in screen order. `typed`: the text in the prompt that opened this page. It returns to the
+    prompt if the user goes on typing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,question_mark", "dismiss", "Close")]
@@ -67,7 +67,7 @@ class ExplainScreen(ModalScreen[None]):
         return Content.assemble(*parts).stylize(figure(QUOTED))
 
     def take_text(self, event: Key | Paste) -> None:
-        """Over the chat, text closes the page and is the prompt's, with what opened it."""
+        """Over the chat, typed text closes the page and goes into the prompt, after the text that opened the page."""
         below = self.app.screen_stack[-2]
         if not is_text(event) or not isinstance(below, TakesText) or getattr(event, "key", "") == "question_mark":
             return

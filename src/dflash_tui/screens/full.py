@@ -1,4 +1,4 @@
-"""The context is full, or nearly: what can be done, to choose from."""
+"""The context is full, or nearly full: a list of remedies to choose from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dflash_tui.widgets.ways import BACK, Ways
 
 
 class FullScreen(ModalScreen[None]):
-    """Enter takes a way on; Esc leaves all as it is, with the message in the prompt."""
+    """Enter applies a remedy. Esc changes nothing and leaves the message in the prompt."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Back")]
 
@@ -44,7 +44,7 @@ class FullScreen(ModalScreen[None]):
             options.focus()
 
     def take_text(self, event: Key | Paste) -> None:
-        """The app opens this by itself, over one who may be typing: text closes it and is the prompt's."""
+        """The app opens this unasked, maybe while the user types: text closes it and goes into the prompt."""
         if is_text(event):
             self.dismiss()
             self._chat.screen.set_focus(self._chat.prompt)

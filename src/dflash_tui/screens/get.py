@@ -1,5 +1,5 @@
-"""Fetch a pair: what the hub says of it first, then a question, then progress. Nothing comes before the answer, and
-what has begun goes on when this is closed."""
+"""Fetch a pair: first what the hub says about it, then a question, then progress. Nothing is fetched before the user
+agrees. A download that has begun continues after this dialog is closed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ BEGUN = ("waiting", "running")
 
 
 class GetScreen(ModalScreen[bool]):
-    """Enter fetches, and loads what was fetched. Esc leaves, and a download that has begun goes on; s ends it.
+    """Enter fetches, then loads what was fetched. Esc closes the dialog but does not stop a download; s stops it.
 
-    True: the user wants to be in the chat, because it loads or with b.
+    Returns True if the user wants the chat, because the pair loads or by the key b.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -47,11 +47,11 @@ class GetScreen(ModalScreen[bool]):
     def __init__(self, chat: ChatHost, pair: Pair, make: type[Fetching] = Fetching) -> None:
         super().__init__()
         self._chat, self._pair, self._make = chat, pair, make
-        chat.screen.app.clear_notifications()  # they may lie over this, and say what it says
+        chat.screen.app.clear_notifications()  # they may cover this dialog and repeat what it says
         begun = chat.downloads.of(pair.name)
         self._it = begun or self._new()
         self._fits = ""
-        self._refusal = ""  # why it cannot be loaded now
+        self._refusal = ""  # why the pair cannot be loaded now
 
     def _new(self) -> Fetching:
         return self._chat.downloads.new(self._pair, self._make)
@@ -68,7 +68,7 @@ class GetScreen(ModalScreen[bool]):
         self._look()
 
     def on_unmount(self) -> None:
-        if self._chat.downloads.watched is self._it:  # else another dialog is open by now
+        if self._chat.downloads.watched is self._it:  # otherwise another dialog has opened
             self._chat.downloads.watched = None
         if not self._it.agreed:
             self._it.stop()
@@ -117,12 +117,12 @@ class GetScreen(ModalScreen[bool]):
         return Content.assemble(*parts, "\n", *self._state()).stylize(figure("fetch"))
 
     def _state(self) -> list[str | tuple[str, str]]:
-        """How far it is."""
+        """The state of the download."""
         it = self._it
         match it.state:
             case "ready":
                 if it.done == it.size:
-                    return ["all of it is here; it is looked through, and then can be loaded\n"]
+                    return ["all of it is here; it is checked, and can then be loaded\n"]
                 return [f"{gib(it.done)} of it is here already\n" if it.done else ("nothing of it is here yet\n", DIM)]
             case "running":
                 left = f", {about(seconds)}" if (seconds := it.left_s) is not None else ""
@@ -131,10 +131,10 @@ class GetScreen(ModalScreen[bool]):
                     (bar(it.done / max(it.size, 1), WIDTH), "$primary on $panel"),
                     f"\n{gib(it.done)} of {gib(it.size)}{speed}\n",
                     (": ".join(filter(None, (it.file, it.note))) + "\n", DIM),
-                    ("It goes on when you leave.\n", DIM),
+                    ("It continues when you leave.\n", DIM),
                 ]
             case "waiting":
-                return [f"{it.words}\n", ("It begins by itself, also when you have left.\n", DIM)]
+                return [f"{it.words}\n", ("It begins on its own, even after you leave.\n", DIM)]
             case "failed":
                 return [(it.why, "$error"), *([f"\n{it.kept}"] if it.agreed else []), "\n"]
             case "fetched":
@@ -143,7 +143,7 @@ class GetScreen(ModalScreen[bool]):
         return [(f"{it.words}\n", DIM if it.state == "asking" else "")]
 
     def action_go(self) -> None:
-        """Fetch it; load it where it is here; ask again where that failed."""
+        """Fetch the pair; load it if it is here; try again after a failure."""
         it, all = self._it, self._chat.downloads
         match it.state:
             case "fetched":
@@ -163,18 +163,18 @@ class GetScreen(ModalScreen[bool]):
             self._chat.program.change_model(*fetched(it.pair, it.folder))
 
     def action_stop(self) -> None:
-        """End it and say what is kept."""
+        """Stop the download and say what is kept."""
         if self._it.state in BEGUN:
             self._it.stop()
             self._look()
 
     def action_chat(self) -> None:
-        """To the chat, whatever lies between, while it goes on."""
+        """Return to the chat, past any screens between, while the download continues."""
         if self._it.state in BEGUN:
             self._leave(to_chat=True)
 
     def action_back(self) -> None:
-        """Leave; what has begun goes on."""
+        """Close the dialog; a download that has begun continues."""
         self._leave(to_chat=False)
 
     def _leave(self, *, to_chat: bool) -> None:

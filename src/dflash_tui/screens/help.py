@@ -17,12 +17,12 @@ from dflash_tui.slash.table import SLASH
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
 
-NAMES = 21  # cells of the column of names
-WIDTH = 76  # cells of the page where the terminal is wide enough
+NAMES = 21  # width of the column of names, in cells
+WIDTH = 76  # width of the page in cells, if the terminal is wide enough
 
 
 def _row(name: str, what: str, width: int) -> list[str | tuple[str, str]]:
-    """A name, and beside it what it does; below it where the name is longer than its column."""
+    """A name and its description: to the right, or below if the name is longer than its column."""
     lines = wrap(what, max(width - NAMES, 16)) or [""]
     apart = "\n" if len(name) > NAMES - 2 else " " * (NAMES - 1 - len(name))
     if apart == "\n":
@@ -31,7 +31,7 @@ def _row(name: str, what: str, width: int) -> list[str | tuple[str, str]]:
 
 
 class HelpScreen(Passing, ModalScreen[None]):
-    """F1 over a screen whose keys are those of `scope`. `about` is the help of the widget that had the focus."""
+    """The page behind F1. It lists the keys of `scope`. `about` is the help of the widget that had the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
 
@@ -56,7 +56,7 @@ class HelpScreen(Passing, ModalScreen[None]):
         page.update(self._page(page.size.width))
 
     def _page(self, width: int) -> Content:
-        """Names in one column, what they do in another, in lines of `width` cells."""
+        """Names in one column, descriptions in another, in lines of `width` cells."""
         parts: list[str | tuple[str, str]] = []
         if self._about:
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]

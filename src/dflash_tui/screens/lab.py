@@ -1,4 +1,4 @@
-"""What the screens of the lab share: one experiment at a time, its progress, taking over what was found."""
+"""What the screens of the lab share: one experiment at a time, its progress, adopting its result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dflash_tui.widgets.literal import Static
 LOOK_S = 0.1
 NARROW = 110
 WIDE = 160
-ROOMY = 30  # rows from which on parts of a page have a blank line between them
+ROOMY = 30  # least rows for blank lines between the parts of a page
 
 
 class LabScreen(Passing, Screen[None]):
@@ -44,7 +44,7 @@ class LabScreen(Passing, Screen[None]):
     SCOPE: ClassVar[str] = ""
     HEADING: ClassVar[str] = ""
     WIDTH: ClassVar[int] = 176
-    """Cells that the page takes at most of a wide terminal, in its middle."""
+    """Maximum width of the page in cells; it is centered in a wide terminal."""
     NOT_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"measure", "exact", "start", "file", "view('past')"})
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
@@ -54,11 +54,11 @@ class LabScreen(Passing, Screen[None]):
         self._then: Callable[[Experiment], None] | None = None
 
     def body(self) -> Iterable[Widget]:
-        """What stands between heading and progress."""
+        """The widgets between heading and progress."""
         raise NotImplementedError
 
     def draw(self) -> None:
-        """Show what is known, at the present size."""
+        """Show what is known, at the current size."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="lab-main"):
@@ -80,13 +80,13 @@ class LabScreen(Passing, Screen[None]):
 
     @property
     def room(self) -> int:
-        """Cells of the column that the page is in."""
+        """Width of the page's column, in cells."""
         width = self.app.size.width
         return min(width, self.WIDTH) if width >= WIDE else width
 
     def fit(self, *beside: int) -> None:
-        """Give the results no more rows than they need, so that what is said of them stands right below. `beside`: the
-        rows of each part; a narrow terminal may have them one below the other."""
+        """Give the results no more rows than they need, so that the notes come right below them. `beside`: the rows of
+        each part; on a narrow terminal the parts may be stacked."""
         rows = sum(beside) + 1 if self.has_class("-narrow") and self.query(".stacked") else max(beside)
         self.query_one(".lab-body").styles.max_height = rows
 
@@ -97,11 +97,11 @@ class LabScreen(Passing, Screen[None]):
         )
 
     def say(self, what: str | Exception) -> None:
-        """A small fact above the footer, or why something is refused."""
+        """Show a short notice above the footer, or why something is refused."""
         self.query_one(Flash).say(what)
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now: Esc stops what runs, and until then nothing else can begin."""
+        """The footer's label of an action. While an experiment runs, Esc stops it and no other can begin."""
         if action == "back":
             return "Stop" if self.running else label
         return "" if self.running and action in self.NOT_WHILE_RUNNING else label
@@ -114,12 +114,12 @@ class LabScreen(Passing, Screen[None]):
 
     @property
     def measurements(self) -> Measurements | None:
-        """Those of the loaded pair."""
+        """The measurements of the loaded pair."""
         session = self.chat.session
         return Measurements(self.chat.past.folder, session.title) if session is not None else None
 
     def laboratory(self) -> Laboratory | None:
-        """Where experiments run; None, and why, where none can now."""
+        """Where experiments run; None, and a notice why, if none can run now."""
         session = self.chat.session
         if session is None:
             self.say("no model is loaded")
@@ -131,7 +131,7 @@ class LabScreen(Passing, Screen[None]):
             self.chat.plain.stop()
             try:
                 return session.laboratory()
-            except DFlashError as error:  # a replay has no engine to try things with
+            except DFlashError as error:  # a replay has no engine to experiment with
                 self.say(error)
         return None
 
@@ -141,7 +141,7 @@ class LabScreen(Passing, Screen[None]):
         then: Callable[[Experiment], None],
         stop: Callable[[], None] | None = None,
     ) -> None:
-        """Run an experiment; `then` is called in this thread when it is over, however it ended."""
+        """Run an experiment. `then` is called in this thread when it has ended, also after an error or a stop."""
         self.chat.experiment = Experiment(run, stop)
         self._then = then
         self.chat.experiment.start()
@@ -151,7 +151,7 @@ class LabScreen(Passing, Screen[None]):
         experiment = self.chat.experiment
         if experiment is None:
             return
-        over = experiment.over  # before the look at its progress: nothing can change after it
+        over = experiment.over  # read before the progress, which then cannot change any more
         line = self.query_one("#lab-progress", Static)
         if not over:
             text = lab_text.progress(experiment.progress) if experiment.progress else "starting"
@@ -175,7 +175,7 @@ class LabScreen(Passing, Screen[None]):
         return f"{fault(error)}; {keep_trace(trace, self.chat.past.folder)}"
 
     def last_prompt(self) -> Case | None:
-        """The last question with all that came before it; None before the first."""
+        """The last question with the conversation before it; None before the first."""
         messages = list(self.chat.session.conversation.messages) if self.chat.session is not None else []
         while messages and messages[-1].role != "user":
             messages.pop()
@@ -197,7 +197,7 @@ class LabScreen(Passing, Screen[None]):
         self.app.push_screen(HelpScreen(about, self.SCOPE))
 
     def adopt(self, changes: dict[str, Value]) -> None:
-        """Let the next turn run with what was found."""
+        """Use what was found for the next turn."""
         try:
             self.chat.set_knobs(**changes)
         except KnobError as error:

@@ -1,4 +1,4 @@
-"""Parts of the chat screen that its first frame does without: each is imported and made when it is first asked for."""
+"""Parts of the chat screen that its first frame does not need: each is imported and created at its first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dflash_tui.chat.typed import Typed
 
     class Chat(ChatHost, Protocol):
-        """`resumed`: the conversation to begin with. `system`: the system message of new ones."""
+        """`resumed`: the conversation to begin with. `system`: the system message of new conversations."""
 
         pair: PairLoading
         resumed: str
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class LateParts:
     """Mixed into the chat screen."""
 
-    _conversation: ConversationController | None = None  # for what may come before it, or has to do without it
+    _conversation: ConversationController | None = None  # None until its first use; for code that must not create it
 
     @property
     def conversation(self: Chat) -> ConversationController:

@@ -1,4 +1,4 @@
-"""What the screens that run settings on prompts share: the line that says what, the run, the file at the end."""
+"""What the screens that run settings on prompts share: the input line, the run, the exported file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Line(Input):
 
 
 class MeasuringScreen(LabScreen):
-    """`text` is what to run; `at_once` runs it when the screen opens."""
+    """`text` says what to run; with `at_once` it runs when the screen opens."""
 
     EXAMPLE: ClassVar[str] = ""
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -48,7 +48,7 @@ class MeasuringScreen(LabScreen):
     AUTO_FOCUS = "#lab-what"
 
     def words(self, result: SweepResult) -> str:
-        """What was found, in a sentence."""
+        """The result in a sentence."""
         raise NotImplementedError
 
     def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
@@ -67,12 +67,12 @@ class MeasuringScreen(LabScreen):
         raise NotImplementedError
 
     def line(self) -> Horizontal:
-        """The row with what to run."""
+        """The row with the input line."""
         field = Line(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
         return Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
 
     def examples(self) -> Static:
-        """What the line takes, until there is something to show."""
+        """Examples for the line, shown until there is a result."""
         rows = (f" {example:<30}{what}\n" if example else f" {what}\n\n" for example, what in self.EXAMPLES)
         return Static(Content.styled("\n" + "".join(rows), figure(QUOTED, "$foreground 80%")), id="lab-examples")
 
@@ -101,10 +101,10 @@ class MeasuringScreen(LabScreen):
         self.focus_results()
 
     def focus_results(self) -> None:
-        """Take the focus away from the line, so that letters are keys again."""
+        """Move the focus from the line to the results, so that letters are keys again."""
 
     def looked(self) -> None:
-        """While runs come in: show what they say, not too often."""
+        """While runs come in: show their results, but not too often."""
         now = time.monotonic()
         if self.sweep is not None and now - self._drawn_at > REDRAW_S:
             self._drawn_at = now
@@ -120,7 +120,7 @@ class MeasuringScreen(LabScreen):
 
     def _take(self) -> None:
         result = self.sweep.result if self.sweep is not None else None
-        # The end is drawn even where the last look has seen all runs: the notes say that it is the end.
+        # Draw the end even if all runs were shown before: the notes say that the measurement is complete.
         if result is not None and result.trials and (result != self.result or not self.running):
             self.result = result
             self.draw()
@@ -134,7 +134,7 @@ class MeasuringScreen(LabScreen):
     def action_export(self) -> None:
         """Write what was measured to a file."""
         if self.running or self.result is None:
-            self.say("nothing to write yet" if self.result is None else "wait for the end, or Esc cuts it short")
+            self.say("nothing to write yet" if self.result is None else "wait for the end, or press Esc to stop early")
             return
         question = f"Write to which file? Its ending decides: {' '.join(ENDINGS)}"
         self.app.push_screen(LineScreen(question, self.FILE), self._export)

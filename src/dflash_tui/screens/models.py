@@ -1,6 +1,6 @@
-"""Which model: profiles, what lies on this machine, what can be fetched, or a path. The first start begins here.
+"""Choose a model: profiles, models on this machine, models to fetch, or a path. The first start begins here.
 
-What is typed or pasted over the list goes into the field above it: words narrow the list, a path is a model.
+Text typed or pasted over the list goes into the field above it: words filter the list, a path is a model.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from dflash_tui.widgets.paths import Paths
 
 FIRST = "Welcome. Which model should answer?"
 LOOK_S = 0.15
-BESIDE = 110  # columns from which on there is room for what is known of a row
+BESIDE = 110  # least columns for the details of a row
 
 
 class ModelsScreen(Passing, Screen[None]):
-    """`first`: the first start; Esc then takes the demo pair, and does not ask again. `only`: the list begins narrowed
-    to these words."""
+    """`first`: the first start; Esc then takes the demo pair, and the app does not ask again. `only`: the
+    words that filter the list at first."""
 
     SCOPE: ClassVar[str] = "models"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
@@ -64,7 +64,7 @@ class ModelsScreen(Passing, Screen[None]):
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
         self._seen, self._present = -1, chat.program.present
         self._fetching = [one.words for one in chat.downloads]
-        self._told = False  # why the looking ended early
+        self._told = False  # the reason for an incomplete search has been shown
 
     def compose(self) -> ComposeResult:
         with Container(id="models"):
@@ -111,7 +111,7 @@ class ModelsScreen(Passing, Screen[None]):
         self._draw()
 
     def say(self, what: str | Exception) -> None:
-        """A small fact above the footer, or why something is refused."""
+        """Show a short notice above the footer, or why something is refused."""
         self.query_one(Flash).say(what)
 
     # The list
@@ -137,7 +137,7 @@ class ModelsScreen(Passing, Screen[None]):
         return self._field.path
 
     def _look(self) -> None:
-        """Draw what the thread has found since, which pair is loaded by now, and how far downloads are."""
+        """Redraw if the thread has found more, another pair is loaded, or a download has progressed."""
         present, fetching = self._chat.program.present, [one.words for one in self._chat.downloads]
         if self._finding.changes != self._seen or present is not self._present or fetching != self._fetching:
             self._seen, self._present, self._fetching = self._finding.changes, present, fetching
@@ -147,7 +147,7 @@ class ModelsScreen(Passing, Screen[None]):
             self.say(f"not all places could be searched: {self._finding.error}")
 
     def _draw(self) -> None:
-        """The rows again; nothing to choose while a path is typed."""
+        """Draw the rows; while a path is typed it is the only row."""
         if self._path:
             about = "the file of this path, with the drafter below it; → completes a path, Tab goes on"
             self._list.show_rows([option(TYPED, self._path, about)])
@@ -164,7 +164,7 @@ class ModelsScreen(Passing, Screen[None]):
         self._about()
 
     def _about(self) -> None:
-        """What is known of the row under the cursor."""
+        """Show the details of the row under the cursor."""
         shown = Content("") if self.has_class("-narrow") else self._offered.about(self._row)
         self.query_one("#models-about", Static).update(shown)
 
