@@ -1,6 +1,6 @@
 """The entry point: `dflash-tui` and `python -m dflash_tui`. Handles Ctrl+C before anything is imported."""
 
-# Built in, while `signal` imports the whole of enum first.
+# A built-in module; `signal` would import all of enum first.
 import _signal as signal  # type: ignore[import-not-found]
 import gc
 import os
@@ -11,24 +11,24 @@ INTERRUPTED = 130
 
 def run() -> int:
     """Run the command line of this process; returns its exit code."""
-    # A SIGINT that the parent has set to be ignored stays ignored.
+    # If the parent process set SIGINT to be ignored, it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
-    # Nearly all that a start makes stays, and walking it again and again takes an eighth of the time to the first
-    # frame. It works again after the load: `collector.calm`.
+    # Nearly all objects made at startup stay alive. Collecting among them takes an eighth of the time to the first
+    # frame. The collector is enabled again after the load: `collector.calm`.
     gc.disable()
     try:
         from dflash_tui.cli import main
 
         return main()
     finally:
-        # The work is done, and its exit code says how: nothing is left to interrupt.
+        # The work is done and the exit code is set: nothing is left to interrupt.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _end(_number: int, _frame: object) -> None:
-    """End at once. A KeyboardInterrupt would pass through half-imported modules and native code, which turn it into
-    other errors or crash; whatever has to survive is on the disk at every moment."""
+    """Exit at once. A KeyboardInterrupt would pass through half-imported modules and native code, which turn it into
+    other errors or crash. Everything that must survive is already on disk."""
     try:
         os.write(2, b"\ninterrupted\n")
     finally:

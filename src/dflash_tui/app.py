@@ -60,16 +60,16 @@ from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.prompt import Prompt
 
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-JOIN_S = 2.0  # how long quitting waits for a step that is under way
-FETCH_S = 0.5  # and for a download's thread: what it has received is written down, whatever it waits for
-TOLD = 2  # problems that a toast names; the log has them all
+JOIN_S = 2.0  # how long quitting waits for a running step
+FETCH_S = 0.5  # and for a download thread, which writes out what it has received
+TOLD = 2  # problems that a toast lists; the log has all of them
 
 
 class DFlashApp(App[int]):
     """Chat and tuning over one loaded pair."""
 
     TITLE = "dflash"
-    CSS_PATH = Path(__file__).with_name("app.tcss")  # absolute: a subclass elsewhere has the same sheet
+    CSS_PATH = Path(__file__).with_name("app.tcss")  # absolute: a subclass in another folder uses the same sheet
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", show=False, priority=True),
@@ -100,11 +100,11 @@ class DFlashApp(App[int]):
         self._theme_problems = self._load_themes(theme_dirs)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
-        self._signals: dict[signal.Signals, Any] = {}  # what was done at them before the app
+        self._signals: dict[signal.Signals, Any] = {}  # the handlers before the app started
         self._keys = KeyOrder(self)
         self.notices = Notices()
-        self.fault = ""  # why the app ended, where it was not asked to
-        self.again: list[str] = []  # the arguments to restart with when it has ended
+        self.fault = ""  # why the app ended, if the user did not end it
+        self.again: list[str] = []  # the arguments to restart with after the app has ended
         self._watchers = list(request.watchers)
         self._request = request
         self._loaders = loaders or (lambda request: loader)
@@ -123,7 +123,7 @@ class DFlashApp(App[int]):
         return self.chat
 
     async def on_mount(self) -> None:
-        self.handle_signals()  # where the driver has not done so
+        self.handle_signals()  # if the driver has not done so
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
@@ -136,7 +136,7 @@ class DFlashApp(App[int]):
             for line in found:
                 LOG.warning("%s", line)
             if found:
-                # One toast for all of them, on the screen that stays.
+                # One toast for all problems, on the screen that stays.
                 more = [f"and {len(found) - TOLD} more in the log: /log"] if len(found) > TOLD else []
                 text = "\n".join([*found[:TOLD], *more]).replace(str(Path.home()), "~")
                 self.notify(text, title=title, severity="warning", timeout=10)
@@ -152,27 +152,27 @@ class DFlashApp(App[int]):
             if self.screen_stack:
                 self._keys.sent(event, self.focused or self.screen)
             return
-        # A button that comes up ends a drag or a selection, whatever it is over.
+        # Releasing a button ends a drag or a selection, whatever the pointer is over.
         if isinstance(event, MouseEvent) and not isinstance(event, MouseUp) and self.screen_stack:
             widget, _ = self.screen.get_widget_and_offset_at(event.x, event.y)
             if widget is not None and not widget.is_attached:
-                return  # gone since the last frame; Textual would ask what it stood in for its place
+                return  # removed since the last frame; Textual would look up its place in its parent
         await super().on_event(event)
 
     def on_ready(self) -> None:
-        self.screen.refresh()  # nothing was drawn while the app was made
+        self.screen.refresh()  # nothing was drawn during startup
 
     def post_display_hook(self) -> None:
         self.chat.displayed()
 
     def _tell_watchers(self) -> None:
-        """Say once why what watches the turns, a trace for one, has given up."""
+        """Say once why a watcher of the turns, such as a trace, has stopped."""
         for watcher in [one for one in self._watchers if one.problem]:
             self._watchers.remove(watcher)
             self.notify(watcher.problem, title="Trace", severity="warning", timeout=15)
 
     def _load_themes(self, folders: Iterable[Path] | None) -> list[str]:
-        """Register all themes and begin with the one that is wanted. Returns what is wrong with the others."""
+        """Register all themes and start with the configured one. Returns the problems of the others."""
         found = installed() if folders is None else load_themes(folders)
         for theme in found.themes:
             self.register_theme(theme)
@@ -182,7 +182,7 @@ class DFlashApp(App[int]):
         return [*filter(None, [unknown]), *found.problems]
 
     def _begin_with(self, name: str) -> None:
-        """What the watcher of `theme` does, before any rule is read: a theme set later has all rules read twice."""
+        """Do what the watcher of `theme` does, before any rule is parsed. Setting it later parses all rules twice."""
         self.set_reactive(App.theme, name)
         theme = self.current_theme
         self.set_class(True, f"-theme-{theme.name}", update=False)
@@ -192,7 +192,7 @@ class DFlashApp(App[int]):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        # Our own table has help and quit; the built-in entries of that name would be doubles.
+        # Our own table has help and quit; the built-in entries of the same name would be duplicates.
         for command in super().get_system_commands(screen):
             if command.title not in ("Quit", "Keys", "Screenshot", "Maximize", "Minimize", "Theme"):
                 yield command
@@ -209,12 +209,12 @@ class DFlashApp(App[int]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """What every screen's and widget's `notify` comes to. Messages quote files, so none is read as markup."""
+        """Every screen's and widget's `notify` ends here. Messages quote files, so none is parsed as markup."""
         self.notices.keep(one_line(f"{title}: {message}" if title else message), error=severity == "error")
         super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """To the terminal's clipboard, and beside the app to that of the desktop."""
+        """Copy to the terminal's clipboard and, on a worker thread, to the desktop's."""
         super().copy_to_clipboard(text)
         if not self.is_headless:
             self.run_worker(partial(copy_to_desktop, text), thread=True, group="clipboard", exclusive=True)
@@ -226,7 +226,7 @@ class DFlashApp(App[int]):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_explain(self) -> None:
-        """Say what the figures of the focused row, panel or screen mean."""
+        """Explain the figures of the focused row, panel or screen."""
         screen, focused = self.screen, self.focused
         if isinstance(focused, KnobRow):
             found = [focused.spec.name]
@@ -239,7 +239,7 @@ class DFlashApp(App[int]):
             screen.say("no figures here yet")
 
     def on_click(self, event: Click) -> None:
-        """A click on a figure explains it; one that ends a selection of text does not."""
+        """A click on a figure explains it; a click that ends a text selection does not."""
         key = str(event.style.meta.get(META, ""))
         if key in GLOSSARY and event.chain == 1 and not self.screen.get_selected_text():
             self._explain([key])
@@ -250,39 +250,39 @@ class DFlashApp(App[int]):
         self.push_screen(ExplainScreen(keys, typed))
 
     def get_key_display(self, binding: Binding) -> str:
-        # In the footer an action without a key is still there to be clicked.
+        # The footer still shows an action without a key, for clicks.
         return "" if is_nowhere(binding.key) else binding.key_display or spelled(binding.key)
 
     @property
     def request(self) -> LoadRequest:
-        """What was loaded last, or is to be."""
+        """What was loaded last, or is being loaded."""
         return self._request
 
     def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest:
-        """What another pair is loaded with: as the present one, but for what is named."""
+        """The request for another pair: like the present one, except for the arguments."""
         return dataclasses.replace(self._request, target=target, draft=draft, context=context, kv=kv)
 
     def open_model(self, request: LoadRequest) -> tuple[Loader, str]:
-        """What loads another pair, and its name until it is loaded."""
+        """The loader of another pair, and the name to show until it is loaded."""
         self._request = request
         return self._loaders(self._request), self._request.title(endings=True)
 
     def open_again(self, context: int, kv: str) -> tuple[Loader, str]:
-        """What loads the present pair with room for `context` positions, 0 for as many as fit, and `kv` for keys and
-        values."""
+        """The loader of the present pair with `context` positions (0: as many as fit) and cache type `kv`; and its
+        name."""
         self._request = dataclasses.replace(self._request, context=context, kv=kv)
         return self._loaders(self._request), self._request.title(endings=True)
 
     def check(self, request: LoadRequest) -> None:
-        """Raises DFlashError where headers tell that a pair cannot be loaded. Not on the app's own thread."""
+        """Raises DFlashError if the headers show that a pair cannot be loaded. Not for the app's own thread."""
         self._check(request)
 
     def stay_with(self, request: LoadRequest) -> None:
-        """What was to be loaded last is not; this is what there is."""
+        """The last load did not happen; `request` is what is loaded."""
         self._request = request
 
     def restart(self, conversation: str, context: int, kv: str = AUTO) -> None:
-        """End, and begin again in a new process, in this terminal: with the present pair and this conversation."""
+        """End, and start again as a new process in this terminal, with the present pair and this conversation."""
         request = dataclasses.replace(self._request, context=context, kv=kv)
         self.again = arguments_again(sys.argv[1:], request, conversation)
         self.chat.downloads.hand_over()
@@ -317,9 +317,9 @@ class DFlashApp(App[int]):
         self._away, self._tells_focus = False, True
 
     def tell_away(self, seconds: float, what: str) -> None:
-        """Tell the user who may be elsewhere, of what took so long: by the bell, or by a notice of the desktop and it.
+        """Tell a user who may be elsewhere that a long task has ended: by the bell, perhaps with a desktop notice too.
 
-        A terminal that says when it is in front is not disturbed while it is.
+        Nothing is sent while the terminal reports that it has the focus.
         """
         how = self.settings.notify
         if how == "off" or seconds < self.settings.notify_after or (self._tells_focus and not self._away):
@@ -329,7 +329,7 @@ class DFlashApp(App[int]):
             self._driver.write(desktop_notice(f"dflash-tui: {what}"))
 
     def action_interrupt(self) -> None:
-        """Ctrl+C: a selection is copied; without one the turn is stopped; else say how to quit."""
+        """Ctrl+C: copy the selection; without one stop the turn; otherwise say how to quit."""
         focused = self.focused
         text = focused.selected_text if isinstance(focused, TextArea) else ""
         text = text or self.screen.get_selected_text() or ""
@@ -345,10 +345,10 @@ class DFlashApp(App[int]):
             self.chat.say("Ctrl+Q quits")
 
     async def action_quit(self) -> None:
-        """Quit; while an answer is written, ask once."""
+        """Quit; while an answer is being written, ask first."""
         from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 
-        self.clear_notifications()  # they may lie over the question
+        self.clear_notifications()  # they may cover the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)
         elif self.chat.busy:
@@ -363,40 +363,40 @@ class DFlashApp(App[int]):
             self._leave()
 
     def handle_signals(self) -> None:
-        """A signal that ends the program ends it as Ctrl+Q does: the terminal as it was, nothing lost."""
+        """A signal that ends the program ends it as Ctrl+Q does: the terminal is restored, nothing is lost."""
         if self.is_headless or self._signals:
             return
         loop = asyncio.get_running_loop()
 
         def end(number: int, _frame: FrameType | None) -> None:
-            # One end is enough; and where the terminal is gone, the app may wait for it for ever.
+            # One signal is enough; and if the terminal is closed, the app may wait for it for ever.
             for one in ENDS:
                 signal.signal(one, signal.SIG_IGN)
             self.again = []
             end_later(128 + number)
             loop.call_soon_threadsafe(self._leave, 128 + number)
-            self.chat.last_words()  # a conversation that the disk refuses is kept elsewhere
+            self.chat.last_words()  # saves a conversation elsewhere if the disk refuses it
 
-        # Not the loop's own handlers: those would wait with it.
+        # Not the loop's own handlers: those do not run while the loop is blocked.
         for number in ENDS:
             self._signals[number] = signal.signal(number, end)
 
     def restore_signals(self) -> None:
-        """The app has ended. Where a signal did that, a second one is still ignored: the end is under way."""
+        """The app has ended. If a signal ended it, later signals stay ignored: the exit is under way."""
         for number, before in self._signals.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, before)
 
     def _handle_exception(self, error: Exception) -> None:
-        """A fault of the program: one line when the terminal is back, the trace in a file, nothing lost.
+        """A bug in the program: one line once the terminal is restored, the trace in a file, nothing lost.
 
-        An error of our own that nobody took, as that of an SQLite that lacks what is needed, says itself what to do.
+        An uncaught error of our own, such as an SQLite without a required feature, already says what to do.
         """
         cause = error.error if isinstance(error, WorkerFailed) else error
         gone = isinstance(cause, NoMatches | ScreenStackError)
         if gone and (self._exit or closes(active_message_pump.get(None))):
-            # What it asks for was never drawn, or is gone already, and nobody will see it.
-            LOG.info("asked for on a closing screen", exc_info=error)
+            # The widget was never drawn or is already removed, so the error has no visible effect.
+            LOG.info("a widget was queried on a closing screen", exc_info=error)
             return
         if not self.fault:
             LOG.error("fault", exc_info=error)
@@ -408,12 +408,12 @@ class DFlashApp(App[int]):
         super()._handle_exception(error)
 
     async def _shutdown(self) -> None:
-        """Every way to the end says first that the app ends: a worker may go on while its screen is taken down."""
+        """Every shutdown first records that the app ends: a worker may run on while its screen is removed."""
         self._exit = True
         await super()._shutdown()
 
     def _fatal_error(self) -> None:
-        """In place of Textual's pages of source and variables: `run_app` prints `fault`."""
+        """Replaces Textual's long traceback with source and variables: `run_app` prints `fault`."""
         self._close_messages_no_wait()
 
     def _leave(self, code: int = 0) -> None:
@@ -426,23 +426,23 @@ class DFlashApp(App[int]):
         self.exit(code)
 
     def keep_states(self) -> None:
-        """After the app's end: have the states of conversations written that the settings ask for."""
+        """After the app's end: write the conversation state that the settings ask to keep."""
         session = self.chat.session
         if self.settings.keep_states and session is not None and not (self.chat.busy or self.chat.flow.lost):
             try:
                 session.leave()
-            except Exception:  # it is a convenience: the conversation itself is kept
+            except Exception:  # only an optimization: the conversation itself is kept
                 LOG.warning("the state of the conversation is not kept", exc_info=True)
 
 
 def closes(pump: MessagePump | None) -> bool:
-    """Whether this screen, or what this widget stands in, is being removed. Textual has no public word for it."""
+    """Whether this screen, or a parent of this widget, is being removed. Textual has no public name for that."""
     return isinstance(pump, Widget) and any(one._pruning or one._closing for one in (pump, *pump.ancestors))
 
 
 def share_the_interpreter() -> None:
-    """The decoder's thread and the app have one interpreter: let it change hands often, so that a burst of rendering
-    delays a step by half a millisecond and not by five."""
+    """The decoder's thread and the app share one interpreter. Switch between them often, so that a burst of rendering
+    delays a step by half a millisecond instead of five."""
     sys.setswitchinterval(0.0005)
 
 
@@ -452,7 +452,7 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
 
     def loader(request: LoadRequest) -> Loader:
         def load(progress: Progress) -> SessionLike:
-            from dflash_tui.engine_session import load_session  # on the loader's thread: it brings torch
+            from dflash_tui.engine_session import load_session  # on the loader's thread: it imports torch
 
             return load_session(request, progress)
 
@@ -471,7 +471,7 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
 
 def open_app(app: DFlashApp) -> int:
     """Run an app in the terminal until it is left; returns the exit code."""
-    for name in ("COLUMNS", "LINES"):  # where a shell exports them, they would stand against every resize
+    for name in ("COLUMNS", "LINES"):  # if a shell exports them, they would override every resize
         os.environ.pop(name, None)
     take_pastes()
     with watched((0, 1, 2)):
@@ -489,11 +489,11 @@ def open_app(app: DFlashApp) -> int:
         downloads = ", and so do the downloads" if app.chat.downloads.handed_over else ""
         write_err(f"dflash-tui: restarting, the conversation goes on{downloads}")
         sys.stderr.flush()
-        # What the interpreter was started with, up to the program's own arguments.
+        # The interpreter's own command line, up to the program's arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
     chat = app.chat
     if chat.pair.running is not None or chat.busy or chat.experiment is not None or chat.downloads.under_way:
-        # A daemon thread deep inside torch, or in a connection, can crash an interpreter that is being taken down.
+        # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""The app's session over the real decoder. Imported by the loader's thread only: it brings torch."""
+"""The app's session over the real decoder. Only the loader's thread imports it, because it imports torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dflash_tui.terminal.output import Notes
 
 
 class EngineSession:
-    """A loaded pair, its conversation, and what the panels ask of it."""
+    """A loaded pair, its conversation, and the data that the panels show."""
 
     def __init__(self, engine: Engine, title: str, knobs: Knobs, notes: Sequence[str]) -> None:
         self._engine = engine
@@ -80,7 +80,7 @@ class EngineSession:
 
 
 def laboratory(engine: Engine, title: str) -> Laboratory:
-    """Experiments on a loaded engine, with the facts that belong to their figures."""
+    """Experiments on a loaded engine, with the facts that their reports must state."""
     about = (
         ("program", f"dflash-tui {__version__}"),
         ("models", title),
@@ -94,7 +94,7 @@ def laboratory(engine: Engine, title: str) -> Laboratory:
 
 
 def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> None:
-    """Name the turns of a conversation by their models, and let those who asked for it watch them."""
+    """Label the turns of a conversation with their models, and connect the watchers."""
     target = encodable(request.target.name) if request.target else "demo target"
     draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
     conversation.models = Models(target, draft, engine.session.capabilities)
@@ -106,10 +106,10 @@ def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> N
 def load_engine(
     request: LoadRequest, progress: Progress, stop_key: str, *, refuse: bool = True
 ) -> tuple[Engine, tuple[str, ...]]:
-    """Load what the command line asked for, and what the user should know of it before the first answer.
+    """Load what the command line names. Also returns what the user should know before the first answer.
 
-    Without a target that is the demo pair. `stop_key` ends a slow answer; `refuse` parameters that the device could
-    not follow, before anything is loaded. Raises DFlashError.
+    Without a target, the demo pair is loaded. `stop_key` ends a slow answer. `refuse` rejects, before anything is
+    loaded, parameters that the device does not support. Raises DFlashError.
     """
     engine = load_pair(
         *request.files,
@@ -137,7 +137,7 @@ def load_engine(
 
 
 def load_told(request: LoadRequest, notes: Notes) -> Engine:
-    """As `load_engine`, for a command: what the user should know is a line each. Raises DFlashError."""
+    """As `load_engine`, for a command: prints one line for each thing the user should know. Raises DFlashError."""
     engine, worth_knowing = load_engine(request, notes.progress, "Ctrl+C")
     for note in worth_knowing:
         notes.line(f"note: {note}")
@@ -145,12 +145,12 @@ def load_told(request: LoadRequest, notes: Notes) -> Engine:
 
 
 def state_folder(keep: int = 0) -> StateFolder:
-    """Where states of the last conversations are on disk."""
+    """The folder on disk with the states of the last conversations."""
     return StateFolder(user_folder("cache") / "states", keep)
 
 
 def _states(request: LoadRequest) -> SnapshotStore:
-    """Where states of conversations are kept, from the first load of a request on."""
+    """The store for the states of conversations, starting with the first load of a request."""
     if not request.states:
         text = request.states_memory
         most = default_cap() if text == "auto" else 0 if text == "0" else parse_bytes(text)
@@ -159,7 +159,7 @@ def _states(request: LoadRequest) -> SnapshotStore:
 
 
 def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
-    """What was asked for that the loaded drafter does not follow, or the model's template does not read."""
+    """Settings that have no effect: the loaded drafter or the model's template does not use them."""
     notes = [
         f"{name}: no effect, the model's template does not read it"
         for name in sorted(limits.unread())
@@ -173,7 +173,7 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
         notes.append(f"{', '.join(changed)}: no effect with the {limits.drafter.kind} drafter")
     kinds = limits.drafter.kind.split("+")
     if "draft" not in idle and knobs.draft not in ("auto", *kinds):
-        notes.append(f"draft={knobs.draft}: not loaded, the choice is among {', '.join(kinds)}")
+        notes.append(f"draft={knobs.draft}: not loaded; the choices are {', '.join(kinds)}")
     return notes
 
 
@@ -183,7 +183,7 @@ def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     most = engine.limits.tree_width
     if request.knobs.tree_width > most:
         wanted = request.knobs.tree_width
-        notes += (f"tree_width is {most} here, not {wanted}: what the card keeps per draft position",)
+        notes += (f"tree_width is {most} here, not {wanted}: the limit of this card per draft position",)
     session = EngineSession(engine, request.title(), request.knobs, notes)
     begin(session.conversation, request, engine)
     return session

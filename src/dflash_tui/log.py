@@ -1,4 +1,4 @@
-"""The log file: what was loaded, asked and answered, and every fault with its trace; no text of a conversation."""
+"""The log file: loads, turns and their figures, and every fault with its trace; no text of a conversation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dflash_core.files import check_regular
 from dflash_core.user_folders import user_folder
 
 FILE_NAME = "dflash-tui.log"
-SIZE, KEPT = 1_000_000, 3  # bytes of one file, older files that are kept
+SIZE, KEPT = 1_000_000, 3  # bytes of one file, number of older files kept
 LOG = logging.getLogger("dflash_tui")
 DECODER = logging.getLogger("dflash_core")
 
 
 class _Format(logging.Formatter):
-    """What files and models are called stands in the log, and the log is read in a terminal."""
+    """Strips control codes: the log contains names of files and models, and is read in a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return lines(super().format(record))
@@ -34,7 +34,7 @@ def log_file() -> Path:
 
 
 def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str:
-    """Log into the file, and with `verbose` on stderr too. Returns the problem in a line, or ""."""
+    """Log to the file, and with `verbose` to stderr too. Returns the problem as one line, or ""."""
     for logger in (LOG, DECODER):
         logger.setLevel(level.upper())
         logger.propagate = False

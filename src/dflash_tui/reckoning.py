@@ -1,4 +1,4 @@
-"""What a request would take of memory, from headers. It brings torch, and nothing of what answers."""
+"""Estimates the memory that a request needs, from headers. It imports torch, but none of the decoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dflash_tui.session import LoadRequest
 
 
 def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
-    """What says what `request` would take, loaded in one way or another, of `memory` bytes (0: of what is here).
+    """A planner for `request`: memory use of each way to load it, out of `memory` bytes (0: of this machine).
 
     Raises DFlashError.
     """
@@ -16,7 +16,7 @@ def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
 
 
 def card_options(request: LoadRequest) -> CardOptions:
-    """How a request's weights are held and multiplied on a card."""
+    """How the weights of a request are stored and multiplied on a card."""
     return CardOptions(
         request.activations,
         request.draft_type,

@@ -1,4 +1,4 @@
-"""A trace as a session: its turns come again through the app's own path of a turn, and no model is needed."""
+"""A trace as a session: its turns run again through the app's normal path of a turn. No model is needed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start df
 
 
 class ReplayError(DFlashError):
-    """What only a loaded model could do."""
+    """Raised for what only a loaded model can do."""
 
 
 def reported(record: TurnRecord) -> TurnRecord:
-    """The record with a report: its own, or one made from its steps where the turn broke off before its end."""
+    """The record with a report: its own, or one made from its steps if the turn was cut off."""
     prefill = record.prefill
     if record.report is not None or prefill is None:
         return record
@@ -48,7 +48,7 @@ def reported(record: TurnRecord) -> TurnRecord:
 
 
 class ReplayTurn:
-    """A recorded turn that runs again: at once, or at the pace at which it was written."""
+    """A recorded turn that runs again: at once, or at its original pace."""
 
     def __init__(self, record: TurnRecord, *, paced: bool) -> None:
         self.record: TurnRecord | None = record
@@ -75,11 +75,11 @@ class ReplayTurn:
         self._stopped.set()
 
     def change(self, knobs: Knobs) -> None:
-        """What has happened stays as it was."""
+        """A recorded turn cannot change."""
 
 
 class ReplayConversation:
-    """Takes the recorded prompts in their order; anything else would need a model."""
+    """Accepts the recorded prompts in their order; anything else would need a model."""
 
     def __init__(self, records: Sequence[TurnRecord]) -> None:
         self._waiting = list(records)
@@ -89,7 +89,7 @@ class ReplayConversation:
 
     @property
     def next(self) -> TurnRecord | None:
-        """The turn that is shown next."""
+        """The turn to show next."""
         return self._waiting[0] if self._waiting else None
 
     def set_messages(self, messages: Sequence[Message]) -> None:
@@ -106,18 +106,18 @@ class ReplayConversation:
         return ReplayTurn(record, paced=False)
 
     def preview(self, text: str, knobs: Knobs) -> str:
-        """A template came with the model. Raises ReplayError."""
+        """A template needs the model. Raises ReplayError."""
         raise ReplayError(NO_MODEL)
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
-        """The last turn once more, at the pace at which it was written."""
+        """The last turn once more, at its original pace."""
         if not self.turns:
             raise ReplayError(NO_MODEL)
         return ReplayTurn(self.turns[-1], paced=True)
 
 
 class ReplaySession:
-    """What the panels ask of a session, answered from the trace."""
+    """The data that the panels show, taken from the trace."""
 
     def __init__(self, trace: Trace, path: Path) -> None:
         first, loaded = trace.turns[0].start, trace.loaded
@@ -138,17 +138,17 @@ class ReplaySession:
         return self._memory
 
     def count(self, text: str) -> int:
-        """A trace holds no tokenizer; four characters are a token of most texts."""
+        """A trace has no tokenizer; in most texts a token is about four characters."""
         return -(-len(text) // 4)
 
     def token_text(self, token: int) -> str:
         return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"
 
     def clear(self) -> None:
-        """What was recorded stays."""
+        """The recorded turns stay."""
 
     def learned(self) -> Sequence[FoundRow]:
-        """What was known after the last turn that is shown."""
+        """The state after the last turn that is shown."""
         report = self.turns[-1].report if self.turns else None
         return report.learned if report is not None else ()
 

@@ -1,4 +1,4 @@
-"""What the app needs from a decoder: the protocols it is written against, and requests for one. No torch here."""
+"""The app's interface to a decoder: protocols, and requests to load one. No torch here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Told of each line of a turn's record as it comes, on the decoder's thread; `problem` says why it gave up."""
+    """Called with each line of a turn's record, on the decoder's thread; `problem` says why it stopped."""
 
     problem: str
 
@@ -34,40 +34,40 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """The request of the command line. Without `target` the demo pair is loaded."""
+    """What to load and how. Without `target`, the demo pair is loaded."""
 
     target: Path | None = None
     draft: Path | None = None
     device: str = "auto"
     knobs: Knobs = field(default_factory=Knobs)
     watchers: tuple[Watcher, ...] = ()
-    context: int = 0  # positions; 0 is as many as fit
-    activations: str = "int8"  # on a card: how inputs of products are rounded
+    context: int = 0  # positions; 0: as many as fit
+    activations: str = "int8"  # on a card: how inputs of matrix products are rounded
     draft_type: str = ""  # on a card: "q8_0" or "q4_0" packs the drafter tighter
-    embedding: str = "card"  # on a card: where the token embedding is, or "host"
-    vram_limit: int = 0  # bytes of a smaller card that a card is to behave as; 0 for none
-    kv: str = "auto"  # how keys and values are kept: auto, a type, or two as K/V
-    tune: bool = True  # on a card: time ways of computing at the first load
-    keep_states: int = 0  # conversations whose state is kept on disk
+    embedding: str = "card"  # on a card: where the token embedding is stored: "card" or "host"
+    vram_limit: int = 0  # bytes of a smaller card to emulate; 0: none
+    kv: str = "auto"  # how keys and values are cached: auto, a type, or two types as K/V
+    tune: bool = True  # on a card: time alternative kernels at the first load
+    keep_states: int = 0  # number of conversations whose state is kept on disk
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
-    states: list[SnapshotStore] = field(default_factory=list, compare=False)  # one, once something was loaded
-    resume: str = ""  # the conversation that the app goes on with: the beginning of its id
+    states: list[SnapshotStore] = field(default_factory=list, compare=False)  # set by the first load
+    resume: str = ""  # the conversation to continue: the beginning of its id
 
     @property
     def files(self) -> tuple[Path, Path | None]:
-        """Target and drafter: the demo pair's where none is named."""
+        """Target and drafter; those of the demo pair if none is named."""
         if self.target is None:
             return demo_target_path(), demo_draft(self.draft)
         return self.target, self.draft
 
     def setup(self, reckoner: Reckoner, available: int | None = None) -> Setup:
-        """How it would be loaded, as `fits.asked` says."""
+        """How it would be loaded, see `fits.asked`."""
         from dflash_core.fits import asked
 
         return asked(reckoner, self.context or None, self.kv, self.knobs.attention_window, available)
 
     def title(self, *, endings: bool = False) -> str:
-        """What the pair is called; with the `endings` of its files while it is not loaded yet."""
+        """The name of the pair; with the `endings` of its files while it is not loaded yet."""
         if self.target is None:
             return f"demo target + {encodable(self.draft.name)}" if self.draft else "demo pair"
         paths = (self.target, self.draft) if self.draft else (self.target,)
@@ -78,7 +78,7 @@ OnPrefill = Callable[[int, int], None]
 
 
 class TurnLike(Protocol):
-    """One answer in the making. Iterated on a worker thread; `stop` may be called from any thread."""
+    """One answer being generated. Iterated on a worker thread; `stop` may be called from any thread."""
 
     @property
     def report(self) -> TurnReport | None: ...
@@ -91,7 +91,7 @@ class TurnLike(Protocol):
     def __iter__(self) -> Iterator[Piece]: ...
     def stop(self) -> None: ...
     def change(self, knobs: Knobs) -> None:
-        """Go on with these knobs from the next step; what only a new turn can take stays as it is."""
+        """Use these knobs from the next step on; knobs that only a new turn can change stay as they are."""
         ...
 
 
@@ -109,7 +109,7 @@ class MessageLike(Protocol):
 class ConversationLike(Protocol):
     """The chat over a decoder: `ask` adds a user message, `retry` answers the last one again.
 
-    `set_messages` has it go on from another history; `watchers` are told each line of the records to come.
+    `set_messages` replaces the history; `watchers` get each line of the records that follow.
     """
 
     watchers: list[Callable[[Line], None]]
@@ -121,7 +121,7 @@ class ConversationLike(Protocol):
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
     def preview(self, text: str, knobs: Knobs) -> str:
-        """The whole prompt that asking `text` would give the model. Raises DFlashError."""
+        """The whole prompt that the model would get for `text`. Raises DFlashError."""
         ...
 
 
@@ -138,41 +138,41 @@ class SessionLike(Protocol):
     def notes(self) -> Sequence[str]: ...
     @property
     def turns(self) -> Sequence[TurnRecord]:
-        """Every turn that was answered in this conversation, oldest first."""
+        """Every answered turn of this conversation, oldest first."""
         ...
 
     @property
     def knobs(self) -> Knobs: ...
     def memory(self) -> MemoryBreakdown: ...
     def count(self, text: str) -> int:
-        """Tokens of a text. Usable from any thread."""
+        """The number of tokens of a text. Usable from any thread."""
         ...
 
     @property
     def limits(self) -> Limits: ...
     def token_text(self, token: int) -> str: ...
     def clear(self) -> None:
-        """Begin an empty conversation."""
+        """Start an empty conversation."""
         ...
 
     def laboratory(self) -> Laboratory:
-        """Experiments that leave the conversation alone."""
+        """Experiments, which do not change the conversation."""
         ...
 
     def learned(self) -> Sequence[FoundRow]:
-        """What was stated, learned and found of the drafter's candidates; nothing where nothing is learned."""
+        """Stated, learned and observed acceptance of the drafter's candidates; nothing if nothing is learned."""
         ...
 
     def forget_learned(self) -> None:
-        """Begin with start values again."""
+        """Reset to the start values."""
         ...
 
     def leave(self) -> None:
-        """Keep the state of the conversation: this session will not be asked again. Not on the app's own thread."""
+        """Save the state of the conversation: the session is not used after this. Not for the app's own thread."""
         ...
 
     def scratch_conversation(self) -> ConversationLike:
-        """An empty conversation over the same decoder, beside the one that is shown: for measuring."""
+        """A separate empty conversation over the same decoder, for measuring."""
         ...
 
 

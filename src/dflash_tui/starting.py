@@ -1,4 +1,4 @@
-"""The command line that restarts the program in its present state: what the app has changed replaces the old."""
+"""The command line that restarts the program in its present state, with the changes made in the app."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dflash_core.cache_types import AUTO
 from dflash_tui.session import LoadRequest
 
-# A trace ends with its process: its file is there by now, and only a new one is written to.
+# A trace ends with its process: its file exists by now, and a trace needs a new file.
 REPLACED = ("--target", "--draft", "--context", "--kv", "--resume", "--trace")
 
 
 def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation: str) -> list[str]:
-    """`arguments` for the pair, context and cache of `request`, going on with the conversation of that id, if any."""
+    """`arguments` with the pair, context and cache type of `request`, to continue the conversation of that id."""
     kept: list[str] = []
     rest = iter(arguments)
     for word in rest:

@@ -199,7 +199,7 @@ def test_the_app_says_what_the_card_keeps(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(CudaSession, "prepare", lambda self, progress: None)
     request = LoadRequest(TARGET, DRAFT, "cuda", Knobs(tree_width=20), context=CONTEXT)
     session = load_session(request, lambda phase, done: None)
-    assert "tree_width is 8 here, not 20: what the card keeps per draft position" in session.notes
+    assert "tree_width is 8 here, not 20: the limit of this card per draft position" in session.notes
     assert session.limits.tree_width == 8
     with pytest.raises(KnobError, match=f"^{TOO_WIDE}$"):
         session.limits.check(Knobs(tree_width=9), {"tree_width"})

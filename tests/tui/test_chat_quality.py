@@ -204,7 +204,7 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
         await wait_until(pilot, lambda: app.chat.session is not None)
         await send(pilot, "/full")
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
-        await shows(pilot, "begun with a summary")
+        await shows(pilot, "started with a summary")
         await pilot.press("end", "up", "enter")
         await wait_until(pilot, lambda: "Earlier we spoke about this:" in app.chat.prompt.text)
         assert "I asked: question 1" in app.chat.prompt.text
@@ -223,7 +223,7 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         await send(pilot, "word " * 40)
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "The message alone has", "Esc back")
-        assert app.chat.context.fullness.line().endswith("to be shortened.")
+        assert app.chat.context.fullness.line().endswith("shorten it.")
         assert app.chat.context.choices() == []
         assert "leave out" not in screen_text(app)
         why, keys = app.screen.query_one("#full").children[0], app.screen.query_one("#full").children[-1]

@@ -279,7 +279,7 @@ async def test_export_and_rename_by_command(
         await command("/import", "write /import FILE")
         await command("/import none.json", "none.json cannot be read: No such file or directory")
         await command("/import What-is-it.md", "What-is-it.md: not an export of conversations")
-        await command("/import all.json", "conversations taken in: 1")
+        await command("/import all.json", "conversations imported: 1")
         assert titles(store) == ["What is it?"] * 2
         await command("/rename A Title", "renamed: A Title")
         await command("/version 3", "write /version -")

@@ -79,7 +79,7 @@ async def in_background(pilot: Pilot[int], name: str) -> None:
     await shows(pilot, "It continues when you leave.", "b to the chat")
     await pilot.press("escape")
     await wait_until(pilot, lambda: app.screen is app.chat)
-    await said(pilot, f"{name} is fetched in the background: Ctrl+G shows it")
+    await said(pilot, f"{name} is being fetched in the background: Ctrl+G shows it")
 
 
 def title(app: DFlashApp) -> str:
@@ -172,7 +172,7 @@ async def test_the_list_shows_it_and_opens_it_again(make_app: MakeApp, hub: Hub)
         await shows(pilot, "s stops it")
         await pilot.press("escape")
         await wait_until(pilot, lambda: isinstance(it.app.screen, ModelsScreen))
-        await said(pilot, "slow-2 is fetched in the background")
+        await said(pilot, "slow-2 is being fetched in the background")
         await shows(pilot, "50 % of 3.0 MiB")
         first = next(one for one in it.screen._offered.rows(()) if (one.id or "").startswith(PAIR))
         assert first.id == f"{PAIR}slow-2", "those that are fetched first"
@@ -410,10 +410,10 @@ async def test_a_hub_that_stops_sending_is_seen(make_app: MakeApp, hub: Hub, mon
         await in_background(pilot, "slow-1")
         await shows(pilot, HALF)
         await pilot.press("ctrl+g")
-        await shows(pilot, "m.gguf: nothing has come for")
+        await shows(pilot, "m.gguf: nothing received for")
         await pilot.press("escape")
         await command(pilot, "/models")
-        await shows(pilot, "50 % of 3.0 MiB, nothing has come for")
+        await shows(pilot, "50 % of 3.0 MiB, nothing received for")
 
 
 async def test_the_first_start_chats_meanwhile(make_app: MakeApp, hub: Hub) -> None:

@@ -96,7 +96,7 @@ def test_a_drafter_that_is_not_among_several_is_noted(capsys: pytest.CaptureFixt
     target = str(DATA / "targets" / "q35moe-mtp-Q8_0.gguf")
     drafters = ["--draft", "mtp", "--draft", "text", "--set", "draft=dflash2"]
     assert cli.main(["ask", "--target", target, *drafters, *BRIEF, "hi"]) == 0
-    assert "note: draft=dflash2: not loaded, the choice is among mtp, text" in capsys.readouterr().err
+    assert "note: draft=dflash2: not loaded; the choices are mtp, text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("beside", ["mtp", "text"])

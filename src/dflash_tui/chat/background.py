@@ -9,7 +9,7 @@ from dflash_core.errors import DFlashError
 
 
 class Background:
-    """`start` it, then look at `over`; afterwards `error` says how it ended. Never raises in the app's thread."""
+    """`start` it, then poll `over`; afterwards `error` says how it ended. Never raises in the app's thread."""
 
     def __init__(self, name: str) -> None:
         self._stop = threading.Event()
@@ -17,32 +17,32 @@ class Background:
         self._over = threading.Event()
         self.error: Exception | None = None
         self.trace = ""
-        # Daemon: an engine that is deep in one long step must not keep a closed app alive.
+        # Daemon: an engine in the middle of a long step must not keep a closed app alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def work(self) -> None:
-        """What the thread does; it checks `stopping` now and then."""
+        """Runs on the thread; it checks `stopping` regularly."""
         raise NotImplementedError
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the end; what is there by then is kept."""
+        """Request the end; the results so far are kept."""
         self._stop.set()
         self._wake.set()
 
     def wake(self) -> None:
-        """There is something to do: `work` goes on from where it waits."""
+        """There is work to do: `work` returns from `wait`."""
         self._wake.set()
 
     def wait(self) -> None:
-        """Of `work`: until it is woken or is to stop."""
+        """Called by `work`: block until `wake` or `stop`."""
         self._wake.wait()
         self._wake.clear()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread; True where it has ended, or was never started."""
+        """Wait for the thread; True if it has ended or was never started."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -53,7 +53,7 @@ class Background:
 
     @property
     def over(self) -> bool:
-        """The thread is done and changes nothing more. Read this before the last look at what it made."""
+        """The thread is done and changes nothing more. Check this before reading the results for the last time."""
         return self._over.is_set()
 
     def _run(self) -> None:
@@ -70,7 +70,7 @@ class Background:
 
 
 def _drop_frames(error: Exception | None) -> None:
-    """Cut the tracebacks of an error and of its causes: their frames keep alive what was half loaded."""
+    """Remove the tracebacks of an error and its causes: their frames keep half-loaded objects alive."""
     chain: list[BaseException | None] = [error]
     seen: list[BaseException] = []
     while chain:

@@ -1,4 +1,4 @@
-"""Plain decoding, timed automatically while the user reads, as the speed that others are compared with."""
+"""Plain decoding, timed automatically while the user reads, as the baseline for other speeds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dflash_tui.log import LOG
 if TYPE_CHECKING:
     from dflash_core.lab.plain import PlainRun
 
-QUIET_S = 2.5  # after an answer in which nothing was typed or begun
+QUIET_S = 2.5  # seconds after an answer without typing or another task
 LOOK_S = 0.2
-SLOW_MS = 300  # per step: a message that is sent meanwhile waits for the end of one
-LONGEST_PROMPT = 8_192  # positions: reading a longer prompt again takes too long for something nobody asked for
+SLOW_MS = 300  # per step: a message sent meanwhile waits for the end of a step
+LONGEST_PROMPT = 8_192  # positions: prefilling a longer prompt again takes too long for a background task
 
 
 class BackgroundPlain:
-    """Belongs to one chat. Whatever the user begins meanwhile comes first: the run is stopped, to be tried again."""
+    """Belongs to one chat. Whatever the user starts has priority: the run is stopped and tried again later."""
 
     def __init__(self, desk: Desk, gauges: Gauges) -> None:
         self._desk, self._gauges = desk, gauges
@@ -33,13 +33,13 @@ class BackgroundPlain:
         return self._experiment is not None
 
     def turn_ended(self) -> None:
-        """An answer is complete: in a while, if it stays quiet, measure."""
+        """An answer is complete: measure after a pause without user activity."""
         if not self._gauges.knows_plain:
             self._typed = self._desk.prompt.text
             self._desk.screen.set_timer(QUIET_S, self._begin)
 
     def stop(self) -> None:
-        """Something else needs the decoder: give it up, and wait for the end of the step that is under way."""
+        """Something else needs the decoder: stop the measurement and wait for the end of the running step."""
         if self._experiment is not None:
             self._experiment.stop()
             self._experiment.join(5.0)

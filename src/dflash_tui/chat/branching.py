@@ -1,4 +1,4 @@
-"""Branches on the screen: choose a message, edit it, go from one version of it to the next."""
+"""Branches on the screen: choose a message, edit it, switch between its versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_tui.widgets.transcript import TurnBlock
 
 
 class Branching:
-    """What the keys do that act on one message: on the chosen one, or on the newest that the key makes sense for."""
+    """The keys that act on one message: the chosen one, or the newest one to which the key applies."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Branching:
         refuses: Callable[[], bool],
         show_from: Callable[[str | None], Awaitable[None]],
     ) -> None:
-        """`refuses`: the conversation cannot be changed now, and says so. `show_from`: show what follows a message."""
+        """`refuses`: tell the user if the conversation cannot change. `show_from`: show what follows a message."""
         self._desk = desk
         self._current = current
         self._refuses = refuses
@@ -31,12 +31,12 @@ class Branching:
         self._chosen: Widget | None = None
 
     def reset(self) -> None:
-        """Another conversation is shown: nothing is chosen in it."""
+        """Another conversation is shown: no message is chosen."""
         self._editing = self._chosen = None
 
     @property
     def open(self) -> bool:
-        """A message is being edited or chosen, which Esc leaves."""
+        """A message is being edited or chosen; Esc ends that."""
         return self._editing is not None or self._chosen is not None
 
     @property
@@ -46,13 +46,13 @@ class Branching:
         return next((one for one in parents if isinstance(one, TurnBlock)), None)
 
     def leave_choice(self) -> None:
-        """Nothing is chosen any more."""
+        """Clear the choice."""
         if self._chosen is not None:
             self._mark(None)
 
     @property
     def chosen_text(self) -> str:
-        """What the chosen message says; empty where none is chosen."""
+        """The text of the chosen message; empty if none is chosen."""
         chosen = self._chosen
         if chosen is None:
             return ""
@@ -63,16 +63,16 @@ class Branching:
         return chosen.parent.typed if isinstance(chosen.parent, TurnBlock) else ""
 
     def take_edited(self) -> TurnBlock | None:
-        """The block whose message the prompt holds another version of, once."""
+        """The block whose message is being edited in the prompt; returned once."""
         edited, self._editing = self._editing, None
         return edited if edited in self._desk.transcript.turns else None
 
     def edit_again(self, block: TurnBlock) -> None:
-        """The other version was refused and is in the prompt again."""
+        """The edited version was refused and is back in the prompt."""
         self._editing = block
 
     def choose(self, by: int) -> None:
-        """Go `by` messages down and mark that one, for the keys that act on a message."""
+        """Move the choice `by` messages down, for the keys that act on a message."""
         messages = self._messages()
         if not messages:
             self._desk.say("no message yet")
@@ -81,7 +81,7 @@ class Branching:
         self._mark(messages[place] if 0 <= place < len(messages) else None)
 
     def _messages(self) -> list[Widget]:
-        """What is on the screen, from top to bottom: the present path, and what waits to be answered."""
+        """The messages on the screen, from top to bottom: the present path, then the queue."""
         messages: list[Widget] = []
         for block in self._desk.transcript.turns:
             if block.display:
@@ -108,7 +108,7 @@ class Branching:
         self._desk.say(DOT.join(keys))
 
     def edit(self) -> None:
-        """Put the chosen message, or the last, into the prompt; sent again it begins a branch."""
+        """Put the chosen message, or the last one, into the prompt; sending it starts a new branch."""
         if self._refuses():
             return
         chosen = self.chosen_block
@@ -122,15 +122,15 @@ class Branching:
             return
         self._editing = block
         self._mark(None)
-        self._desk.past.add(self._desk.prompt.whole)  # what was typed so far comes back with the arrow keys
+        self._desk.past.add(self._desk.prompt.whole)  # the arrow keys bring back the text typed so far
         self._desk.prompt.fill(block.typed)
         self._desk.prompt.move_cursor(self._desk.prompt.document.end)
         self._desk.prompt.focus()
         self._desk.screen.refresh_bindings()
-        self._desk.say("Enter sends it as another version; Esc leaves the old one as it is")
+        self._desk.say("Enter sends it as another version; Esc cancels")
 
     def leave_edit(self) -> bool:
-        """Esc: no other version after all. False where nothing was being edited."""
+        """Esc: cancel the edit. False if nothing was being edited."""
         edited, self._editing = self._editing, None
         if edited is not None:
             if self._desk.prompt.whole == edited.typed:
@@ -142,7 +142,7 @@ class Branching:
         return edited is not None
 
     async def switch(self, by: int) -> None:
-        """Show the version before or after of the chosen message, or else of the last one that has others."""
+        """Show the previous or next version of the chosen message, else of the last message that has several."""
         if self._refuses():
             return
         block, node = self._with_versions()
@@ -162,7 +162,7 @@ class Branching:
         self._desk.say(f"version {versions.index(there) + 1} of {len(versions)}")
 
     def _with_versions(self) -> tuple[TurnBlock | None, str]:
-        """The message to switch at: its block, and its id."""
+        """The message whose version to switch: its block and its id."""
         blocks = [block for block in self._desk.transcript.turns if block.node]
         branches = self._current.branches
         found: list[tuple[TurnBlock, str, Widget]] = []

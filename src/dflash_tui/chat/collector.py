@@ -1,17 +1,17 @@
-"""Python's cyclic collector, kept away from the decoder: a full collection holds the interpreter for a tenth of a
-second, and the decoder with it."""
+"""Control of Python's cyclic garbage collector: a full collection blocks the interpreter for a tenth of a
+second, and the decoder waits."""
 
 from __future__ import annotations
 
 import gc
 
-YOUNG = 20_000  # new objects before the youngest are collected; Python's own 700 are reached in every frame
+YOUNG = 20_000  # new objects that trigger a collection of generation 0; every frame exceeds Python's default of 700
 
 
 def calm() -> None:
-    """What is here now stays: the collector need not walk it again. Call it when everything is loaded.
+    """Exclude all present objects from later collections. Call it when everything is loaded.
 
-    The program starts without a collector.
+    The program starts with the collector disabled.
     """
     gc.collect()
     gc.freeze()
@@ -21,11 +21,11 @@ def calm() -> None:
 
 
 def release() -> None:
-    """Collect what was loaded, too, and is no longer used. Call it before something else is loaded in its place."""
+    """Collect the excluded objects too. Call it before another pair is loaded."""
     gc.unfreeze()
     gc.collect()
 
 
 def tidy() -> None:
-    """Collect what the last turn has left. Call it where nothing waits."""
+    """Collect the garbage of the last turn. Call it when nothing is waiting."""
     gc.collect()

@@ -1,4 +1,4 @@
-"""What can be done when the conversation fills the context: go on elsewhere, leave out old turns, load with more."""
+"""Ways to continue when the context is full: a new conversation, without old turns, or with a longer context."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dflash_tui.text.mentions import collapse
 if TYPE_CHECKING:
     from dflash_tui.chat.host import ChatHost
 
-KEPT = 0.5  # of the context: what is left of a conversation when its oldest turns are left out
-QUOTED = 160  # characters of a message that a summary quotes
+KEPT = 0.5  # fraction of the context that the rest of a conversation may take after its oldest turns are left out
+QUOTED = 160  # characters of each message quoted in a summary
 SUMMARY = "Earlier we spoke about this:"
 
 
 @dataclass(frozen=True, slots=True)
 class Fullness:
-    """Positions: of the conversation, of the context, and those that the model was made for (0: not known).
-    `message`: about as many tokens has a message that was refused."""
+    """Positions: used by the conversation, of the context, and the model's maximum (0: not known).
+    `message`: the approximate number of tokens of a refused message."""
 
     used: int
     room: int
@@ -29,28 +29,28 @@ class Fullness:
 
     @property
     def too_long(self) -> bool:
-        """The refused message alone fills the context: no conversation has room for it."""
+        """The refused message alone fills the context, so it fits no conversation."""
         return self.message >= self.room > 0
 
     @property
     def longer(self) -> int:
-        """A longer context that the model allows, 0 where there is none: twice the present one, at most the model's."""
+        """A longer context: twice the present one, at most the model's maximum; 0 if the model allows no more."""
         return min(2 * self.room, self.most) if self.most > self.room else 0
 
     def line(self) -> str:
-        """The figures of a refusal, in a sentence."""
+        """The figures of a refusal, as a sentence."""
         most = f"; the model was made for {self.most:,}" if self.most else ""
         if self.too_long:
             return (
                 f"The message alone has about {short(self.message)} tokens, the context {self.room:,} positions{most}. "
-                "It is in the prompt again, to be shortened."
+                "It is back in the prompt; shorten it."
             )
         return f"The conversation takes {self.used:,} of {self.room:,} positions of context{most}."
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way on. `id` is what `take` understands."""
+    """One way to continue. `id` is the argument of `take`."""
 
     id: str
     label: str
@@ -62,16 +62,16 @@ class ContextKeeper:
 
     def __init__(self, chat: ChatHost) -> None:
         self._chat = chat
-        self._needed = 0  # by the message that was refused last
-        self._tokens = 0  # of that message
+        self._needed = 0  # positions that the last refused message needed
+        self._tokens = 0  # its tokens
 
     def refused(self, error: ContextError, tokens: int) -> None:
-        """A message of about `tokens` did not fit: show what can be done. It is in the prompt again."""
+        """A message of about `tokens` did not fit: show what can be done. It is back in the prompt."""
         self._needed, self._tokens = error.needed, tokens
         self._chat.open_page("full")
 
     def answered(self) -> None:
-        """What was refused before says nothing any more."""
+        """A turn was answered: forget the last refusal."""
         self._needed = self._tokens = 0
 
     @property
@@ -80,12 +80,12 @@ class ContextKeeper:
         room = session.context_length if session is not None else 0
         most = session.limits.most_context if session is not None else 0
         before = self._chat.gauges.used
-        # Of megabytes the decoder counts the least that they can be, and no more.
+        # For megabytes of text the decoder counts only a lower bound.
         message = max(self._needed - before, self._tokens, 0)
         return Fullness(max(before, self._needed), room, most, message)
 
     def choices(self) -> list[Choice]:
-        """What is possible now."""
+        """The choices that are possible now."""
         it, turns = self.fullness, self._to_leave_out()
         found = []
         if it.longer > it.message:
@@ -94,12 +94,12 @@ class ContextKeeper:
             return found
         if turns:
             found.append(Choice("leave", f"leave out the oldest {counted(turns, 'turn')}", "they stay on the screen"))
-        found.append(Choice("summary", "new conversation, begun with a summary", "you can edit it before it is sent"))
+        found.append(Choice("summary", "new conversation, started with a summary", "you can edit it before it is sent"))
         found.append(Choice("new", "new conversation", "this one stays in the list, Ctrl+O"))
         return found
 
     async def take(self, id: str) -> None:
-        """Do what was chosen. What is in the prompt stays there."""
+        """Do what was chosen. The text in the prompt stays."""
         chat = self._chat
         longer, turns = self.fullness.longer, self._to_leave_out()  # as they were offered
         self.answered()
@@ -118,13 +118,13 @@ class ContextKeeper:
         chat.prompt.focus()
 
     def summary(self) -> str:
-        """The questions and how each answer began, newest last, in a quarter of the context at most."""
+        """The questions and the beginning of each answer, newest last, in at most a quarter of the context."""
         lines: list[str] = []
         for node in self._chat.conversation.current.branches.path:
             text = " ".join(collapse(node.content)[0].split())
             if text:
                 lines.append(("- I asked: " if node.role == "user" else "  You said: ") + clip(text, QUOTED))
-        most = max(self.fullness.room, 64)  # characters: four of them are a token
+        most = max(self.fullness.room, 64)  # characters; a token has about four
         while len(lines) > 2 and sum(map(len, lines)) > most:
             del lines[:2]
         return "\n".join([SUMMARY, *lines])

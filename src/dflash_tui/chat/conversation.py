@@ -1,4 +1,4 @@
-"""What the chat screen does with conversations: keep, open, resume, and take over what a killed app has left."""
+"""Conversations in the chat screen: keep, open, resume, and recover those of a killed app."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
     from dflash_tui.widgets.answer import Answer
 
-LOOK_S = 5.0  # between two looks at whether the file of conversations is still there
+LOOK_S = 5.0  # seconds between checks that the file of conversations still exists
 
 
 class ConversationController:
-    """Between the screen's blocks and the tree of messages: a block and its answers carry the ids of their messages."""
+    """Links the screen's blocks to the tree of messages: a block and its answers carry the ids of their messages."""
 
     def __init__(self, desk: Desk, current: CurrentConversation, gauges: Gauges, resume: str = "") -> None:
         self._desk = desk
-        self._resume = resume  # the conversation to begin with
+        self._resume = resume  # the conversation to open at the start
         self.current = current
         self._gauges = gauges
         self.branching = Branching(desk, current, self.refuses, self.go_on_from)
@@ -48,11 +48,11 @@ class ConversationController:
         self._told = False
 
     async def begin(self) -> None:
-        """Give back unsent text, and offer a conversation that was cut off."""
+        """Restore unsent text, and offer a conversation that was cut off."""
         self._desk.screen.set_interval(LOOK_S, self._look)
         rescued = self.current.rescue()
         texts = [collapse(text)[0] for text in rescued.texts]
-        for text in texts[:-1]:  # of several apps: the arrow keys bring those back
+        for text in texts[:-1]:  # texts of several apps: the arrow keys bring the others back
             self._desk.past.add(text)
         for text in texts[-1:]:
             self._desk.prompt.restore(text)
@@ -72,12 +72,12 @@ class ConversationController:
             self._desk.screen.app.push_screen(ConfirmScreen(question, "go on with it", "start a new one"), answered)
 
     async def _look(self) -> None:
-        """Beside the app: the store may be waiting for another program."""
+        """On a worker thread: the store may be waiting for another program."""
         await asyncio.to_thread(self.current.store.look)
         self.tell_problems()
 
     def tell_problems(self) -> None:
-        """Say once what is wrong with the disk; where it takes no conversation, the rest follows from that."""
+        """Say once what is wrong with the disk; if it takes no conversation, other problems follow from that."""
         past = self._desk.past
         problems = [*self.current.problems(), *filter(None, [past.problem])]
         past.problem = ""
@@ -89,19 +89,19 @@ class ConversationController:
             self._desk.screen.notify(problem, title="Data folder", severity="warning", timeout=15)
 
     def warning(self) -> str:
-        """What quitting now would lose; empty where that is nothing."""
+        """What quitting now would lose; empty if nothing."""
         if self.current.card is None or self.current.store.on_disk:
             return ""
-        return "The disk did not take this conversation, and it ends with the program; /export writes it elsewhere."
+        return "The disk did not take this conversation, so quitting loses it; /export writes it elsewhere."
 
     @property
     def resumable(self) -> str:
-        """The id under which another start of the program finds this conversation; empty where it does not."""
+        """The id under which the next start finds this conversation; empty if it will not."""
         card = self.current.card
         return card.id if card is not None and self.current.store.on_disk else ""
 
     def last_words(self) -> list[str]:
-        """Where the conversation is when the program ends by a fault or a signal; elsewhere if the disk refuses it."""
+        """Where the conversation is kept when a fault or signal ends the program; elsewhere if the disk refuses it."""
         if self.current.card is None:
             return []
         if self.current.store.on_disk:
@@ -111,7 +111,7 @@ class ConversationController:
     # Turns
 
     def opens(self, block: TurnBlock, knobs: Knobs) -> Callable[[OnPrefill], TurnLike]:
-        """What begins the turn of a block, on the decoder's thread."""
+        """The function that starts the turn of a block, on the decoder's thread."""
         session = self._desk.session
         assert session is not None
         self.current.model = session.title
@@ -126,7 +126,7 @@ class ConversationController:
         return open_turn
 
     def sent(self, block: TurnBlock) -> None:
-        """A message has left the prompt. A new version takes the place of the old one and what follows it."""
+        """A message was sent. A new version replaces the old one and everything after it on the screen."""
         self.current.wait(block.prompt)
         edited = self.branching.take_edited()
         if edited is not None:
@@ -135,12 +135,12 @@ class ConversationController:
                 one.display = one is block
 
     async def ended(self, block: TurnBlock, *, refused: bool) -> None:
-        """A turn is over: the block gets its ids, or leaves where it was refused."""
+        """A turn is over: the block gets its ids, or is removed if the message was refused."""
         self.current.waits_no_more(block.prompt)
         transcript, branches = self._desk.transcript, self.current.branches
         if block.instead_of is not None:
             found = self._from_id(block.instead_of)
-            replaced = found[: found.index(block)]  # after it are messages that wait for their turn
+            replaced = found[: found.index(block)]  # queued messages follow it
             for one in replaced:
                 one.display = refused
                 if not refused:
@@ -171,24 +171,24 @@ class ConversationController:
         return next((self._from(one) for one in self._desk.transcript.turns if one.node == node), [])
 
     def _place(self, block: TurnBlock) -> None:
-        """Mark which of its versions a message is."""
+        """Show which of its versions a message is."""
         versions = self.current.branches.siblings(block.node)
         block.place(versions.index(block.node) + 1, len(versions))
 
     # Conversations
 
     def refuses(self) -> bool:
-        """Say so while the conversation cannot be changed: an answer is being written, or messages wait for one."""
+        """Tell the user, if the conversation cannot be changed: an answer is being written, or messages are queued."""
         if self._desk.busy:
             self._desk.say("an answer is being written: Esc stops it first")
         elif self._desk.waiting:
-            self._desk.say("messages wait for the model; they are answered first")
+            self._desk.say("messages are queued for the model; they are answered first")
         elif self._desk.experiment is not None:
             self._desk.say(UNDER_WAY)
         return self._desk.busy or self._desk.waiting or self._desk.experiment is not None
 
     async def clear(self) -> None:
-        """Begin an empty conversation; the present one is in the list."""
+        """Start an empty conversation; the present one stays in the list."""
         self.current.new()
         self.current.waits_no_more()
         self.branching.reset()
@@ -198,9 +198,9 @@ class ConversationController:
         self._show_head()
 
     async def open(self, conversation: str, find: str = "") -> None:
-        """Go on with a stored conversation where it was left, with the parameters of its last turn.
+        """Continue a stored conversation where it was left, with the parameters of its last turn.
 
-        With `find`: on the branch that has these words, at their place.
+        With `find`: on the branch that contains these words, scrolled to them.
         """
         if self.refuses():
             return
@@ -217,7 +217,7 @@ class ConversationController:
         if gone := self.current.left_out:
             await self._note_unseen(gone)
         card, branches = self.current.card, self.current.branches
-        last = self._desk.flow.record  # of an answer that was cut off there is no report
+        last = self._desk.flow.record  # an answer that was cut off has no report
         ran = [last.knobs] if last is not None else [node.report.knobs for node in branches.path if node.report]
         said = [f"resumed: {card.title}"] if card is not None else []
         said += filter(None, [self._other_model()])
@@ -227,13 +227,13 @@ class ConversationController:
                 self._desk.used = self._desk.knobs
                 self._desk.show_knobs()
         except KnobError as error:
-            said.append(f"its parameters do not go with this pair ({error})")
+            said.append(f"its parameters do not fit this pair ({error})")
         self._desk.say("; ".join(said))
         if find:
             self._desk.screen.call_after_refresh(self._desk.screen.query_one(FindBar).begin, find)
 
     async def delete(self, conversation: str) -> Held:
-        """Delete a stored conversation, and leave it where it is the present one; returns what brings it back."""
+        """Delete a stored conversation; if it is the present one, start an empty one. Returns what restores it."""
         held = self.current.store.held(conversation)
         if self.current.delete(conversation):
             if self._desk.session is not None:
@@ -242,7 +242,7 @@ class ConversationController:
         return held
 
     def model_loaded(self) -> None:
-        """A model has been loaded: it goes on with what is on the screen."""
+        """A model has been loaded: it continues the conversation on the screen."""
         self._show_head()
         if self.current.card is not None:
             self._go_on()
@@ -250,7 +250,7 @@ class ConversationController:
                 self._desk.say(f"this conversation goes on; {other}")
 
     def _go_on(self) -> None:
-        """Have the decoder, and the figures, stand where the present path ends."""
+        """Set the decoder, and the figures, to the end of the present path."""
         session = self._desk.session
         if session is not None and self.current.card is not None:
             self.current.resume(session.conversation)
@@ -259,7 +259,7 @@ class ConversationController:
         self._show_head()
 
     def _stand(self) -> None:
-        """The figure of the context is that of the present path, as far as the decoder is given it."""
+        """Show the context use of the part of the present path that the decoder gets."""
         reports = [node.report for node in self.current.branches.path if node.report is not None]
         self._gauges.stand(reports[-1] if reports else None, self.current.kept)
 
@@ -269,7 +269,7 @@ class ConversationController:
         row.conversation, row.system = card.title if card is not None else "", self.current.system
 
     async def leave_out(self, turns: int) -> None:
-        """Give the decoder the oldest turns no longer; the conversation shows where it begins now."""
+        """Stop giving the oldest turns to the decoder; the conversation shows where its input now begins."""
         session, gone = self._desk.session, self.current.leave_out(turns)
         if session is not None:
             self.current.resume(session.conversation)
@@ -278,21 +278,21 @@ class ConversationController:
         self._desk.say(f"{line}; they stay in the conversation")
 
     def _mark_unseen(self) -> list[TurnBlock]:
-        """Draw the turns so that the decoder is no longer given; returns them."""
+        """Mark the turns that the decoder no longer gets; returns them."""
         shown = [block for block in self._desk.transcript.turns if self.current.unseen(block.node)]
         for block in shown:
             block.add_class("-unseen")
         return shown
 
     async def _note_unseen(self, gone: int) -> str:
-        """Say where the decoder begins to read."""
+        """Show where the decoder's input begins."""
         shown = self._mark_unseen()
         line = f"the model no longer sees the {counted(gone, 'turn')} above"
         await self._desk.transcript.note(Note(line, kind="info"), after=shown[-1] if shown else None)
         return line
 
     def set_system(self, text: str) -> None:
-        """Give the present conversation another system message, "" for none; it counts from the next turn."""
+        """Give the present conversation another system message, "" for none; it applies from the next turn."""
         self.current.set_system(text)
         session = self._desk.session
         if session is not None:
@@ -300,12 +300,12 @@ class ConversationController:
         self._show_head()
 
     def _other_model(self) -> str:
-        """Says so where the conversation was with another model than the one that is loaded."""
+        """A note, if the conversation was held with another model than the loaded one."""
         card, model = self.current.card, self._desk.model
         return f"it was with {card.model}" if card is not None and model and card.model != model else ""
 
     async def go_on_from(self, since: str | None) -> None:
-        """Show the present path after the message `since`, which is on the screen, and have the decoder resume it."""
+        """Show the present path after the message `since`, which is on the screen, and set the decoder to its end."""
         desk, path = self._desk, self.current.branches.path
         start = next((place + 1 for place, node in enumerate(path) if node.id == since), 0)
         kept, ids = {node.id for node in path[:start]}, {node.id for node in path}
@@ -322,9 +322,9 @@ class ConversationController:
         self._go_on()
 
     def _compare(self, answers: Sequence[Answer], record: TurnRecord | None = None) -> None:
-        """Say under answers what their settings brought. `record`: of the only one, where it is here.
+        """Show under answers the effect of their settings. `record`: that of the only answer, if it is in memory.
 
-        Records are large, so this happens beside the app; the layout is done once for all of them.
+        Records are large, so a worker thread reads them; the layout is done once for all.
         """
         nodes = self.current.branches.nodes
 
@@ -341,7 +341,7 @@ class ConversationController:
         self._desk.screen.run_worker(compare(), group="compare")
 
     def _last_record(self) -> TurnRecord | None:
-        """Of the newest answer, where it is one of the pair that is loaded: its ids mean nothing to another."""
+        """That of the newest answer, if the loaded pair wrote it: its ids mean nothing to another pair."""
         card, leaf = self.current.card, self.current.branches.leaf
         if card is None or leaf is None or card.model != self._desk.model:
             return None
@@ -352,7 +352,7 @@ class ConversationController:
             return None
 
     async def _restore(self, question: Node, ids: Set[str]) -> None:
-        """An earlier turn, with every answer; the one that `ids` has, those of the path, is open."""
+        """An earlier turn, with every answer; the one in `ids`, the ids of the path, is open."""
         branches = self.current.branches
         block = await self._desk.transcript.add_turn(question.content)
         block.node, block.entered = question.id, True
@@ -370,7 +370,7 @@ class ConversationController:
 
 
 def _plain(question: Node, answer: Node | None) -> str:
-    """A turn as the transcript shows those of long ago."""
+    """A turn in the short form that the transcript uses for old turns."""
     parts = ["> " + question.content.replace("\n", "\n> ")]
     if answer is not None:
         parts += [text.strip("\n") for text in (answer.thinking, answer.content) if text.strip()]

@@ -1,4 +1,4 @@
-"""What can be copied out of the conversation: a message, a block of code, a link."""
+"""Copying from the conversation: a message, a block of code, a link."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Copying:
     def __init__(self, desk: Desk, branching: Branching) -> None:
         self._desk = desk
         self._branching = branching
-        self._block = 0  # of code, that was copied last
+        self._block = 0  # index of the code block copied last
 
     def message(self) -> None:
         """The chosen message, or the newest answer."""
@@ -28,7 +28,7 @@ class Copying:
             self._desk.say("no answer to copy yet")
 
     def code(self) -> None:
-        """The last block of code; asked again, the one before it."""
+        """The last block of code; when repeated, the one before it."""
         blocks = list(self._desk.transcript.query(Fence))
         if not blocks:
             self._desk.say("no code to copy yet")
@@ -43,7 +43,7 @@ class Copying:
         self._copy(code, f"the code, {_lines(code)}")
 
     def link(self, address: str) -> None:
-        """A link that a model wrote is copied, never opened."""
+        """A link written by a model is copied, never opened."""
         self._copy(clean(address), f"the link {clean(address)}")
 
     def _copy(self, text: str, what: str) -> None:

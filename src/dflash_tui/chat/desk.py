@@ -1,4 +1,4 @@
-"""What the parts of the chat screen, and the screens of the lab over it, may use of it."""
+"""The interface of the chat screen to its parts and to the lab screens that open over it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Desk(Protocol):
 
     @property
     def no_model(self) -> str:
-        """Why no model can be asked or loaded here, as in a replay; "" where that is no question."""
+        """Why no model can be used or loaded here, as in a replay; "" if one can."""
         ...
 
     @property
     def model(self) -> str:
-        """The title of the loaded pair; "" where none is."""
+        """The title of the loaded pair; "" if none is loaded."""
         ...
 
     @property
@@ -48,12 +48,12 @@ class Desk(Protocol):
     def loading_now(self) -> bool: ...
     @property
     def waiting(self) -> bool:
-        """Messages were sent that the model has not been asked yet."""
+        """Messages were sent that the model has not received yet."""
         ...
 
     @property
     def screen(self) -> Screen[Any]:
-        """For what Textual does: timers, workers, notices, dialogs."""
+        """The Textual screen: for timers, workers, notices and dialogs."""
         ...
 
     @property
@@ -63,15 +63,15 @@ class Desk(Protocol):
     @property
     def inspector(self) -> Inspector: ...
     def say(self, what: str | Exception) -> None:
-        """A small fact above the prompt, or why something is refused."""
+        """A short message above the prompt, such as why something is refused."""
         ...
 
     def set_knobs(self, **changes: int | float | bool | str) -> None:
-        """Change the next turn. Raises KnobError."""
+        """Change parameters of the next turn. Raises KnobError."""
         ...
 
     def set_all_knobs(self, knobs: Knobs) -> None:
-        """Have the next turn run with a whole set. Raises KnobError where the loaded pair cannot."""
+        """Replace all parameters of the next turn. Raises KnobError if the loaded pair does not support them."""
         ...
 
     def show_knobs(self) -> None: ...

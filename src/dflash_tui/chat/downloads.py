@@ -24,52 +24,52 @@ if TYPE_CHECKING:
 
 AT_ONCE = 2
 LOOK_S = 0.25
-TOAST_S = 12.0  # the user may be reading something else; the title row says it as long as it is not seen
+TOAST_S = 12.0  # the user may be reading something else; the title row shows it until it is seen
 KEY = "Ctrl+G"
 
 
 def in_background(name: str) -> str:
-    """What is said of a download that goes on."""
-    return f"{name} is fetched in the background"
+    """The message about a download that continues."""
+    return f"{name} is being fetched in the background"
 
 
 class Downloads:
-    """At most one of a pair, and `AT_ONCE` that run: others wait, and so does one that shares a file with these.
+    """One download per pair; `AT_ONCE` of them run. Others wait, as does one that shares a file with those.
 
-    `tell` is called with the seconds that one took and with how it ended, for a user who is elsewhere.
+    `tell` is called with the duration in seconds and the result of a download, for a user who is elsewhere.
     """
 
     def __init__(self, desk: Desk, tell: Callable[[float, str], None]) -> None:
         self._desk, self._tell = desk, tell
         self._all: dict[str, Fetching] = {}
-        self._open: list[Fetching] = []  # whose end was not noticed yet
-        self.watched: Fetching | None = None  # a dialog shows it: how it ends is seen there
-        self.handed_over: tuple[str, ...] = ()  # the names of those that go on in the next process
+        self._open: list[Fetching] = []  # whose end has not been processed yet
+        self.watched: Fetching | None = None  # shown in a dialog: the user sees its end there
+        self.handed_over: tuple[str, ...] = ()  # names of those that the next process continues
 
     def __iter__(self) -> Iterator[Fetching]:
         return iter(list(self._all.values()))
 
     def of(self, name: str) -> Fetching | None:
-        """The download of a pair by its name; also one that is over, until that was seen."""
+        """The download of a pair by its name; also a finished one, until the user has seen it."""
         return self._all.get(name)
 
     @property
     def next(self) -> Fetching | None:
-        """What to show first, as the title row does: what failed, what is here, what runs, what waits."""
+        """In the order of the title row: failed, complete, running, waiting."""
         order = ("failed", "fetched", "running")
         return min(self, key=lambda one: order.index(one.state) if one.state in order else len(order), default=None)
 
     @property
     def under_way(self) -> list[Fetching]:
-        """Those that are not over. Asked for on their threads too."""
+        """Those that are not over. Also called on their threads."""
         return [one for one in [*self._open] if not one.over]
 
     def before(self, it: Fetching) -> set[Wanted]:
-        """The files of those whose turn comes before that of `it`."""
+        """The files of the downloads that come before `it`."""
         return {file for one in takewhile(lambda one: one is not it, self.under_way) for file in one.files}
 
     def new(self, pair: Pair, make: type[Fetching] | None = None) -> Fetching:
-        """One of a pair, which has not begun."""
+        """A new download of a pair, not started."""
         from dflash_tui.chat.fetching import Fetching
         from dflash_tui.hub.places import downloads
 
@@ -78,7 +78,7 @@ class Downloads:
         return it
 
     def begin(self, it: Fetching) -> None:
-        """The user has agreed to it: fetch it now, or when its turn comes."""
+        """The user has agreed to it: fetch it now, or after those before it."""
         it.agreed, it.began = True, time.monotonic()
         self._all.pop(it.pair.name, None)
         self._all[it.pair.name] = it
@@ -91,13 +91,13 @@ class Downloads:
             self._give_turns()
 
     def seen(self, it: Fetching) -> None:
-        """The user knows how it ended."""
+        """The user has seen how it ended."""
         if it.over and self.of(it.pair.name) is it:
             del self._all[it.pair.name]
             self._show()
 
     def stop(self, timeout: float = 0.0) -> None:
-        """Stop all of them, and wait `timeout` seconds at most for their threads; what is here stays."""
+        """Stop all of them, and wait at most `timeout` seconds for their threads; received bytes stay."""
         left = self.under_way
         for one in left:
             one.stop()
@@ -110,18 +110,18 @@ class Downloads:
         return self._desk.past.folder / "downloads.json"
 
     def hand_over(self) -> None:
-        """The program is about to begin again in a new process: what is under way goes on there."""
+        """The program is about to restart in a new process, which continues the unfinished downloads."""
         names = tuple(one.pair.name for one in self.under_way if not one.stopping)
-        with suppress(OSError):  # then they stop, as at any end
+        with suppress(OSError):  # then they stop, as at every exit
             if names:
                 write_whole(self._kept, json.dumps(names).encode())
             self.handed_over = names
 
     def take_over(self) -> None:
-        """Go on with those that the process before this one has handed over; the user had agreed to them."""
+        """Continue those that the previous process handed over; the user had agreed to them."""
         try:
             written = self._kept.read_bytes()
-        except OSError:  # there are none, nearly always
+        except OSError:  # usually there are none
             return
         names: object = None
         with suppress(OSError, ValueError):
@@ -142,7 +142,7 @@ class Downloads:
             self._desk.say(retold(said, self._desk.screen.app))
 
     def last_words(self) -> list[str]:
-        """After the app's end: a line for each that is not complete, and does not go on by itself."""
+        """After the app's end: a line for each that is incomplete and does not continue automatically."""
         return [
             f"the download of {one.pair.name} {'failed' if one.state == 'failed' else 'stopped'} at {one.percent} %;"
             f" dflash-tui get {one.pair.name} goes on with it"
@@ -151,7 +151,7 @@ class Downloads:
         ]
 
     def _look(self) -> None:
-        """Who is over, and whose turn it is; and again soon, while any is under way."""
+        """Process finished downloads and start waiting ones; repeat while any is under way."""
         for one in [one for one in self._open if one.over]:
             self._open.remove(one)
             self._ended(one)
@@ -172,7 +172,7 @@ class Downloads:
         LOG.info("download of %s: %s", name, it.words)
         if it.trace:
             LOG.error("a fault of the program:\n%s", it.trace)
-        if self.of(name) is not it:  # seen before this look, or begun again
+        if self.of(name) is not it:  # already seen, or started again
             return
         for flash in self._desk.screen.query(Flash):
             flash.outdated(in_background(name))
@@ -189,12 +189,12 @@ class Downloads:
                 self._tell(taken, f"the download of {name} failed")
 
     def _show(self) -> None:
-        """The figure of the title row."""
+        """The text in the title row."""
         for row in self._desk.screen.query(TitleRow):
             row.downloads = self._figure()
 
     def _figure(self) -> tuple[str, str]:
-        """How far all of them are, or how the last one ended, and in which colour."""
+        """The progress of all of them, or how the last one ended, and the colour."""
         states = [one.state for one in self]
         key = retold(KEY, self._desk.screen.app)
         if "failed" in states:

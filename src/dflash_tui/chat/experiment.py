@@ -1,4 +1,4 @@
-"""An experiment on its own thread; the app reads its state at any time."""
+"""An experiment on its own thread; the app may read its state at any time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from dflash_core.lab.progress import ExperimentProgress
 
 UNDER_WAY = "something is being measured: Esc stops it"
-"""Why nothing else can begin."""
+"""Why nothing else can start."""
 
 
 class Experiment(Background):
-    """`run` is iterated on the thread; `stop` is called, from the app's, when nothing more is wanted of it."""
+    """`run` is iterated on the thread; `stop` is called from the app's thread to end the experiment."""
 
     def __init__(self, run: Iterator[ExperimentProgress], stop: Callable[[], None] | None = None) -> None:
         super().__init__("dflash-lab")
@@ -34,4 +34,4 @@ class Experiment(Background):
             if self.stopping:
                 break
         if isinstance(self._parts, Generator):
-            self._parts.close()  # here, not when it is collected: it puts the session back
+            self._parts.close()  # closed here, not by the garbage collector: closing restores the session

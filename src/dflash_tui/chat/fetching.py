@@ -1,4 +1,4 @@
-"""Fetching a pair on a thread: what the hub says of it, then, once that is agreed to, its files."""
+"""Fetching a pair on a thread: first its sizes from the hub, then, once the user agrees, its files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dflash_tui.chat.background import Background
 from dflash_tui.hub.catalogue import Pair
 from dflash_tui.hub.fetch import Wanted, check_room, fetch, here, kept, wanted
 
-STALE_S = 5.0  # a speed is that of about so long
-QUIET_S = 3.0  # without a byte: from then on it is said
+STALE_S = 5.0  # seconds over which a speed is measured
+QUIET_S = 3.0  # seconds without a byte, after which the user is told
 
 State = Literal["asking", "ready", "waiting", "running", "ending", "stopped", "failed", "fetched"]
 
 
 def about(left_s: float) -> str:
-    """Seconds that are left, as roughly as they are known."""
+    """The remaining time in words, rounded to minutes."""
     minutes = round(left_s / 60)
     if minutes < 1:
         return "under a minute left"
@@ -29,10 +29,10 @@ def about(left_s: float) -> str:
 
 
 class Fetching(Background):
-    """`start` asks the hub. With `files` there, `go` fetches them; `stop` leaves, and what is here stays.
+    """`start` asks the hub. Once `files` are known, `go` fetches them; `stop` ends it, and received bytes stay.
 
-    `agreed`: the user wants it, though it may have to wait until others are over. `others`: files that are fetched
-    beside these into the same folder.
+    `agreed`: the user wants it, though it may have to wait for others. `others`: files that are being fetched into
+    the same folder at the same time.
     """
 
     def __init__(self, pair: Pair, folder: Path) -> None:
@@ -40,15 +40,15 @@ class Fetching(Background):
         self.pair, self.folder = pair, folder
         self.others: Callable[[], Iterable[Wanted]] = tuple
         self.files: list[Wanted] = []
-        self.ready = False  # the files are known and have room
+        self.ready = False  # the files are known and fit on the disk
         self.agreed = False
         self.going = False
         self.complete = False
-        self.done = 0  # bytes that are here, of all files
+        self.done = 0  # bytes on the disk, of all files
         self.file, self.said = "", ""
-        self.began = 0.0  # when that was agreed to
+        self.began = 0.0  # when the user agreed
         self._heard = 0.0
-        self._elsewhere = 0  # bytes that are here of the other files
+        self._elsewhere = 0  # bytes on the disk of the files other than the current one
         self._marks: list[tuple[float, int]] = []
 
     @property
@@ -57,13 +57,13 @@ class Fetching(Background):
 
     @property
     def percent(self) -> int:
-        """How much of it is here; 100 is all of it."""
+        """How much of it is on the disk; 100 is all of it."""
         return 100 * self.done // max(self.size, 1)
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the end at the present speed; None where there is none."""
-        speed = self.speed  # once: the fetching thread may have another meanwhile
+        """Seconds until the end at the present speed; None if there is no speed yet."""
+        speed = self.speed  # read once: the fetching thread may replace it meanwhile
         return (self.size - self.done) / speed if speed > 0 else None
 
     @property
@@ -77,18 +77,18 @@ class Fetching(Background):
 
     @property
     def quiet_s(self) -> float:
-        """Seconds since the fetching thread was last heard of."""
+        """Seconds since the last sign of life of the fetching thread."""
         return time.monotonic() - self._heard if self._heard else 0.0
 
     @property
     def note(self) -> str:
-        """What else there is to say of one that runs."""
+        """Further words about a running download."""
         quiet = self.quiet_s
-        return self.said or (f"nothing has come for {quiet:.0f} s" if quiet > QUIET_S else "")
+        return self.said or (f"nothing received for {quiet:.0f} s" if quiet > QUIET_S else "")
 
     @property
     def state(self) -> State:
-        """How far it is. `ending`: it is to stop, and has not yet."""
+        """Its state. `ending`: it was told to stop and has not stopped yet."""
         if self.over:
             return "fetched" if self.complete else "stopped" if self.stopping or self.error is None else "failed"
         if self.stopping:
@@ -99,13 +99,13 @@ class Fetching(Background):
 
     @property
     def why(self) -> str:
-        """What it failed for, in a line."""
+        """Why it failed, as one line."""
         error = self.error
         return one_line(str(error) if isinstance(error, DFlashError) else f"{type(error).__name__}: {error}")
 
     @property
     def words(self) -> str:
-        """How far it is, in a line."""
+        """Its progress, as one line."""
         match self.state:
             case "asking":
                 return "asking the hub for its size…"
@@ -126,7 +126,7 @@ class Fetching(Background):
 
     @property
     def kept(self) -> str:
-        """What there is of it, for who leaves."""
+        """What is on the disk, for a user who leaves."""
         return kept(self.files, self.folder)
 
     def go(self) -> None:
@@ -143,7 +143,7 @@ class Fetching(Background):
         self.wait()
         if self.stopping:
             return
-        check_room(files, self.folder, self.others())  # it may have waited for long
+        check_room(files, self.folder, self.others())  # it may have waited for a long time
         for one in files:
             self._elsewhere = sum(here(other, self.folder) for other in files if other is not one)
             fetch(one, self.folder, self._told, stop=self._stop)
@@ -160,4 +160,4 @@ class Fetching(Background):
         marks = [*self._marks, (now, self.done)]
         while now - marks[0][0] > STALE_S and len(marks) > 2:
             del marks[0]
-        self._marks = marks  # in one go: the app's thread looks at it
+        self._marks = marks  # replaced in one assignment: the app's thread reads it

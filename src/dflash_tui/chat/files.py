@@ -1,4 +1,4 @@
-"""Conversations as files and under names: what the chat and the list of conversations both offer."""
+"""Rename, export and import of conversations, shared by the chat and the list of conversations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dflash_tui.widgets.line_dialog import LineScreen
 
 
 class ConversationFiles:
-    """Each method takes the conversation it is for; without one that is the present one."""
+    """Each method takes a conversation; without one it acts on the present one."""
 
     def __init__(self, desk: Desk, current: CurrentConversation, tell_problems: Callable[[], None]) -> None:
         self._desk = desk
@@ -26,12 +26,12 @@ class ConversationFiles:
         self._tell_problems = tell_problems
 
     def rename(self, title: str, card: Card | None = None) -> str:
-        """Name a conversation, the present one where none is given; says so. Raises StoreError."""
+        """Rename a conversation, the present one if none is given; tells the user. Raises StoreError."""
         self._current.rename(title, card.id if card is not None else None)
         return f"renamed: {title}"
 
     def ask_title(self, card: Card | None, then: Callable[[str], None]) -> None:
-        """Let the user type another title. `then` gets what there is to say."""
+        """Let the user type another title. `then` gets the message to show."""
         card = card or self._current.card
 
         def typed(title: str | None) -> None:
@@ -44,12 +44,12 @@ class ConversationFiles:
         self._desk.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
     def ask_file(self, card: Card | None, then: Callable[[str], None]) -> None:
-        """Let the user type where to export to. `then` gets what there is to say."""
+        """Let the user type where to export to. `then` gets the message to show."""
 
         def typed(name: str | None) -> None:
             kind = name.rpartition(".")[2] if name else ""
             if name and kind not in KINDS:
-                then(f"{name}: the ending says the format: .md, .json or .svg")
+                then(f"{name}: expected a name that ends in .md, .json or .svg")
             elif name:
                 try:
                     then(self.export(kind, name if name != kind else "", card))
@@ -59,9 +59,9 @@ class ConversationFiles:
         self._desk.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
 
     def export(self, kind: str, name: str = "", card: Card | None = None) -> str:
-        """Write a conversation, the present one where none is given, to a new file; says where. Raises DFlashError.
+        """Write a conversation, the present one if none is given, to a new file; says where. Raises DFlashError.
 
-        Without a name it is made from the title, for the folder that the program was started in.
+        Without a name, the file is named after the title, in the folder in which the program was started.
         """
         one = self._current.whole(card)
         if one is None:
@@ -77,14 +77,14 @@ class ConversationFiles:
         return f"written: {path.absolute()}"
 
     def elsewhere(self) -> str:
-        """Write the present conversation where temporary files go, because the disk of the store refuses it."""
+        """Write the present conversation to the folder of temporary files, because the disk of the store refuses it."""
         try:
             return "the conversation " + self.export("json", str(_free(Path(gettempdir()) / "conversation.json")))
         except DFlashError as error:
             return str(error)
 
     def import_file(self, name: str) -> None:
-        """Begin to take in the conversations of a JSON export, beside the app. Raises DFlashError: there is no file."""
+        """Start to import the conversations of a JSON export, on a worker. Raises DFlashError if there is no file."""
         try:
             file = Path(name).expanduser()
             file.stat()
@@ -96,7 +96,7 @@ class ConversationFiles:
         loop = asyncio.get_running_loop()
 
         def told(share: float) -> None:
-            """From the thread that writes. It does not wait: the app may be waiting for that thread's lock."""
+            """Called on the writing thread. It must not block: the app may be waiting for that thread's lock."""
             with contextlib.suppress(RuntimeError):  # the app has ended
                 loop.call_soon_threadsafe(self._desk.say, f"importing {file.name}: {share:.0%}")
 
@@ -107,7 +107,7 @@ class ConversationFiles:
             return len(found)
 
         try:
-            said = f"conversations taken in: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
+            said = f"conversations imported: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
         except DFlashError as error:
             said = str(error)
         except OSError as error:
@@ -122,6 +122,6 @@ def _why(error: Exception) -> str:
 
 
 def _free(path: Path) -> Path:
-    """`path`, or with a number where there is such a file already."""
+    """`path`, with a number added if the file exists already."""
     names = (path.with_stem(f"{path.stem}-{number}") for number in range(2, 10_000))
     return path if not path.exists() else next(name for name in names if not name.exists())

@@ -1,4 +1,4 @@
-"""Looking for models on a thread: rows as their headers are read, then their drafters, then whether they fit."""
+"""Search for models on a thread: rows as headers are read, then their drafters, then whether they fit."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Reckon = Callable[[LoadRequest, int], Room]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whether `request` fits; `key` is what the answer is asked for by."""
+    """Whether `request` fits; the answer is stored under `key`."""
 
     key: Hashable
     request: LoadRequest
 
 
 class Finding(Background):
-    """`start` it and look at `models`, `others`, `rooms` whenever `changes` has grown. They are only added to.
+    """`start` it and read `models`, `others`, `rooms` whenever `changes` has grown. Entries are only added.
 
-    `ask` for rooms: the newest list counts, its first first. `freed`: bytes that the present pair gives back.
+    `ask` sets the list of questions for `rooms`, answered in order. `freed`: bytes that the present pair releases.
     """
 
     def __init__(self, where: Callable[[], Sequence[Place]], freed: int, reckon: Reckon = room_for) -> None:
@@ -37,7 +37,7 @@ class Finding(Background):
         self.others: list[PassedOver] = []
         self.rooms: dict[Hashable, Room] = {}
         self.changes = 0
-        self.looked = False  # everywhere
+        self.looked = False  # the search is complete
 
     def ask(self, questions: Sequence[Question]) -> None:
         """Answer these next, in their order."""

@@ -1,4 +1,4 @@
-"""The one path of a turn: a message or a retry begins it, a timer drains it, decoder, user or error end it."""
+"""The one path of a turn: a message or a retry starts it, a timer drains it; decoder, user or error end it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
 
-FIGURES_S = 0.5  # figures are drawn with a frame, and this often where no text comes
+FIGURES_S = 0.5  # seconds between drawings of the figures when no text arrives
 
 
 class FlowHost(Protocol):
@@ -37,9 +37,9 @@ class FlowHost(Protocol):
 
 
 class Flow:
-    """Runs one turn at a time. The decoder's thread is never waited for; this side drains what has arrived.
+    """Runs one turn at a time. It never waits for the decoder's thread, and drains what has arrived.
 
-    Whatever changes on the screen is drawn in one frame, because a frame costs ten times what is new in it.
+    All changes on the screen are drawn in one frame, because a frame costs ten times as much as its new content.
     """
 
     def __init__(self, widget: Widget, host: FlowHost, folder: Path) -> None:
@@ -51,11 +51,11 @@ class Flow:
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.answer: Answer | None = None
-        self.error: Exception | None = None  # that the last turn ended with
-        self.lost = False  # the device is: nothing works in this process any more
+        self.error: Exception | None = None  # the error that ended the last turn
+        self.lost = False  # the device is lost: nothing works in this process any more
         self._block: TurnBlock | None = None
         self._taken = (0, 0)
-        self._before: TurnRecord | None = None  # of the turn before, whose figures come back where one is refused
+        self._before: TurnRecord | None = None  # of the previous turn, whose figures are shown again after a refusal
         self._frames = Frames(0.0, 0.0)
         self._figures_at = 0.0
 
@@ -73,7 +73,7 @@ class Flow:
         """Start a turn under `block`; `open_turn` and `pieces` as in Running."""
         from dflash_tui.figures.meter import Meter
 
-        # Busy before the first await: keys are handled beside the screen's messages, and a retry may come meanwhile.
+        # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
         self.running = running = Running(open_turn, pieces)
         self._before = self.record
         earlier = self.meter.positions if self.meter is not None else 0
@@ -90,7 +90,7 @@ class Flow:
         self._host.turn_began()
 
     def recall(self, record: TurnRecord | None) -> None:
-        """Stand as at the end of an earlier turn, or as before any."""
+        """Set the figures to the end of an earlier turn, or to none."""
         from dflash_tui.figures.meter import Meter
 
         self.record = record
@@ -98,23 +98,23 @@ class Flow:
         self.report = record.report if record is not None else None
 
     def stop(self) -> None:
-        """Ask the turn to end; the text stays."""
+        """Stop the turn; the text stays."""
         if self.running is not None and not self.running.stopping:
             self.running.stop()
             if self.answer is not None:
                 self.answer.waiting("stopping after this step…")
 
     def change(self, knobs: Knobs) -> None:
-        """Have the running turn go on with these knobs from its next step."""
+        """Use these knobs in the running turn from its next step on."""
         if self.running is not None:
             self.running.change(knobs)
 
     def _look_again(self, wait: float = LOOK_S) -> None:
-        # Not a timer of the screen: its task and its message cost more than the look.
+        # Not a timer of the screen: its task and its message cost more than this check.
         asyncio.get_running_loop().call_later(next_look(wait), self._look)
 
     def _look(self) -> None:
-        """Twenty times a second while a turn runs, and when the next frame is due."""
+        """Called twenty times a second while a turn runs, and when the next frame is due."""
         running = self.running
         if running is None:
             return
@@ -149,11 +149,11 @@ class Flow:
                 self._figures_at = now
                 meter.sample(now)
                 self._host.draw_figures()
-            await asyncio.sleep(0)  # what has changed says so now: in this frame, not in one more
+            await asyncio.sleep(0)  # update what has changed now: in this frame, not in an extra one
         self._look_again()
 
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
-        """Put what has arrived into the answer."""
+        """Add what has arrived to the answer."""
         pieces = running.drain()
         meter.started = running.began
         for piece in pieces:
@@ -164,7 +164,7 @@ class Flow:
         await answer.add(text, thinking, meter)
 
     def _say(self, running: Running, meter: Meter, answer: Answer) -> None:
-        """Say under the answer what the turn is doing."""
+        """Show under the answer what the turn is doing."""
         if running.stopping:
             return
         if meter.first_at is None:
@@ -180,7 +180,7 @@ class Flow:
             return
         turn = running.turn
         if turn is not None:
-            # A turn that was cut short hands over what it held back for a whole character or tag.
+            # A turn that was cut short releases text held back until a character or tag was complete.
             await answer.add(turn.text[self._taken[0] :], turn.thinking[self._taken[1] :], meter)
             block.entered = True
             self.report, self.record = turn.report, turn.record
@@ -201,7 +201,7 @@ class Flow:
 
 
 def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
-    """An error as one line, and what to do next. Faults of the program leave their trace in a file."""
+    """An error as one line, and what to do next. The trace of a bug is written to a file."""
     if isinstance(error, ContextError):
         return str(error), "Nothing is lost. /full shows what can be done; a shorter message may fit."
     if needs_restart(error):
@@ -219,7 +219,7 @@ def needs_restart(error: Exception) -> bool:
 
 
 def fault(error: Exception) -> str:
-    """An error that is no refusal, as one line."""
+    """An unexpected error, as one line."""
     return one_line(f"fault in the program: {type(error).__name__}: {error}", MESSAGE)
 
 

@@ -1,4 +1,4 @@
-"""What keeps the figures of the chat screen fresh where they are seen: memory at 1 Hz, others in the turn's frames."""
+"""Updates the visible figures of the chat screen: memory at 1 Hz, the others in the turn's frames."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Gauges:
         self._desk = desk
         self._frames = 0
         self._measuring = False
-        self._draft = 0  # tokens of what is being typed
-        self._standing = 0  # positions of a conversation whose last turn has left a report alone
+        self._draft = 0  # tokens of the text being typed
+        self._standing = 0  # positions of a conversation whose last turn has only a report
 
     @cached_property
     def _plain(self) -> PlainSpeeds:
@@ -44,7 +44,7 @@ class Gauges:
                 await self.memory()
 
     def frame(self) -> None:
-        """With a frame of the running turn, at most twice a second; the costlier panels one after the other."""
+        """Draw with a frame of the running turn, at most twice a second; expensive panels one per frame."""
         self._frames += 1
         self.strip()
         if self._frames % 2:
@@ -53,7 +53,7 @@ class Gauges:
             self.tree()
 
     def draw(self) -> None:
-        """Everything at once: after a resize, another panel, the start or the end of a turn."""
+        """Draw everything at once: after a resize, a change of panel, the start or the end of a turn."""
         if not self._desk.screen.is_mounted:
             return
         self.strip()
@@ -74,7 +74,7 @@ class Gauges:
         self.context()
 
     def took_plain_speed(self, speed: PlainSpeed) -> None:
-        """Plain decoding has been measured: what is shown is compared with it from now on."""
+        """Plain decoding has been measured: from now on it is the baseline for what is shown."""
         if self._desk.session is not None:
             self._plain.put(self._desk.session.title, speed)
             self.stats()
@@ -94,12 +94,12 @@ class Gauges:
         self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "among the settings of a tuning"))
 
     def start(self) -> None:
-        """The page of an empty conversation names the model."""
+        """Show the model's name on the page of an empty conversation."""
         desk = self._desk
         desk.transcript.start.show(desk.model, loading=desk.loading_now)
 
     def context(self) -> None:
-        """How much of the context the conversation on the screen takes, and what is typed would."""
+        """How much of the context the conversation on the screen takes, and the typed text would take."""
         session = self._desk.session
         self.start()
         row = self._desk.screen.query_one(TitleRow)
@@ -107,20 +107,20 @@ class Gauges:
 
     @property
     def used(self) -> int:
-        """Positions of the conversation that is shown, from the running turn or from its last one."""
+        """Positions of the conversation on the screen, from the running turn or from its last one."""
         meter = self._desk.flow.meter
         return meter.positions if meter is not None else self._standing
 
     def stand(self, report: TurnReport | None, kept: float = 1.0) -> None:
-        """Another conversation is shown, or another branch of it: its last answer's report tells how long it is. Where
-        old turns were left out since then, the share `kept` is what the next turn goes on from."""
+        """Another conversation or branch is shown: its last answer's report has its length. If old turns were left out
+        since then, the next turn continues from the share `kept` of it."""
         self._standing = round((report.stats.prompt_tokens + report.stats.tokens) * kept) if report is not None else 0
         if (meter := self._desk.flow.meter) is not None:
             meter.kept = kept
         self.turn_ended()
 
     def typed(self, tokens: int) -> None:
-        """What is being typed has so many tokens."""
+        """Set the number of tokens of the text being typed."""
         if tokens != self._draft:
             self._draft = tokens
             self.context()
@@ -137,7 +137,7 @@ class Gauges:
             mode, reason = (event.mode, event.reason) if event else ("", "")
             rate = meter.rate(time.monotonic()) if flow.busy else meter.overall_rate
             acceptance = meter.totals.acceptance_length
-        known = self._plain.get(desk.model) if desk.session is not None else None  # imports much: not at the start
+        known = self._plain.get(desk.model) if desk.session is not None else None  # a heavy import: not at startup
         desk.screen.query_one(StatusStrip).status = Status(
             tuple(meter.rates) if meter else (),
             rate,
@@ -156,7 +156,7 @@ class Gauges:
             inspector.stats_panel.show(self._figures())
 
     def _figures(self) -> Figures | None:
-        """Those of the running turn, or of the last; with the record where there is one."""
+        """Those of the running turn, or of the last one; with the record if there is one."""
         flow, session = self._desk.flow, self._desk.session
         known = self._plain.get(self._desk.model) if session is not None else None
         if flow.meter is None:
@@ -176,7 +176,7 @@ class Gauges:
             )
 
     async def memory(self) -> None:
-        """Ask for the memory breakdown on another thread: measuring may talk to a driver."""
+        """Request the memory breakdown on another thread: measuring may call a driver."""
         session = self._desk.session
         if session is None or self._measuring:
             return

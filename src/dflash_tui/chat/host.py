@@ -1,4 +1,4 @@
-"""The chat, as slash commands and the screens that open over it use it."""
+"""The interface of the chat to slash commands and to the screens that open over it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_tui.chat.tuning import Tuning
 
 
 class ChatHost(Desk, Protocol):
-    """A desk, and the parts that act on it."""
+    """A desk with the parts that act on it."""
 
     @property
     def conversation(self) -> ConversationController: ...
@@ -38,11 +38,11 @@ class ChatHost(Desk, Protocol):
     @property
     def context(self) -> ContextKeeper: ...
     def open_page(self, page: str, text: str = "") -> None:
-        """Open one of the screens over the chat; with `text`, what a screen of the lab runs at once."""
+        """Open a screen over the chat; `text`: what a lab screen runs at once."""
         ...
 
     def tour_seen(self) -> None:
-        """It need not be offered again."""
+        """The user has seen it: do not offer it again."""
         ...
 
     async def action_clear(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Where the parts of the chat screen are in a terminal of some size: state classes choose, the sheet does the rest."""
+"""Layout of the chat screen by terminal size: sets CSS classes for the style sheet."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LEAST = (40, 12)
 
 
 class Layout:
-    """Belongs to one chat. Whether the inspector is open is kept for a narrow terminal and for others."""
+    """Belongs to one chat. Whether the inspector is open is kept separately for narrow and other terminals."""
 
     def __init__(self, desk: Desk, gauges: Gauges) -> None:
         self._desk = desk
         self._gauges = gauges
-        self._side = {True: False, False: True}  # by narrow
+        self._side = {True: False, False: True}  # key: whether the terminal is narrow
         self._size = Size()
 
     @property
@@ -31,7 +31,7 @@ class Layout:
         return self._narrow and self._side[True]
 
     def resized(self, size: Size) -> None:
-        """The terminal has this size, in cells. Before the screen is mounted: its widgets come with the classes."""
+        """Set the terminal's size, in cells. Called before mounting, so that widgets start with the classes."""
         self._size = size
         self._lay_out()
 
@@ -39,7 +39,7 @@ class Layout:
         screen, narrow = self._desk.screen, self._narrow
         width, height = self._size
         tiny = width < LEAST[0] or height < LEAST[1]
-        # At once: each change of them styles all widgets again.
+        # All at once: each change of the classes restyles all widgets.
         screen.update_classes(
             {
                 "-narrow": narrow, "-wide": width >= WIDE, "-short": height < SHORT, "-low": height < LOW,
@@ -64,22 +64,22 @@ class Layout:
 
     @property
     def kept(self) -> tuple[dict[bool, bool], str]:
-        """What is open, for `restore`."""
+        """The open parts, for `restore`."""
         return dict(self._side), self._desk.inspector.active
 
     def restore(self, kept: tuple[dict[bool, bool], str]) -> None:
-        """Open and close what was so before."""
+        """Open and close the parts as they were before."""
         self._side, self._desk.inspector.active = dict(kept[0]), kept[1]
         self._lay_out()
 
     def show(self, name: str) -> None:
-        """Have a panel on the screen, without the focus."""
+        """Show a panel without focusing it."""
         self._side[self._narrow] = True
         self._desk.inspector.active = name
         self._lay_out()
 
     def panel(self, name: str) -> None:
-        """Show a panel of the inspector; in a drawer the same name closes it again."""
+        """Show a panel of the inspector; in a drawer, the same name closes it again."""
         inspector = self._desk.inspector
         if self.drawer and inspector.active == name:
             self.toggle()

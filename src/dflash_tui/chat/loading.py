@@ -1,4 +1,4 @@
-"""Loading on its own thread. torch is imported there, after the first frame has been painted."""
+"""Loading on its own thread. torch is imported there, after the first frame has been drawn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks
 
 
 class Loading(Background):
-    """`start` it, then look at `phase`, `fraction` and `over`."""
+    """`start` it, then poll `phase`, `fraction` and `over`."""
 
     def __init__(self, loader: Loader) -> None:
         super().__init__("dflash-load")
@@ -39,16 +39,16 @@ class Loading(Background):
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A pair that was loaded: what loads it, and what it is called."""
+    """A pair that was loaded: its loader and its name."""
 
     loader: Loader
     title: str
 
 
 class PairLoading:
-    """Loads the pair of one chat, shows how far that is, and says when it is the desk's session or why it is not.
+    """Loads the pair of one chat, shows the progress, and reports the desk's new session or the failure.
 
-    Where another pair does not load, the one before is there again: still, or because it is loaded once more.
+    If another pair does not load, the previous one is used again: it is either kept or loaded again.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class PairLoading:
         came_back: Callable[[], Awaitable[None]],
     ) -> None:
         self._desk = desk
-        self._asked = self._loader = loader  # what was asked for; what `begin` calls for it
+        self._asked = self._loader = loader  # the requested loader; what `begin` calls for it
         self._loaded = loaded
         self._failed = failed
         self._kept = kept
         self._came_back = came_back
-        self._last: _Pair | None = None  # the newest that did load
-        self._why: Note | None = None  # while the last one is loaded again: why the other one did not load
-        self._before: list[SessionLike] = []  # the pair that is left when the files of the next one are found good
-        self.running: Loading | None = None  # also in the moment between its end and the look at how it ended
+        self._last: _Pair | None = None  # the newest that loaded
+        self._why: Note | None = None  # while the last one is loaded again: why the new one did not load
+        self._before: list[SessionLike] = []  # the pair to release once the files of the next one are checked
+        self.running: Loading | None = None  # also set between its end and the check of its result
         self._due = True  # the first load comes after the first frame
 
     @property
@@ -86,10 +86,10 @@ class PairLoading:
         self._desk.screen.set_timer(FIRST_LOOK_S, self._look)
 
     def replace(self, loader: Loader, title: str, check: Callable[[], None]) -> None:
-        """Load another pair in place of the present one, and go on with the conversation. Where `check`, on the
-        loader's thread, raises DFlashError, the present one stays."""
+        """Replace the present pair by another one, and continue the conversation. If `check` raises DFlashError on the
+        loader's thread, the present pair stays."""
         desk = self._desk
-        # A device that has failed is not used.
+        # After a device failure the session must not be used.
         self._before = [desk.session] if desk.session is not None and not desk.flow.lost else []
         self._asked, self._loader = loader, _behind(self._before, loader, check)
         desk.session = None
@@ -104,7 +104,7 @@ class PairLoading:
         desk, loading = self._desk, self.running
         if loading is None:
             return
-        over = loading.over  # before its figures: they are the last ones then
+        over = loading.over  # before its figures: they are the last ones to appear
         self._line.show(loading.phase, loading.fraction)
         if not over:
             desk.screen.set_timer(LOOK_S, self._look)
@@ -117,7 +117,7 @@ class PairLoading:
             await self._not_there(loading.error, loading.trace)
 
     async def _there(self, session: SessionLike) -> None:
-        """A pair has been loaded: the one that was asked for, or the one before."""
+        """A pair has been loaded: the requested one, or the previous one."""
         desk, why = self._desk, self._why
         desk.session = session
         self._last, self._why = _Pair(self._asked, session.title), None
@@ -132,7 +132,7 @@ class PairLoading:
         await self._loaded()
 
     async def _not_there(self, error: Exception, trace: str) -> None:
-        """A load has failed. While there is a pair to go on with, that is what happens."""
+        """A load has failed. If there is an earlier pair, continue with it."""
         desk, last, again = self._desk, self._last, self._why is not None
         message, advice = explain(error, trace, desk.past.folder)
         LOG.error("not loaded: %s\n%s", message, trace)
@@ -141,7 +141,7 @@ class PairLoading:
         note = Note(f"{what}: {message}", KEYS)
         self._why = None
         await desk.transcript.note(note)
-        if self._before:  # the files are no good, and nothing was given up for them
+        if self._before:  # the files failed the check, and the present pair was not released
             await self._keep(note, self._before.pop())
         elif last is not None and not desk.flow.lost and not again:
             self._load_again(note, last)
@@ -158,7 +158,7 @@ class PairLoading:
         await self._kept()
 
     def _load_again(self, note: Note, last: _Pair) -> None:
-        """The pair before had to make room for the one that did not load."""
+        """Load the previous pair again: it was released for the one that did not load."""
         self._why = note
         note.advise(f"{last.title} is being loaded again.")
         self._asked, self._loader = last.loader, _behind([], last.loader, lambda: None)
@@ -167,8 +167,8 @@ class PairLoading:
 
 
 def _behind(before: list[SessionLike], loader: Loader, check: Callable[[], None]) -> Loader:
-    """What loads once the session in `before` has kept the state of its conversation and is gone: two models may not
-    fit the machine. What `check` refuses leaves it there."""
+    """A loader that first has the session in `before` save its conversation's state, and releases it: two models may
+    not fit the machine. If `check` raises, the session stays."""
 
     def load(progress: Progress) -> SessionLike:
         if before:
@@ -177,7 +177,7 @@ def _behind(before: list[SessionLike], loader: Loader, check: Callable[[], None]
             progress("keeping the conversation's state", 0.0)
             try:
                 before.pop().leave()
-            except Exception:  # it is a convenience: whatever fails, the conversation is read again
+            except Exception:  # only an optimization: on any failure the conversation is prefilled again
                 LOG.warning("the state of the conversation is not kept", exc_info=True)
         collector.release()
         return loader(progress)

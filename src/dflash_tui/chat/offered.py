@@ -1,4 +1,4 @@
-"""What the list of models offers: profiles, what was found here, pairs to fetch; and which drafter each is to get."""
+"""The rows of the list of models: profiles, models on this machine, pairs to fetch; and the drafter of each."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Nothing is fetched for it, and any machine runs it."""
 
 
 class Offered:
-    """Rows by their ids. `finding` adds rows; this draws from them on demand."""
+    """Rows by their ids, built on demand from what `finding` has found."""
 
     def __init__(
         self, program: ProgramController, catalogue: Catalogue, finding: Finding, downloads: Downloads
     ) -> None:
         self._program, self._catalogue, self._finding, self._downloads = program, catalogue, finding, downloads
-        self._drafters: dict[str, int] = {}  # which of its choices a file has, where it is not the first
+        self._drafters: dict[str, int] = {}  # the drafter chosen for a file, if not its first
 
     def rows(self, words: tuple[str, ...]) -> Iterator[Option]:
-        """Headings, and rows that have all the words."""
+        """Headings, and the rows that contain all the words."""
         profiles, files, pairs = list(self._profiles(words)), list(self._files(words)), list(self._pairs(words))
-        # What is not offered stands between the others: the list scrolls no further than to its last row.
+        # Rows that cannot be chosen come between the others: the list scrolls no further than its last row.
         others = [Option(line, disabled=True) for line in passed_over(list(self._finding.others))] if not words else []
         parts = (("Profiles", profiles), ("On this machine", files), ("Not offered", others), ("To fetch", pairs))
         gap = ""
@@ -58,7 +58,7 @@ class Offered:
         for one in self._program.profiles:
             if _has(words, one.name, one.words):
                 id, room = PROFILE + one.name, self._finding.rooms.get(PROFILE + one.name)
-                # The room is said first: what is as many positions is not said again.
+                # The fit comes first, so the same number of positions is not repeated.
                 told = replace(one, context=0) if room is not None and not room.short and not room.why else one
                 yield option(id, one.name, told.words, gone=one.gone(), room=room)
 
@@ -77,20 +77,20 @@ class Offered:
                 )  # fmt: skip
 
     def _pairs(self, words: tuple[str, ...]) -> Iterator[Option]:
-        # Those that are being fetched first: the user has come for them.
+        # Those being fetched come first: the user is probably looking for them.
         for one in sorted(self._catalogue.pairs.values(), key=lambda one: self._downloads.of(one.name) is None):
             if _has(words, one.name, one.about, "get fetch"):
                 about = " · ".join(filter(None, (one.about, f"licence: {one.licence or 'not stated'}")))
                 yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one))
 
     def _fetched(self, pair: Pair) -> str:
-        """How far a pair is that is being fetched, or was; "" where nothing of it is here."""
+        """The progress of a pair that is or was being fetched; "" if nothing of it is on the disk."""
         if (it := self._downloads.of(pair.name)) is not None:
             return it.words
         return begun_words(pair, downloads())
 
     def about(self, row: str) -> Content:
-        """What is known of a row, on a page next to the list."""
+        """Details of a row, for the page next to the list."""
         if (one := self.found(row)) is not None:
             key = self._key(row.removeprefix(FILE), one)
             drafters = choices(one) if one.drafters is not None else []
@@ -111,7 +111,7 @@ class Offered:
         return Content("")
 
     def found(self, row: str) -> Found | None:
-        """The file of a row; None where it is another kind of row, or not there (yet)."""
+        """The file of a row; None for another kind of row, or if it has not been found (yet)."""
         return self._finding.models.get(row.removeprefix(FILE)) if row.startswith(FILE) else None
 
     def profile(self, row: str) -> Profile | None:
@@ -123,16 +123,16 @@ class Offered:
     # Drafters
 
     def draft(self, path: str) -> Path | None:
-        """The drafter that Enter on this file takes."""
+        """The drafter that Enter on this file selects."""
         choice = self._choice(path, self._finding.models[path])
         return choice.draft if choice is not None else None
 
     def change_draft(self, path: str, by: int) -> None:
-        """Another of its drafters, which are known."""
+        """Choose another of its known drafters."""
         self._drafters[path] = (self._drafters.get(path, 0) + by) % len(choices(self._finding.models[path]))
 
     def _choice(self, path: str, one: Found) -> Choice | None:
-        """The drafter that Enter takes, while it is known which there are."""
+        """The drafter that Enter selects, once its drafters are known."""
         if one.drafters is None:
             return None
         found = choices(one)
@@ -145,7 +145,7 @@ class Offered:
     # What fits
 
     def ask(self, row: str) -> None:
-        """Have the thread reckon what fits: this row first."""
+        """Have the thread estimate what fits, this row first."""
         questions, planned = [], self._program.planned
         for path, one in list(self._finding.models.items()):
             if one.drafters is not None:

@@ -15,13 +15,13 @@ from dflash_tui.widgets.line_dialog import LineScreen
 
 
 class ProfileDialogs:
-    """Belongs to one screen. `said` is called with what came of it, once that is done or refused."""
+    """Belongs to one screen. `said` is called with the result, once the action is done or refused."""
 
     def __init__(self, screen: Screen[None], keeper: ProfileKeeper, said: Callable[[str], None]) -> None:
         self._screen, self._keeper, self._said = screen, keeper, said
 
     def save(self, pair: tuple[Path | None, Path | None], profile: Profile | None) -> None:
-        """Keep a pair with the context, cache type and parameters of now. `profile`: the one whose pair it is."""
+        """Save a pair with the present context, cache type and parameters. `profile`: the profile with this pair."""
 
         def named(name: str | None) -> None:
             if name is None:
@@ -52,7 +52,7 @@ class ProfileDialogs:
         self._do(lambda: self._keeper.delete(profile.name))
 
     def undo(self) -> None:
-        """Bring back what was deleted or replaced last."""
+        """Restore the profile that was deleted or replaced last."""
         self._do(self._keeper.undo)
 
     def _do(self, what: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""What the chat does with profiles: load, keep, rename, delete, undo; the commands and the list of models share it."""
+"""Load, save, rename, delete and restore profiles, for both the commands and the list of models."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ProfileKeeper:
 
     def __init__(self, desk: Desk, program: ProgramController) -> None:
         self._desk, self._program = desk, program
-        self._before: Profile | None = None  # what was deleted or replaced last
+        self._before: Profile | None = None  # the profile that was deleted or replaced last
 
     @property
     def all(self) -> Profiles:
         return self._program.profiles
 
     def load(self, name: str, say: Say, begun: Callable[[], None] = lambda: None) -> None:
-        """Load a profile, all of it or nothing; `begun` is called when that begins. Where a file is not there, `say`
-        says so, or another one of its name is offered. Raises ProfileError."""
+        """Load a profile, all of it or nothing; `begun` is called when loading starts. If a file is missing, `say`
+        tells the user, or a file of the same name elsewhere is offered. Raises ProfileError."""
         self.all.read()
         profile = self.all[name]
         gone = profile.gone()
@@ -45,7 +45,7 @@ class ProfileKeeper:
         places = self._program.places()
         found = await asyncio.to_thread(of_name, gone.name, places)
         if found is None:
-            looked = ", ".join(dict.fromkeys(place.name for place in places)) or "nowhere: there is no such place"
+            looked = ", ".join(dict.fromkeys(place.name for place in places)) or "nowhere: no folder of models exists"
             say(f"profile {profile.name}: {gone} is not there, and no {gone.name} elsewhere ({looked})")
             return
 
@@ -63,19 +63,19 @@ class ProfileKeeper:
         self._desk.screen.app.push_screen(ConfirmScreen(question, "change the profile, load it", "back"), answered)
 
     def of_present(self, name: str) -> Profile:
-        """What is loaded, with the parameters of the next turn. Raises ProfileError where nothing is."""
+        """A profile of the loaded pair, with the parameters of the next turn. Raises ProfileError if none is loaded."""
         request = self._program.present
         if request is None:
             raise ProfileError("no model is loaded yet; a profile keeps what is loaded")
         return self.of_pair(name, request.target, request.draft)
 
     def of_pair(self, name: str, target: Path | None, draft: Path | None) -> Profile:
-        """A pair with the context, the cache type and the parameters of now."""
+        """A profile of a pair with the present context, cache type and parameters."""
         planned = self._program.planned(target, draft)
         return Profile(name, target, draft, planned.context, planned.kv, changed(self._desk.knobs))
 
     def save(self, profile: Profile) -> str:
-        """Keep it, also in place of one of its name; says so. Raises ProfileError."""
+        """Save it, replacing one of the same name; returns a message. Raises ProfileError."""
         self.all.read()
         before = self.all.get(profile.name)
         self.all.save(profile)
@@ -84,24 +84,24 @@ class ProfileKeeper:
         return f"profile {profile.name} is {how}: {profile.words}"
 
     def rename(self, name: str, to: str) -> str:
-        """Another name; says so. Raises ProfileError."""
+        """Rename it; returns a message. Raises ProfileError."""
         self.all.read()
         self.all.rename(name, to)
         return f"profile {name} is called {to} now"
 
     def delete(self, name: str) -> str:
-        """Take it out; says how it comes back. Raises ProfileError."""
+        """Delete it; returns a message that says how to restore it. Raises ProfileError."""
         self.all.read()
         self._before = self.all.delete(name)
         return f"profile {name} is deleted; /profile undo brings it back"
 
     @property
     def can_undo(self) -> bool:
-        """A profile was deleted or replaced here."""
+        """A profile was deleted or replaced in this chat."""
         return self._before is not None
 
     def undo(self) -> str:
-        """Bring back what was deleted or replaced last; says so. Raises ProfileError."""
+        """Restore the profile that was deleted or replaced last; returns a message. Raises ProfileError."""
         if self._before is None:
             raise ProfileError("no profile was deleted or replaced here")
         self.all.read()
@@ -111,6 +111,6 @@ class ProfileKeeper:
 
 
 def suggested(target: Path | None) -> str:
-    """A name for a profile of this model."""
+    """A suggested name for a profile of this model."""
     stem = re.sub(r"-0000\d-of-\d{5}$", "", target.stem) if target else "demo"
     return re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:48] or "profile"

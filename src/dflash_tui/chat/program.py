@@ -1,4 +1,4 @@
-"""What the chat screen does with the program around it: the model, the colours, the log, the end of a long answer."""
+"""The chat screen's actions on the whole program: change of model and theme, the log, notice of a long answer."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.text_dialog import TextScreen
 
 BENCH_ROUNDS = 3
-TIDY_S = 1.0  # after an answer, when its last frames are drawn
+TIDY_S = 1.0  # after an answer, once its last frames are drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be loaded, and remembered once it has. `profile`: whose parameters count then."""
+    """A pair to load, and to remember once it has loaded. `profile`: its parameters then apply."""
 
     request: LoadRequest
     profile: Profile | None = None
 
 
 class Program(Protocol):
-    """The app, as far as it outlives its screens."""
+    """The part of the app that outlives its screens."""
 
     settings: Settings
     notices: Notices
 
     @property
     def request(self) -> LoadRequest:
-        """What was loaded last, or is to be."""
+        """What was loaded last, or is being loaded."""
 
     def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest: ...
     def open_model(self, request: LoadRequest) -> tuple[Loader, str]: ...
@@ -78,19 +78,19 @@ class ProgramController:
         self._gauges = gauges
         self._wanted: Wanted | None = None
         self.profiles = Profiles()
-        self.present: LoadRequest | None = None  # what is loaded, or was last
+        self.present: LoadRequest | None = None  # the loaded pair, or the last one
 
     @property
     def _program(self) -> Program:
         return cast(Program, self._desk.screen.app)
 
     def places(self) -> list[Place]:
-        """Where models are looked for."""
+        """The places to search for models."""
         return places(self._program.settings.model_folders)
 
     @property
     def given_back(self) -> int:
-        """Bytes of its device that the present pair holds, and gives back before another one is loaded."""
+        """Bytes of device memory that the present pair holds, and releases before another one is loaded."""
         session = self._desk.session
         if session is None:
             return 0
@@ -105,18 +105,18 @@ class ProgramController:
     def change_model(
         self, target: Path | None, draft: Path | None, *, same: bool = False, context: int | None = None, kv: str = ""
     ) -> None:
-        """Load another pair, and remember it if it loads; None is the demo pair. `same`: it is here already. `context`
-        and `kv`: what was chosen for it, else as before."""
+        """Load another pair, and remember it if it loads; None: the demo pair. `same`: it is loaded already. `context`
+        and `kv`: those chosen for it, otherwise as before."""
         self._change(Wanted(self.planned(target, draft, context, kv)), same=same)
 
     def use_profile(self, profile: Profile) -> None:
-        """Load what a profile names; its parameters count once it is loaded, and nothing of it where it is not."""
+        """Load a profile's pair; its parameters apply once it is loaded, and not at all if it does not load."""
         request = self.planned(profile.target, profile.draft, profile.context, profile.kv)
         self._change(Wanted(replace(request, knobs=profile.knobs), profile))
 
     @property
     def refusal(self) -> str:
-        """Why no other model can be loaded now; "" where one can."""
+        """Why no other model can be loaded now; "" if one can."""
         desk = self._desk
         if desk.no_model:
             return desk.no_model
@@ -140,24 +140,24 @@ class ProgramController:
         self._loading.replace(loader, title, lambda: program.check(request))
 
     def kept(self) -> None:
-        """The pair that was wanted is none: the present one is what is loaded again."""
+        """The requested pair failed its check: a reload means the present one again."""
         self._wanted = None
         if self.present is not None:
             self._program.stay_with(self.present)
 
     def came_back(self) -> None:
-        """The pair that was wanted did not load; the one before did, with the context and the cache that it had."""
+        """The requested pair did not load; the previous one did, with the context and cache type that it had."""
         self.kept()
         if self.present is not None:
             self._tuning.context, self._tuning.kv = self.present.context, self.present.kv
 
     def not_loaded(self) -> None:
-        """No pair is loaded. What is loaded next, if nothing else is asked for, is the last one that was."""
+        """No pair is loaded. Unless another one is requested, the next load is the last one that was loaded."""
         if self.present is not None:
             self.kept()
 
     def loaded(self) -> None:
-        """The pair that was wanted is here: open with it from the next start on."""
+        """The requested pair is loaded: open it at the next start."""
         self.present, wanted, self._wanted = self._program.request, self._wanted, None
         if wanted is None:
             return
@@ -169,19 +169,19 @@ class ProgramController:
             self._take_knobs(wanted.profile)
 
     def _take_knobs(self, profile: Profile) -> None:
-        """The profile's pair is loaded: its parameters count, all of them or none."""
+        """The profile's pair is loaded: apply its parameters, all or none."""
         self.profiles.used(profile.name)
         try:
             self._tuning.set_all(profile.knobs)
         except KnobError as error:
-            self._desk.say(f"profile {profile.name}: {error}; the parameters stay as they were")
+            self._desk.say(f"profile {profile.name}: {error}; the parameters are unchanged")
         else:
             session = self._desk.session
             has = session.context_length if session is not None else profile.context
             self._desk.say(f"profile {profile.name}: {profile.within(has).words}")
 
     def reload(self) -> None:
-        """Load the present pair again, with what only a load can take."""
+        """Load the present pair again, with the settings that need a load."""
         desk = self._desk
         if desk.no_model:
             desk.say(desk.no_model)
@@ -200,23 +200,23 @@ class ProgramController:
         self._desk.say(self._program.choose_theme(name) or f"theme {name}, from now on")
 
     def remember_system(self, text: str) -> str:
-        """Begin new conversations with this system message, from now on. Returns the problem, or ""."""
+        """Start new conversations with this system message, from now on. Returns the problem, or ""."""
         self._conversation.current.default_system = text
         return self._program.remember_setting("system", text)
 
     def show_notices(self) -> None:
-        """What was said and has faded."""
+        """Show the earlier messages that have disappeared."""
         self._desk.screen.app.push_screen(TextScreen("Notices", self._program.notices.page()))
 
     def say_where_the_log_is(self) -> None:
         self._desk.say(f"the log is {log_file()}")
 
     def tell_away(self, seconds: float, what: str) -> None:
-        """Something that took so long has ended: the user may be elsewhere."""
+        """A task that took `seconds` has ended: the user may be elsewhere."""
         self._program.tell_away(seconds, what)
 
     def turn_ended(self) -> None:
-        """Log the turn's figures, call back who went away, and use the pause."""
+        """Log the turn's figures, notify a user who is elsewhere, and use the pause for garbage collection."""
         desk, meter = self._desk, self._desk.flow.meter
         if meter is not None:
             spent = time.monotonic() - meter.started
@@ -242,11 +242,11 @@ class ProgramController:
         from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table
 
         desk = self._desk
-        transcript = desk.transcript  # at the end of the app it can no longer be asked for
+        transcript = desk.transcript  # when the app has ended it can no longer be accessed
         self._plain.stop()
-        # It runs beside the app and not on a thread of its own, but is stopped as what does: Esc, Ctrl+C, the end.
+        # It is a task, not a thread, but Esc, Ctrl+C and the app's end stop it like a thread.
         desk.experiment = running = Experiment(iter(()), lambda: desk.say("stopping after this step"))
-        transcript.add_class("-measuring")  # the prompts that are measured take its place
+        transcript.add_class("-measuring")  # the measured prompts are shown there
         desk.screen.refresh_bindings()
         try:
             tax = await measure_tax(desk, rounds=BENCH_ROUNDS, say=desk.say, stopping=lambda: running.stopping)

@@ -1,4 +1,4 @@
-"""One turn on its own thread. The thread only appends to a deque; the app drains it when it likes."""
+"""One turn on its own thread. The thread only appends to a deque; the app drains it at any time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Running(Background):
-    """A turn under way: `start` it, `drain` it, `stop` it from any thread. Never raises in the app's thread.
+    """A running turn: `start` it, `drain` it, `stop` it from any thread. Never raises in the app's thread.
 
-    `turn`: from the moment that the conversation took the message; a refusal before that leaves no trace in it.
-    `began`: the `time.monotonic()` from which its pieces count their seconds.
+    `turn` is set once the conversation has accepted the message; it stays None after a refusal.
+    `began`: the `time.monotonic()` at second 0 of its pieces.
     """
 
     def __init__(
         self, open_turn: Callable[[OnPrefill], TurnLike], pieces: Callable[[TurnLike], Iterator[Piece]] = iter
     ) -> None:
-        """`open_turn` begins the turn, `pieces` iterates over it; both are called on the thread."""
+        """`open_turn` starts the turn, `pieces` iterates over it; both are called on the thread."""
         super().__init__("dflash-turn")
         self._open, self._pieces = open_turn, pieces
         self._arrived: deque[Piece] = deque()
@@ -34,19 +34,19 @@ class Running(Background):
         self.prefill = (0, 0)
 
     def stop(self) -> None:
-        """Ask the turn to end after its current step; what it produced is kept."""
+        """Stop the turn after its current step; its text is kept."""
         super().stop()
         if self.turn is not None:
             self.turn.stop()
 
     def change(self, knobs: Knobs) -> None:
-        """Have the answer go on with these knobs from its next step."""
+        """Use these knobs for the rest of the answer, from its next step on."""
         if self.turn is not None:
             self.turn.change(knobs)
 
     @property
     def arrived(self) -> bool:
-        """Something waits to be drained."""
+        """There is something to drain."""
         return bool(self._arrived)
 
     def drain(self) -> list[Piece]:

@@ -1,4 +1,4 @@
-"""Messages on their way from the prompt to the model: sent, queued, refused, given back, asked again."""
+"""Messages on their way from the prompt to the model: sent, queued, refused, returned, retried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Sending:
-    """Belongs to one chat. Whatever was typed is in the prompt, in the queue or in the conversation."""
+    """Belongs to one chat. Every typed text is in the prompt, in the queue or in the conversation."""
 
     def __init__(self, chat: ChatHost) -> None:
         self._chat = chat
@@ -26,11 +26,11 @@ class Sending:
 
     @property
     def waiting(self) -> bool:
-        """Messages were sent that the model has not been asked yet."""
+        """Messages were sent that the model has not received yet."""
         return bool(self._queue)
 
     async def send(self, text: str, typed: str) -> None:
-        """Send what has left the prompt: now, or when its turn comes, with the files that `typed` names."""
+        """Send or queue a message from the prompt, with the files that `typed` names."""
         chat = self._chat
         if chat.no_model:
             self.give_back(text, chat.no_model)
@@ -59,31 +59,31 @@ class Sending:
             await self.ask(block)
 
     def _put_off(
-        self, block: TurnBlock, why: str = "queued: it is sent after this answer · Alt+↑ chooses, Alt+E takes back"
+        self, block: TurnBlock, why: str = "queued: it is sent after this answer · Alt+↑ chooses, Alt+E takes it back"
     ) -> None:
         block.queued(why)
         self._queue.append(block)
 
     async def ask(self, block: TurnBlock) -> None:
-        """Answer a message: for the first time, or again where the conversation holds it already."""
+        """Answer a message: for the first time, or again if it is already in the conversation."""
         chat = self._chat
         if chat.session is None:
             return
-        if chat.busy:  # a retry was asked for while this message was put on the screen
+        if chat.busy:  # a retry was requested while this message was being added to the screen
             self._put_off(block)
             return
         if not block.entered:
-            chat.prompt.withdraw(block.typed)  # a refused message that had been given back is on its way again
+            chat.prompt.withdraw(block.typed)  # a refused message that was returned is being sent again
         chat.plain.stop()
         chat.tuning.turn_begins()
         opens = chat.conversation.opens(block, chat.used)
         await chat.flow.begin(block, opens, chat.used, chat.conversation.current.pieces)
 
     async def retry(self) -> None:
-        """The last message again."""
+        """Answer the last message again."""
         chat, turns = self._chat, self._chat.transcript.turns
         if chat.busy:
-            chat.say("an answer is being written: Esc stops it, then Ctrl+R answers again")
+            chat.say("an answer is being written: Esc stops it, Ctrl+R then answers again")
         elif chat.experiment is not None:
             chat.say(UNDER_WAY)
         elif not turns:
@@ -92,12 +92,12 @@ class Sending:
             await self.ask(turns[-1])
 
     async def next(self) -> None:
-        """The oldest message that waits, where nothing is being answered."""
+        """Send the oldest queued message, if no answer is being written."""
         if self._queue and not self._chat.busy:
             await self.ask(self._queue.pop(0))
 
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
-        """What comes after a turn, once the screen shows its end."""
+        """Continue after a turn, once the screen shows its end."""
         if refused:
             self._chat.prompt.restore(block.typed)
         else:
@@ -109,20 +109,20 @@ class Sending:
             self._chat.screen.call_next(self.next)
 
     async def _context_refused(self, error: ContextError, message: str) -> None:
-        """Nothing that was queued can follow a message that did not fit: all are in the prompt, in their order."""
-        await self.take_all_back("the messages after the refused one are back, too")
+        """No queued message can follow one that did not fit: put all back into the prompt, in their order."""
+        await self.take_all_back("the messages after the refused one are back in the prompt too")
         session = self._chat.session
         tokens = await asyncio.to_thread(about, session, message) if session is not None else 0
         self._chat.context.refused(error, tokens)
 
     async def take_all_back(self, why: str) -> None:
-        """Everything that was queued is in the prompt again, in its order."""
+        """Put all queued messages back into the prompt, in their order."""
         while await self.take_back(0, why):
             pass
 
     async def take_back_one(self, chosen: TurnBlock | None) -> bool:
-        """Take back a message that was queued: `chosen`, or the last where none is chosen. False where it waits for
-        nothing, or none does."""
+        """Take back a queued message: `chosen`, or the last one if none is chosen. False if it is not queued, or the
+        queue is empty."""
         if chosen is None:
             return await self.take_back()
         if chosen not in self._queue:
@@ -131,7 +131,7 @@ class Sending:
         return await self.take_back(self._queue.index(chosen))
 
     async def take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
-        """A message that was queued, the last one by default, is in the prompt again; False where none waits."""
+        """Put a queued message, by default the last one, back into the prompt; False if none is queued."""
         if not self._queue:
             return False
         block = self._queue.pop(index)
@@ -141,16 +141,16 @@ class Sending:
         return True
 
     def give_back(self, text: str, why: str | Exception) -> None:
-        """Text that could not be sent is in the prompt again."""
+        """Put text that could not be sent back into the prompt."""
         self._chat.prompt.restore(text)
         self._chat.conversation.current.waits_no_more(text)
         self._chat.say(why)
 
     def no_model(self) -> None:
-        """The load has failed that the queue waits for."""
+        """The load that the queue was waiting for has failed."""
         for block in self._queue:
             block.queued("waits for a model")
 
     def clear(self) -> None:
-        """An empty conversation has no queue."""
+        """Empty the queue, for an empty conversation."""
         self._queue.clear()

@@ -1,4 +1,4 @@
-"""Changing parameters: checked against the loaded pair, staged for the next turn or taken over by the running one."""
+"""Parameter changes: checked against the loaded pair, staged for the next turn or applied to the running one."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dflash_tui.widgets.flash import Flash
 
 
 class Tuning:
-    """What the chat screen does with parameters. `knobs` of the screen are the next turn's, `used` the last one's."""
+    """The chat screen's actions on parameters. The screen's `knobs` are the next turn's, `used` the last one's."""
 
     def __init__(self, desk: Desk, presets: Presets) -> None:
         self._desk = desk
         self.presets = presets
         self.context = self._loaded_context = 0
-        self.kv = AUTO  # how the next load keeps keys and values
-        self._before = Knobs()  # of the turn before the running one
+        self.kv = AUTO  # cache type of the next load
+        self._before = Knobs()  # of the turn before the present one
 
     def set(self, changes: dict[str, Value]) -> None:
-        """Stage changes. Raises KnobError where the loaded pair cannot follow one, or one has no effect on it."""
+        """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""
         desk = self._desk
         knobs = desk.knobs.replace(**changes)
         if desk.session is not None:
@@ -36,8 +36,8 @@ class Tuning:
             desk.say(f"policy is {knobs.policy}: {named} was set; /set policy=auto lets the program choose again")
 
     def set_all(self, knobs: Knobs) -> None:
-        """Stage a whole set: a preset's, or those of an earlier turn. Raises KnobError where the loaded pair cannot
-        follow one; values that have no effect on its drafter are kept for another."""
+        """Stage a whole set: a preset's, or that of an earlier turn. Raises KnobError if the loaded pair does not
+        support a value; values that have no effect on its drafter are kept for another one."""
         if self._desk.session is not None:
             self._desk.session.limits.check_possible(knobs, SPEC)
         self._stage(knobs)
@@ -47,7 +47,7 @@ class Tuning:
         self._desk.show_knobs()
 
     def show(self) -> None:
-        """Put the present parameters into their panel."""
+        """Show the present parameters in their panel."""
         desk = self._desk
         panel = desk.inspector.params_panel
         panel.show(desk.knobs, desk.used, running=desk.busy)
@@ -56,17 +56,17 @@ class Tuning:
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
         if self._desk.busy and name in LIVE:
-            return "from the next turn; /apply takes it over now"
+            return "from the next turn; /apply applies it now"
         return "from the next turn"
 
     @property
     def reasoning(self) -> Reasoning:
-        """The levels that the loaded model's template accepts; on and off where that is not known."""
+        """The levels that the loaded model's template accepts; on and off if that is not known."""
         session = self._desk.session
         return (session.limits.reasoning if session is not None else None) or Reasoning()
 
     def think(self, level: str) -> None:
-        """Stage a level of thinking: off, on, or one that the template knows. Raises KnobError."""
+        """Stage a level of thinking: off, on, or one that the template defines. Raises KnobError."""
         reasoning = self.reasoning
         self._desk.set_knobs(**reasoning.changes(level))
         found = reasoning.level(self._desk.knobs)
@@ -74,13 +74,13 @@ class Tuning:
         self._desk.say(f"thinking {found} from the next turn" + (f"; the prompt gets: {adds}" if adds else ""))
 
     def think_on(self) -> None:
-        """The level after the present one; off comes after the last."""
+        """Stage the level after the present one; off follows the last."""
         levels = ("off", *(self.reasoning.levels or ("on",)))
         present = self.reasoning.level(self._desk.knobs)
         self.think(levels[(levels.index(present) + 1) % len(levels)] if present in levels else "off")
 
     def apply(self) -> None:
-        """Hand the staged changes to the answer that is being written; what it cannot take waits for the next turn."""
+        """Apply the staged changes to the answer being written; those that it cannot take wait for the next turn."""
         desk = self._desk
         staged = [name for name in SPEC if getattr(desk.knobs, name) != getattr(desk.used, name)]
         live = [name for name in staged if name in LIVE]
@@ -100,20 +100,20 @@ class Tuning:
             desk.say(f"from the next step: {values}{rest}")
 
     def use(self, name: str) -> None:
-        """Stage a preset. Raises DFlashError where there is none of that name, or the loaded pair cannot follow it."""
+        """Stage a preset. Raises DFlashError if none has that name, or the loaded pair does not support it."""
         preset = self.presets[name]
         self.set_all(preset.knobs)
         self._desk.say(f"preset {preset.name} from the next turn" + (f": {preset.about}" if preset.about else ""))
 
     def chosen(self, name: str) -> None:
-        """A preset of the panel was chosen: stage it, or say why that cannot be."""
+        """A preset was chosen in the panel: stage it, or say why that is not possible."""
         try:
             self.use(name)
         except KnobError as error:
             self._desk.say(error)
 
     def cycle(self) -> None:
-        """The preset after the present one, passing over those that the loaded pair cannot follow."""
+        """Stage the preset after the present one, skipping those that the loaded pair does not support."""
         name = self.presets.like(self._desk.knobs)
         for _ in self.presets.names_for(self._desk.model):
             name = self.presets.after(name, self._desk.model).name
@@ -124,19 +124,19 @@ class Tuning:
             return
 
     def save(self, name: str) -> None:
-        """Keep the staged parameters as a preset. Raises PresetError."""
+        """Save the staged parameters as a preset. Raises PresetError."""
         path = self.presets.save(name, self._desk.knobs)
         self._desk.show_knobs()
         self._desk.say(f"preset {name} is kept in {path}")
 
     def nudge(self, name: str, steps: int) -> None:
-        """Move one parameter by steps, as its slider does."""
+        """Change one parameter by steps, as its slider does."""
         row = self._desk.inspector.params_panel.row(name)
         row.action_step(steps)
         self._desk.say(f"{name} {SPEC[name].show(row.value)} {self.when(name)}")
 
     def moved(self, name: str, value: Value) -> None:
-        """A row of the panel was moved: stage its value, or say why that cannot be and move it back."""
+        """A row of the panel was changed: stage its value, or say why that is not possible and reset the row."""
         try:
             if name == CONTEXT.name:
                 self.ask_for_context(str(value))
@@ -153,19 +153,19 @@ class Tuning:
         self._desk.say("every parameter is at its default from the next turn")
 
     def turn_begins(self) -> None:
-        """What was staged is what the turn runs with."""
+        """A turn has started with the staged values."""
         desk = self._desk
         self._before, desk.used = desk.used, desk.knobs
         desk.screen.query_one(Flash).outdated("from the next turn")
         desk.show_knobs()
 
     def refused(self) -> None:
-        """The turn did not run: what was staged for it still is."""
+        """The turn did not run: the values staged for it are still staged."""
         self._desk.used = self._before
         self._desk.show_knobs()
 
     def loaded(self) -> None:
-        """A model has been loaded, with the context that was staged for it, or with as much of it as it can."""
+        """A model has been loaded, with the staged context or as much of it as possible."""
         desk = self._desk
         if desk.session is not None and desk.knobs == desk.used == Knobs():
             desk.knobs = desk.used = desk.session.knobs
@@ -179,11 +179,11 @@ class Tuning:
         if desk.session is not None and desk.knobs.tree_width > (most := desk.session.limits.tree_width):
             desk.knobs = desk.knobs.replace(tree_width=most)
             desk.show_knobs()
-            desk.say(f"tree_width is {most} from the next turn: what the card keeps per draft position")
+            desk.say(f"tree_width is {most} from the next turn: the limit of this card per draft position")
 
     def ask_for_context(self, wanted: str) -> None:
-        """Stage another context for the next load. Raises KnobError for what is none, and for more than the model was
-        made for: it would not be loaded, and a profile would keep it."""
+        """Stage another context for the next load. Raises KnobError for an invalid one, and for more than the model was
+        made for: that would not load, and a profile would keep it."""
         session = self._desk.session
         most = session.limits.most_context if session is not None else 0
         spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
@@ -199,12 +199,12 @@ class Tuning:
         self._desk.inspector.params_panel.show_context(self.context, self._loaded_context)
 
     def ask_for_cache(self, kv: str) -> None:
-        """Stage another cache of keys and values for the next load."""
+        """Stage another cache type for the next load."""
         self.kv = kv
         self._desk.say(f"keys and values {kv}: /reload loads the model again with it; the conversation goes on")
 
     def tell_problems(self) -> None:
-        """Say once what is wrong with preset files."""
+        """Show the problems of preset files, once."""
         if self.presets.problems:
             text = "\n".join(self.presets.problems)
             self._desk.screen.notify(text, title="Presets", severity="warning", timeout=10)

@@ -1,4 +1,4 @@
-"""Typing: it focuses the prompt, and shows completions and the tokens of the prompt."""
+"""Typing: it focuses the prompt, and shows completions and the number of tokens of the prompt."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dflash_tui.text.commands import is_command
 from dflash_tui.text.mentions import MentionError, files, offers
 from dflash_tui.widgets.completions import Completion, Completions
 
-PAUSE_S = 0.25  # in typing, after which the tokens are counted
-COUNTED = 40_000  # characters that are counted; a longer text is reckoned from so many of it
+PAUSE_S = 0.25  # pause in typing, in seconds, before the tokens are counted
+COUNTED = 40_000  # characters that are tokenized; the count of a longer text is extrapolated from these
 
 
 def about(session: SessionLike, text: str) -> int:
-    """Tokens of a text, wherever it is said how many they are; those of a long one are reckoned from its beginning."""
+    """The number of tokens of a text, to show; that of a long text is extrapolated from its beginning."""
     part = session.count(text[:COUNTED])
     return part if len(text) <= COUNTED else round(part * len(text) / COUNTED)
 
 
 class Typed:
-    """Belongs to one chat. `complete` gives what a slash command may go on with."""
+    """Belongs to one chat. `complete` gives the completions of a slash command."""
 
     def __init__(self, desk: Desk, gauges: Gauges, complete: Callable[[str], list[Completion]]) -> None:
         self._desk = desk
@@ -38,7 +38,7 @@ class Typed:
         self._counting: Timer | None = None
 
     def changed(self) -> None:
-        """With every change of the prompt."""
+        """Called with every change of the prompt."""
         desk = self._desk
         text = desk.prompt.text
         desk.screen.query_one(Completions).show(self._complete(text) or self._files(text))
@@ -47,9 +47,9 @@ class Typed:
         self._counting = desk.screen.set_timer(PAUSE_S, self._count)
 
     def take(self, event: Key | Paste) -> None:
-        """Turn to the prompt for text that was typed or pasted elsewhere, unless the widget in focus has a use for it.
+        """Focus the prompt for text that was typed or pasted elsewhere, unless the focused widget uses the text.
 
-        Called before the event goes on to the focus: of text that comes fast, all is then the prompt's.
+        Called before the event reaches the focused widget, so that all of a fast input arrives in the prompt.
         """
         screen = self._desk.screen
         focused = screen.focused
@@ -71,7 +71,7 @@ class Typed:
         return [Completion(one.text, one.label, one.about) for one in offers(text, Path.cwd())]
 
     async def _count(self) -> None:
-        """Count the tokens of what is being typed, outside the app's thread."""
+        """Count the tokens of the text being typed, on another thread."""
         session, text, whole = self._desk.session, self._desk.prompt.text, self._desk.prompt.whole
         if session is None or is_command(text):
             self._gauges.typed(0)

@@ -1,6 +1,6 @@
-"""The UI tax: the same turns with the app showing them and without, alternating, in one run; and how late the app gets.
+"""The UI tax: the same turns with and without the app showing them, alternating in one run; and the loop lag.
 
-Without the app means: on the same kind of thread in the same process, while the app shows nothing of it. `/bench`
+"Without the app" means on the same kind of thread in the same process, while the app shows nothing of it. `/bench`
 measures in the app that is open; `dflash-tui bench --ui` opens one in a pseudo-terminal of its own.
 """
 
@@ -29,11 +29,11 @@ from dflash_tui.text.bars import change, counted
 from dflash_tui.widgets.transcript import TurnBlock
 
 ROUNDS = 7
-SPAN_S = 0.5  # of decoding that each arm of a prompt has in a round: short turns are run again
-MOST_TURNS = 4  # in an arm of a round
-MOST_TOKENS = 256  # of a turn: what the app costs per second does not change after that
-LOOK_S = 0.05  # how often the end of a turn is looked for, in both arms alike
-BEAT_S = 0.01  # how often the app's loop is probed
+SPAN_S = 0.5  # seconds of decoding in each arm of a prompt per round: short turns are repeated
+MOST_TURNS = 4  # turns in an arm of a round
+MOST_TOKENS = 256  # tokens of a turn: the app's cost per second does not change after that
+LOOK_S = 0.05  # seconds between checks for the end of a turn, the same in both arms
+BEAT_S = 0.01  # seconds between probes of the app's loop
 Say = Callable[[str], None]
 Stopping = Callable[[], bool]
 Opener = Callable[[OnPrefill], TurnLike]
@@ -43,7 +43,7 @@ Opener = Callable[[OnPrefill], TurnLike]
 class Timed:
     """One turn: the tokens of its steps, and the seconds from its first token to its last, by the decoder's clock.
 
-    `app_s`: what the app's thread used of the processor for all of it, from the message to the last frame.
+    `app_s`: processor time of the app's thread for the whole turn, from the message to the last frame.
     """
 
     tokens: int
@@ -54,7 +54,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One prompt in one mode: as many turns without the app as with it. Both take the same steps."""
+    """One prompt in one mode: equal numbers of turns without the app and with it. Both take the same steps."""
 
     prompt: str
     headless: tuple[Timed, ...]
@@ -79,11 +79,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class UiTax:
-    """What the app costs, over the median times of all prompts together."""
+    """The cost of the app, over the median times of all prompts together."""
 
     pairs: tuple[Pair, ...]
     rounds: int = 1
-    left: str = ""  # of what was to be measured: what the user's stop has left out
+    left: str = ""  # what is missing because the user stopped the measurement
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class UiTax:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The losses of single rounds, over all prompts: the middle half of them lies between these two."""
+        """The middle half of the losses of single rounds, over all prompts: its lower and upper end."""
         losses = []
         for number in range(self.rounds):
             headless, app = (sum(times) for times in zip(*(pair.of_round(number, self.rounds) for pair in self.pairs)))
@@ -112,7 +112,7 @@ class UiTax:
 
     @property
     def app_ms(self) -> tuple[float, float]:
-        """What the app's thread uses of the processor for a turn, ms, median of the turns: without showing it and
+        """Processor time of the app's thread for a turn, in ms, median of the turns: without showing it and
         with."""
         alone, shown = ([one.app_s for pair in self.pairs for one in getattr(pair, arm)] for arm in ("headless", "app"))
         return median(alone) * 1e3, median(shown) * 1e3
@@ -144,14 +144,14 @@ class UiTax:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How late the app's loop was, in milliseconds, every 10 ms of a message that was fed at a fixed rate."""
+    """How late the app's loop was, in milliseconds, sampled every 10 ms while text was fed at a fixed rate."""
 
     document: str
     tokens: int
     late_ms: tuple[float, ...]
 
     def percentile(self, share: float) -> float:
-        """The lateness that `share` of the beats stay within, ms."""
+        """The quantile `share` of the lateness, in ms."""
         ordered = sorted(self.late_ms)
         return ordered[min(math.ceil(share * len(ordered)), len(ordered)) - 1]
 
@@ -170,12 +170,12 @@ async def measure_tax(
 ) -> UiTax:
     """Run every prompt in both arms, alternating, after one round of warm-up. The conversation is left as it is.
 
-    Nothing is left to a policy that learns from times: it would take other steps in each turn, so that one arm decodes
-    the same answer in 45 steps and the other in 18. Mode auto is measured as what it chooses between.
+    No policy that learns from times is used: its steps would differ from turn to turn, so that one arm might decode
+    the same answer in 45 steps and the other in 18. Instead of mode auto, the modes that it chooses from are measured.
 
-    Once `stopping` says so, the turn under way ends, and what is whole is kept: rounds, or prompts of the first one.
+    Once `stopping` is true, the running turn ends, and complete rounds are kept, or complete prompts of the first one.
 
-    Raises DFlashError where a turn fails, where nothing is whole when it is stopped, or where both arms do not take the
+    Raises DFlashError if a turn fails, if nothing is complete when it is stopped, or if the arms do not take the
     same steps.
     """
     cases = {(prompt, mode): _Arms([], []) for mode in _modes(chat) for prompt in prompts}
@@ -202,7 +202,7 @@ async def measure_tax(
 
 @dataclass
 class _Arms:
-    """The turns of a prompt in a mode, as they are measured; `turns`: how many a round has in each arm."""
+    """The measured turns of a prompt in a mode; `turns`: how many each arm has per round."""
 
     headless: list[Timed]
     app: list[Timed]
@@ -210,12 +210,12 @@ class _Arms:
 
     @property
     def rounds(self) -> int:
-        """Those that are whole."""
+        """The complete rounds."""
         return min(len(self.headless), len(self.app)) // self.turns
 
 
 def _whole(cases: Mapping[tuple[str, str], _Arms], wanted: int) -> UiTax:
-    """What was measured: the rounds that are whole; of the first one, where it is not, the prompts that are."""
+    """The result: complete rounds; if the first one is incomplete, its complete prompts."""
     done = min(arms.rounds for arms in cases.values())
     found = {case: arms for case, arms in cases.items() if arms.rounds}
     if not found:
@@ -250,7 +250,7 @@ async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: 
         finally:
             watch.cancel()
         if block.answers[-1].text != DOCUMENTS[name]:
-            raise DFlashError(f"the app shows another text than the {name} that it was fed; please report this")
+            raise DFlashError(f"the app shows a different text from the {name} that it was fed; please report this")
         lags.append(Lag(name, meter.tokens, tuple(late)))
     return lags
 
@@ -298,9 +298,9 @@ async def _in_app(chat: Desk, prompt: str, knobs: Knobs, stopping: Stopping) -> 
 async def _shown(
     chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs, stopping: Stopping = lambda: False
 ) -> tuple[TurnBlock, Meter]:
-    """Run a turn as the app runs each, then take it off the screen. What `stopping` has cut short is not checked."""
+    """Run a turn as the app does, then remove it from the screen. A turn cut short by `stopping` is not checked."""
     with _apart(chat) as flow:
-        transcript = chat.transcript  # at the end of the app it can no longer be asked for
+        transcript = chat.transcript  # when the app has ended it can no longer be accessed
         block = await transcript.add_turn(prompt)
         block.add_class("-measured")
         try:
@@ -321,7 +321,7 @@ async def _shown(
 
 @contextmanager
 def _apart(chat: Desk) -> Iterator[Flow]:
-    """A flow in place of the screen's own, so that its turns are drawn but neither kept nor followed by others."""
+    """A flow that replaces the screen's own: its turns are drawn, but not stored, and start no queued turn."""
     if chat.busy:
         raise DFlashError("an answer is being written; measure when it has ended")
     own, chat.flow = chat.flow, Flow(chat.screen, _Host(chat), chat.past.folder)
@@ -334,7 +334,7 @@ def _apart(chat: Desk) -> Iterator[Flow]:
 
 
 class _Host:
-    """What a measured turn does to the screen: its figures are drawn, and that is all."""
+    """The screen for measured turns: only their figures are drawn."""
 
     def __init__(self, chat: Desk) -> None:
         self._chat = chat
@@ -368,7 +368,7 @@ def tax_table(tax: UiTax) -> str:
 
 
 def tax_notes(tax: UiTax) -> str:
-    """How far the figures of the table can be trusted, and what the app's thread uses, as lines of text."""
+    """The spread of the table's figures, and the processor time of the app's thread, as lines of text."""
     low, high = tax.spread
     spread = f"lost in single rounds, the middle half of {tax.rounds}: {low:.1%} to {high:.1%}"
     alone, shown = tax.app_ms
@@ -381,7 +381,7 @@ def tax_notes(tax: UiTax) -> str:
 
 
 def _tax_line(what: str, headless: float, app: float) -> str:
-    """Two speeds, and what is lost from one to the other as they are shown."""
+    """Two speeds, and the loss between them, computed from the values shown."""
     alone, shown = f"{headless:.1f}", f"{app:.1f}"
     return f"{what:<34}{alone:>10}{shown:>12}{0 - change(shown, alone):>8.1%}"
 

@@ -1,6 +1,6 @@
-"""Text for measuring the app: four documents of 3,000 tokens, and a turn that hands one over at a fixed rate.
+"""Text for measuring the app: four documents of 3,000 tokens, and a turn that emits one at a fixed rate.
 
-Nothing is decoded here. What is measured with it is the app's own loop, and is called "fed" wherever it is shown.
+Nothing is decoded here. It serves to measure the app's own loop; reports call such text "fed".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS = tuple("the drafter proposes a block and one pass of the target keeps the
 
 
 def _filled(head: str, line: Callable[[int], str]) -> str:
-    """Lines until the document has its length."""
+    """Lines until the document is long enough."""
     parts, length, number = [head], len(head), 0
     while length < TOKENS * TOKEN_CHARS:
         parts.append(line(number))
@@ -44,7 +44,7 @@ _TREE = StepTree((0,), (-1,), (0,), (1.0,), (1.0,), (0,))
 
 
 class FedTurn:
-    """Hands over a text at `rate` tokens per second, in steps of five."""
+    """Emits a text at `rate` tokens per second, in steps of five."""
 
     record: TurnRecord | None = None
 
@@ -59,7 +59,7 @@ class FedTurn:
         self._stopped.set()
 
     def change(self, knobs: Knobs) -> None:
-        """No knob changes a text that is already written."""
+        """The text is fixed, so no knob changes it."""
 
     def __iter__(self) -> Iterator[Piece]:
         began = time.monotonic()
